@@ -1,0 +1,54 @@
+"""Random changes of training images: batched, stateless, inside the compiled step.
+
+Each operation is `op(batch, seeds, *, options) -> batch`. It draws all its randomness from `seeds`
+(int64, shape (batch,), one per example), so that an example is changed alike in every batch, on
+every replica and under both engines. Images are (batch, height, width, channels) of any dtype.
+"""
+
+from typing import Literal
+
+import tensorflow as tf
+
+from pipeline import seeds as draw
+from pipeline.contracts import Example
+
+
+def flip(batch: Example, seeds: tf.Tensor) -> Example:
+    """Mirrors left and right, each image with probability 1/2."""
+    images = batch["image"]
+    chosen = draw.uniform(seeds) < 0.5
+    return {**batch, "image": tf.where(chosen[:, None, None, None], images[:, :, ::-1], images)}
+
+
+def crop(
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    padding: int = 4,
+    fill: Literal["zero", "reflect"] = "zero",
+) -> Example:
+    """Pads each side and cuts the old size out at a place of its own for each image.
+
+    Krizhevsky's shift for CIFAR in the form of He et al., "Deep residual learning", CVPR 2016,
+    section 4.2. Equals a shift by -padding ... +padding pixels along each axis, every shift alike
+    probable, so it is done by two gathers without making the padded image.
+
+    Args:
+        batch: Holds `image`.
+        seeds: One per example.
+        padding: Pixels on each side, at least 0 and below the image's smaller side.
+        fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
+    """
+    images = batch["image"]
+    for axis in (1, 2):
+        size = images.shape[axis]
+        shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
+        index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]  # (batch, size)
+        inside = (index >= 0) & (index < size)
+        index = tf.abs(index)
+        index = (size - 1) - tf.abs((size - 1) - index)
+        images = tf.gather(images, index, axis=axis, batch_dims=1)
+        if fill == "zero":
+            mask = inside[:, :, None, None] if axis == 1 else inside[:, None, :, None]
+            images = tf.where(mask, images, tf.zeros([], images.dtype))
+    return {**batch, "image": images}

@@ -1,0 +1,176 @@
+"""What happens beside the step: speed, checkpoints and early stopping, the log, the progress lines.
+
+They speak Keras's callback protocol, so both engines can drive them, and stand in the order of
+`standard`: an earlier one may add to the epoch's logs for those after it.
+"""
+
+import dataclasses
+import json
+import math
+import time
+from typing import Any
+
+import keras
+
+from pipeline import config
+from pipeline.checkpoints import Checkpoints
+from pipeline.contracts import Batches, Decision
+from pipeline.run_directory import RunDirectory
+
+# The first steps trace the graph and fill caches; they are left out of the measured speed.
+WARM_UP_STEPS = 5
+
+
+def standard(
+    options: config.Log, run: RunDirectory, batches: Batches, saver: "Saver"
+) -> list[keras.callbacks.Callback]:
+    """The callbacks of every run."""
+    speed = Speed(batches)
+    callbacks = [speed, saver, JsonLog(run, batches)]
+    if options.progress:
+        callbacks.append(Progress(batches))
+    if options.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(run.tensorboard, write_graph=False))
+    return callbacks
+
+
+class Speed(keras.callbacks.Callback):
+    """Adds `images_per_second` to the epoch's logs: training steps alone, warm-up left out."""
+
+    def __init__(self, batches: Batches) -> None:
+        super().__init__()
+        self._batch_size = batches.batch_size
+        self._steps = -WARM_UP_STEPS
+        self._counted = 0
+        self._seconds = 0.0
+        self._last = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._counted, self._seconds = 0, 0.0
+        self._last = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        now = time.monotonic()
+        self._steps += 1
+        if self._steps > 0:
+            self._counted += 1
+            self._seconds += now - self._last
+        self._last = now
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._counted:
+            logs["images_per_second"] = self._counted * self._batch_size / self._seconds
+
+
+class Saver(keras.callbacks.Callback):
+    """A checkpoint after each epoch; keeps the last and the best; stops when patience is over.
+
+    The best is the one with the lowest `val_loss`; without a validation split it is the last.
+
+    Args:
+        checkpoints: Where to.
+        batches: Training batches; their steps number the checkpoints.
+        patience: Epochs without a new best after which training stops; None: never.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, batches: Batches, patience: int | None) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints
+        self._batches = batches
+        self._patience = patience
+        self.step = 0
+        self.stopped = False
+        self.history: dict[str, list[float]] = {}
+        self._best = math.inf
+        self._best_step = 0
+        self._waited = 0
+
+    def resume(self) -> Batches:
+        """Takes the run up at its newest checkpoint; returns the batches that are left."""
+        if steps := self._checkpoints.steps():
+            self.step = steps[-1]
+            state = self._checkpoints.restore(self.step)
+            self.history, self.stopped = state["history"], state["stopped"]
+            self._best, self._best_step = state["best"], state["best_step"]
+            self._waited = state["waited"]
+        return dataclasses.replace(self._batches, first_step=self.step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.step = self._batches.end_of(epoch)
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(float(value))
+        # A loss that is not a number is never the best.
+        better = logs["val_loss"] < self._best if "val_loss" in logs else True
+        self._waited = 0 if better else self._waited + 1
+        if better:
+            self._best, self._best_step = float(logs.get("val_loss", 0.0)), self.step
+        if self._patience is not None and self._waited >= self._patience:
+            self.stopped = self.model.stop_training = True
+        state = {
+            "history": self.history,
+            "stopped": self.stopped,
+            "best": self._best,
+            "best_step": self._best_step,
+            "waited": self._waited,
+        }
+        self._checkpoints.save(self.step, state)
+        self._checkpoints.keep({self.step, self._best_step})
+
+    def choose(self) -> Decision:
+        """Leaves the weights to be used in the model: the best under patience, else the last."""
+        if self._patience is None or not self._best_step:
+            return Decision(
+                "weights", f"step {self.step}", "the last; --train.patience takes the best"
+            )
+        self._checkpoints.restore(self._best_step)
+        return Decision("weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}")
+
+
+class JsonLog(keras.callbacks.Callback):
+    """One JSON object per epoch in `log.jsonl`: epoch, step, seconds and all metrics."""
+
+    def __init__(self, run: RunDirectory, batches: Batches) -> None:
+        super().__init__()
+        self._path = run.log
+        self._batches = batches
+        self._start = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        step = self._batches.end_of(epoch)
+        seconds = round(time.monotonic() - self._start, 3)
+        values = {name: float(value) for name, value in logs.items()}
+        with self._path.open("a", encoding="utf-8") as file:
+            entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
+            file.write(json.dumps(entry) + "\n")
+
+
+class Progress(keras.callbacks.Callback):
+    """One line per epoch: metrics, images per second, time left."""
+
+    def __init__(self, batches: Batches) -> None:
+        super().__init__()
+        self._batches = batches
+        self._epochs = batches.epochs
+        self._first_epoch = batches.first_step // batches.steps_per_epoch
+        self._start = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        speed = logs.get("images_per_second")
+        metrics = "  ".join(
+            f"{name} {value:.4f}" for name, value in logs.items() if name != "images_per_second"
+        )
+        done = epoch + 1 - self._first_epoch
+        left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)
+        width = len(str(self._epochs))
+        print(
+            f"epoch {epoch + 1:{width}}/{self._epochs}  {metrics}"
+            + (f"  {speed:,.0f} images/s" if speed else "")
+            + f"  {_clock(left)} left",
+            flush=True,
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

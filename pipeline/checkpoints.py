@@ -1,0 +1,78 @@
+"""Weights and optimizer state of a run on disk: written whole, checked before they are read."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline import run_directory
+from pipeline.errors import UsageError
+
+_MANIFEST = "manifest.json"
+
+
+class Checkpoints:
+    """A folder of `step-XXXXXXXX/`, each a TensorFlow checkpoint with sums of its files.
+
+    Args:
+        model: Compiled; all its variables are kept, the states of its random layers too.
+        folder: Made when needed.
+    """
+
+    def __init__(self, model: keras.Model, folder: Path) -> None:
+        self._folder = folder
+        # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
+        self._checkpoint = tf.train.Checkpoint(
+            model=[variable.value for variable in model.variables],
+            optimizer=[variable.value for variable in model.optimizer.variables],
+        )
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`."""
+        target = self._path(step)
+        if target.exists():  # the same step of the same run: the same numbers
+            return
+        folder = run_directory.scratch(self._folder)
+        self._checkpoint.write(str(folder / "state"))
+        sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
+        manifest = {"step": step, "files": sums, "state": state}
+        run_directory.write_json(folder / _MANIFEST, manifest)
+        run_directory.publish_as(folder, target)
+
+    def restore(self, step: int) -> dict[str, Any]:
+        """Puts a step's numbers into the model and its optimizer; returns the state saved with it.
+
+        Raises UsageError if a file is missing or changed, or belongs to another model.
+        """
+        path = self._path(step)
+        try:
+            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+            damaged = [n for n, digest in manifest["files"].items() if _sum(path / n) != digest]
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"the checkpoint {path} cannot be read: {error}") from None
+        if damaged:
+            raise UsageError(f"the checkpoint {path} is damaged: {damaged[0]} has changed")
+        try:
+            self._checkpoint.read(str(path / "state")).assert_consumed()
+        except (AssertionError, ValueError):
+            raise UsageError(f"the checkpoint {path} belongs to another model") from None
+        return manifest["state"]
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, in rising order."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self._folder.glob("step-*"))
+
+    def keep(self, steps: set[int]) -> None:
+        """Deletes the checkpoints of all other steps."""
+        for step in set(self.steps()) - steps:
+            run_directory.remove(self._path(step))
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:08d}"
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

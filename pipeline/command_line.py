@@ -1,0 +1,139 @@
+"""From the words of a command line, or a saved file, to a Config; no TensorFlow is imported."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from pipeline import shelf
+from pipeline.config import BELONGS, Config, Source
+from pipeline.errors import UsageError, suggest
+from pipeline.words import operation_words, option_words
+
+PROGRAM = "python -m pipeline.fit"
+DEFAULT_RECIPE = "digits"
+
+
+def configure(arguments: list[str]) -> Config:
+    """The recipe is chosen here, so that its values are the defaults that `--help` shows."""
+    words = list(arguments)
+    if words[:1] in (["--help"], ["-h"]):
+        print(_help())
+        sys.exit(0)
+    name = words.pop(0) if words and not words[0].startswith("-") else None
+    saved = _pop_config(words)
+    if name and saved:
+        raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
+    default = read(saved) if saved else shelf.take("recipes", name or DEFAULT_RECIPE)()
+    about = f"--config {saved}" if saved else shelf.summary("recipes", name or DEFAULT_RECIPE)
+    return _parse(words, default, f"{PROGRAM} {default.recipe}", about)
+
+
+def _pop_config(words: list[str]) -> Path | None:
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == "--config":
+            if not equals and at + 1 == len(words):
+                raise UsageError("--config needs a file, such as runs/digits-1/config.json")
+            path = Path(value if equals else words.pop(at + 1))
+            del words[at]
+            return path
+    return None
+
+
+def _help() -> str:
+    recipes = shelf.names("recipes")
+    width = max(map(len, recipes))
+    lines = [f"  {name:{width}}  {shelf.summary('recipes', name)}" for name in recipes]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} [RECIPE] [--config FILE] [--section.option VALUE ...]",
+            "",
+            "Trains a recipe, tests it, exports it for TensorFlow Serving and proves the export.",
+            "",
+            f"recipes (without one: {DEFAULT_RECIPE}):",
+            *lines,
+            "",
+            f"{PROGRAM} RECIPE --help  shows every option with its meaning and default.",
+            "--config runs/digits-1/config.json  starts an identical run from a saved config.",
+        ]
+    )
+
+
+def _parse(words: Sequence[str], default: Config, program: str, description: str = "") -> Config:
+    """A config from command-line words over `default`; exits with code 2 and a hint on an error."""
+    words = [*words, *_emptied(words, default)]
+    return tyro.cli(Config, args=words, default=default, prog=program, description=description)
+
+
+def _emptied(words: Sequence[str], default: Config) -> list[str]:
+    """Words that empty the recipe's options of a sibling which the user replaces by another."""
+    flags = [word.partition("=")[0].replace("-", "_") for word in words]
+    more: list[str] = []
+    for name, belongings in BELONGS.items():
+        section, field = name.split(".")
+        if f"__{name}" not in flags:
+            continue
+        at = flags.index(f"__{name}")
+        _, equals, value = words[at].partition("=")
+        value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
+        if value == getattr(getattr(default, section), field):
+            continue
+        for option, empty in belongings.items():
+            if f"__{section}.{option}" not in flags:
+                flag = f"--{section}.{option}".replace("_", "-")
+                more += [flag] if empty == {} else [flag, "None"]
+    return more
+
+
+def read(path: Path) -> Config:
+    """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
+
+    Raises UsageError, or exits with code 2, naming what is wrong in the file.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"--config {path} is no JSON file: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
+        raise UsageError(f"--config {path} holds no config: it has no section 'source'")
+    start = Config(recipe=str(values.pop("recipe", "custom")), source=_source(values["source"]))
+    return _parse(_flatten(values, ""), start, f"--config {path}")
+
+
+def _source(values: Mapping[str, Any]) -> Source:
+    """The source cannot be given in steps: some siblings need an option from the first."""
+    try:
+        path = values.get("path")
+        return Source(**{**values, "path": None if path is None else Path(path)})
+    except TypeError:
+        known = [field.name for field in dataclasses.fields(Source)]
+        raise UsageError(
+            f"section 'source' has the keys {list(values)}; {suggest('', known)}"
+        ) from None
+
+
+def _flatten(values: Mapping[str, Any], prefix: str) -> list[str]:
+    """Command-line words that say the same as nested values, so that one parser checks both."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = prefix + name.replace("_", "-")
+        if name.endswith("options") and isinstance(value, dict):
+            words += [f"--{flag}", *option_words(value)]
+        elif name == "augment" and isinstance(value, dict):
+            words += [f"--{flag}", *operation_words(value)]
+        elif isinstance(value, dict):
+            words += _flatten(value, f"{flag}.")
+        elif isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--{prefix}no-{name.replace('_', '-')}")
+        elif isinstance(value, list):
+            words += [f"--{flag}", *map(str, value)]
+        else:
+            words.append(f"--{flag}={value}")
+    return words

@@ -1,0 +1,274 @@
+"""Every knob of a run: frozen dataclasses that check themselves, read from words and files.
+
+A `Config` that exists is valid as far as can be known without TensorFlow and without the data:
+names are on their shelves, options fit their siblings, numbers are in range. Field docstrings are
+the help texts of the command line.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tyro
+
+from pipeline import shelf
+from pipeline.errors import UsageError, suggest
+from pipeline.words import Operations, Options
+
+
+def _require(condition: bool, flag: str, received: Any, meant: str) -> None:
+    if not condition:
+        raise UsageError(f"{flag} must be {meant}, received {received}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the examples come from."""
+
+    name: str = "tfds"
+    """A sibling on the shelf `sources/`: arrays, scikit_learn, tfds."""
+    dataset: str | None = None
+    """Which data set of the source: a TensorFlow Datasets builder, or `digits` of scikit-learn."""
+    path: Path | None = None
+    """TensorFlow Datasets' data_dir, or an `.npz` file with the keys `images` and `labels`."""
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments for the sibling."""
+        given = {"dataset": self.dataset, "path": self.path}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __post_init__(self) -> None:
+        shelf.check("sources", self.name, self.options(), "--source.{}")
+        if self.path is not None and not self.path.exists():
+            raise UsageError(f"--source.path: {self.path} does not exist")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clean:
+    """Which examples are left out."""
+
+    manifest: Path | None = None
+    """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
+
+    def __post_init__(self) -> None:
+        if self.manifest is not None and not self.manifest.is_file():
+            raise UsageError(f"--clean.manifest: {self.manifest} is no file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """How examples become batches."""
+
+    image_size: tuple[int, int] | None = None
+    """Height and width that every image is resized to; None: the size that all images share."""
+    validation: float = 0.1
+    """Share of train that is held out for validation, where the source has no such split."""
+    test: float = 0.2
+    """Share of train that is held out for the test, where the source has no such split."""
+    split_seed: int = 0
+    """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
+    limit: int | None = None
+    """Read at most this many examples of each split of the source."""
+    cache: Literal["auto", "memory"] = "auto"
+    """Where decoded examples are kept; auto checks that they fit into the free memory."""
+    augment: Operations = dataclasses.field(default_factory=dict)
+    """Random changes in training, in this order, such as `flip crop padding=4`."""
+
+    def task_options(self) -> dict[str, Any]:
+        """Keyword arguments for the task's facts."""
+        return {} if self.image_size is None else {"image_size": self.image_size}
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            share = getattr(self, name)
+            _require(0 <= share < 1, f"--data.{name}", share, "at least 0 and below 1")
+        held_out = self.validation + self.test
+        _require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
+        _require(self.limit is None or self.limit > 0, "--data.limit", self.limit, "at least 1")
+        size = self.image_size
+        _require(size is None or min(size) > 0, "--data.image-size", size, "positive")
+        for name, options in self.augment.items():
+            shelf.check("augment", name, options, "--data.augment: {}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The network."""
+
+    name: str = "convnet"
+    """A sibling on the shelf `models/`: convnet, lenet, linear, sequential, tiny."""
+    options: Options = dataclasses.field(default_factory=dict)
+    """Keyword arguments of that sibling, such as `filters=32`."""
+
+    def __post_init__(self) -> None:
+        shelf.check("models", self.name, self.options, "--model.options {}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """How the model is trained."""
+
+    epochs: int = 10
+    """Passes over the training split."""
+    steps: int | None = None
+    """Stop after this many optimizer steps, skipped ones counted, whatever the epochs say."""
+    batch_size: int = 32
+    """Images per optimizer step, over all replicas and micro-batches."""
+    engine: Literal["model_fit", "gradient_tape"] = "model_fit"
+    """Who drives the step: Keras's `fit` or a GradientTape loop."""
+    optimizer: str = "sgd"
+    """A function of `optimizers.py`: adam, sgd."""
+    optimizer_options: Options = dataclasses.field(default_factory=dict)
+    """Keyword arguments of that function, such as `momentum=0.9`."""
+    learning_rate: float = 0.01
+    """Highest learning rate of the schedule."""
+    schedule: str = "constant"
+    """A function of `schedules.py`: constant, cosine."""
+    schedule_options: Options = dataclasses.field(default_factory=dict)
+    """Keyword arguments of that function, such as `warmup=0.1`."""
+    patience: int | None = None
+    """Stop after this many epochs without a lower validation loss, and take the best weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "steps", "patience"):
+            value, flag = getattr(self, name), f"--train.{name.replace('_', '-')}"
+            _require(value is None or value > 0, flag, value, "at least 1")
+        rate = self.learning_rate
+        _require(0 < rate < float("inf"), "--train.learning-rate", rate, "positive and finite")
+        for kind in ("optimizer", "schedule"):
+            options = getattr(self, f"{kind}_options")
+            shelf.check(f"{kind}s", getattr(self, kind), options, f"--train.{kind}-options {{}}")
+        if self.engine not in shelf.names("engines"):
+            raise UsageError(
+                f"--train.engine {self.engine} is not there yet; use {shelf.names('engines')[0]}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What the run may use of the machine."""
+
+    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
+    """Number format of the layers' arithmetic; weights are float32 in each."""
+    replicas: int = 1
+    """Copies of the model that share each batch; without GPUs they are logical CPU devices."""
+    seed: int = 0
+    """Initial weights, order of the examples, augmentation, dropout."""
+
+    def __post_init__(self) -> None:
+        _require(self.replicas > 0, "--runtime.replicas", self.replicas, "at least 1")
+        _require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
+        if self.replicas > 1:
+            raise UsageError(f"--runtime.replicas {self.replicas}: more than 1 is not there yet")
+        if self.precision == "mixed_float16":
+            raise UsageError(
+                "--runtime.precision mixed_float16 is not there yet (it needs loss scaling); "
+                "use mixed_bfloat16"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """The hand-off to TF Serving."""
+
+    enabled: bool = True
+    """Write and verify a SavedModel at the end of the run."""
+    directory: Path = Path("saved_models")
+    """Folder of all models; this one becomes DIRECTORY/NAME/VERSION."""
+    name: str | None = None
+    """Name of the model; None: the name of the recipe."""
+
+    def __post_init__(self) -> None:
+        name = self.name
+        good = name is None or (name not in ("", ".", "..") and not set(name) & set("/\\\0\n"))
+        _require(good, "--export.name", repr(name), "a plain file name")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Log:
+    """What is shown and written along the way."""
+
+    progress: bool = True
+    """Print one line per epoch."""
+    tensorboard: bool = True
+    """Write scalars for TensorBoard into the run directory."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, complete: the same Config, package and machine give the same weights."""
+
+    recipe: tyro.conf.Suppress[str] = "custom"
+    """The recipe this config started from; names the run directory and the model."""
+    task: str = "image_classification"
+    """What the problem is: a sibling on the shelf `tasks/`."""
+    run_directory: Path | None = None
+    """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
+    dry_run: bool = False
+    """Try every stage once on a few examples, through export and verification; keep nothing."""
+    source: Source
+    clean: Clean = Clean()
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train()
+    runtime: Runtime = Runtime()
+    export: Export = Export()
+    log: Log = Log()
+
+    def __post_init__(self) -> None:
+        shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
+        if self.train.patience is not None and not self.data.validation:
+            raise UsageError("--train.patience watches the validation loss; give --data.validation")
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values: `config.changed(train={"epochs": 3}, dry_run=True)`.
+
+        A section takes a mapping of its options; anything else replaces the value.
+        Raises UsageError for unknown names and values out of range.
+        """
+        return _changed(self, changes, "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Nested plain values, as `read` takes them back."""
+        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
+
+    def digest(self) -> str:
+        """sha256 of everything that can change the result; 64 hexadecimal digits."""
+        values = self.as_json()
+        for name in ("run_directory", "log", "export"):
+            del values[name]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+# Options that belong to one sibling: another name on the left empties what stands on the right.
+BELONGS = {
+    "source.name": {"dataset": None, "path": None},
+    "model.name": {"options": {}},
+    "train.optimizer": {"optimizer_options": {}},
+    "train.schedule": {"schedule_options": {}},
+}
+
+
+def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
+    known = [field.name for field in dataclasses.fields(part)]
+    values = {}
+    for name, value in changes.items():
+        if value != getattr(part, name, value):
+            changes = {**BELONGS.get(prefix + name, {}), **changes}
+    for name, value in changes.items():
+        if name not in known:
+            raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, known)}")
+        current = getattr(part, name)
+        nested = dataclasses.is_dataclass(current) and isinstance(value, Mapping)
+        is_path = isinstance(value, str) and name in (
+            "path",
+            "manifest",
+            "directory",
+            "run_directory",
+        )
+        value = Path(value) if is_path else value
+        values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
+    return dataclasses.replace(part, **values)

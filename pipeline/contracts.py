@@ -1,0 +1,163 @@
+"""The few types that rooms exchange: Example, Info, Source, Task, Batches, Engine.
+
+An example is a dictionary of tensors from the disk until `Task.target`. It has `id` (int64,
+unique over all splits of the source and the same in every run), one raw field (`image`, ...) and
+its labels. A batch is the same dictionary with the batch as the first axis, plus `weight`
+(float32: 1, or 0 for padding) and `epoch` (int64), both of shape (batch,).
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+Example = dict[str, tf.Tensor]
+Facts = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What a source says of itself."""
+
+    splits: Mapping[str, int]
+    """Examples in each split; the names are train, validation and test, of which train is there."""
+    fields: Mapping[str, tf.TensorSpec]
+    """Shape and dtype of each field of an example."""
+    class_names: tuple[str, ...] | None = None
+    """Names of the labels 0, 1, ...; None where the source has none."""
+
+
+class Source(abc.ABC):
+    """Where raw examples come from."""
+
+    info: Info
+
+    @abc.abstractmethod
+    def examples(self, split: str) -> tf.data.Dataset:
+        """The split's examples one by one, in an order that never changes, each with its `id`."""
+
+
+class Task(abc.ABC):
+    """What the problem is. Answers questions; holds no loop, step or optimizer.
+
+    A task is made from its facts alone (what was learned from the data but is no weight: class
+    names, sizes), which are JSON and lie in the run, so that every later process makes the same.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    @abc.abstractmethod
+    def decode(self, example: Example) -> Example:
+        """One raw example to compact arrays of fixed shape. Deterministic, cached, served."""
+
+    @abc.abstractmethod
+    def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
+        """Raises UsageError naming the first decoded example that cannot be learned from."""
+
+    @abc.abstractmethod
+    def prepare(self, batch: Example) -> Example:
+        """A decoded batch to what the network eats. Cheap, batched, in the step and the export."""
+
+    @abc.abstractmethod
+    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
+        """A prepared batch to (inputs, y, weight); `seeds` has shape (batch,), int64."""
+
+    @abc.abstractmethod
+    def inputs(self) -> Any:
+        """The network's symbolic inputs."""
+
+    @abc.abstractmethod
+    def head(self, features: Any, inputs: Any) -> Any:
+        """Features of a model to the network's outputs, in float32 under every precision."""
+
+    @abc.abstractmethod
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        """(y, outputs) -> loss of each example, shape (batch,), float32."""
+
+    @abc.abstractmethod
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """New running metrics; updated with (y, outputs, sample_weight=weight)."""
+
+    @abc.abstractmethod
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        """Outputs to what a caller wants to know; the batch is the first axis of every tensor."""
+
+    @abc.abstractmethod
+    def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Metrics of a whole split from its answers, losses and labels; plain JSON values."""
+
+    @abc.abstractmethod
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """File name -> matplotlib figure of what `evaluate` returned."""
+
+    @abc.abstractmethod
+    def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Draws one decoded example and its answer, for a person."""
+
+    @abc.abstractmethod
+    def serve(
+        self, model: Callable[..., Any]
+    ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
+        """Signature name -> (function, its arguments), with `model(inputs, training=False)`."""
+
+    @abc.abstractmethod
+    def requests(
+        self, columns: Mapping[str, np.ndarray]
+    ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
+        """Signature name -> its arguments for these decoded examples: what a client would send."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """What an engine eats: tickets for batches, all of one shape.
+
+    Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run, over all
+    epochs. Evaluation: one pass, the last batch padded with examples of weight 0.
+    """
+
+    tickets: Callable[[int], tf.data.Dataset]
+    """First step -> dataset of the tickets from there to `last_step`."""
+    fetch: Callable[[Any], Example]
+    """Ticket -> batch, called inside the compiled step; the identity where the host feeds."""
+    batch_size: int
+    steps_per_epoch: int
+    last_step: int
+    first_step: int = 0
+
+    @property
+    def dataset(self) -> tf.data.Dataset:
+        return self.tickets(self.first_step)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole run; the last may be cut short."""
+        return -(-self.last_step // self.steps_per_epoch)
+
+    def end_of(self, epoch: int) -> int:
+        """The step count after an epoch; epochs count from 0."""
+        return min((epoch + 1) * self.steps_per_epoch, self.last_step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """An automatic choice with its reason; printed, and stored in the run."""
+
+    name: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.reason})"
+
+
+# (model, train, validation, callbacks) -> history: name of a metric -> value per epoch.
+# The model comes compiled from `build`; the callbacks are Keras's; the epochs are those of `train`.
+Engine = Callable[
+    [keras.Model, Batches, Batches | None, list[keras.callbacks.Callback]],
+    dict[str, list[float]],
+]

@@ -1,0 +1,36 @@
+"""What the user got wrong, in one line: the error, the near-miss hint, the exit code."""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+
+
+class UsageError(ValueError):
+    """The request cannot be carried out as given; the message names the thing and the remedy."""
+
+
+def suggest(wrong: str, names: Iterable[str]) -> str:
+    """End of an error message: the nearest of `names` if one is near, else all of them."""
+    names = sorted(names)
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def run_command(main: Callable[[list[str]], int | None]) -> None:
+    """Runs `main(arguments)` as a program: exit code 2 and one line for a `UsageError`.
+
+    A reader that closes the pipe early (`| head`) ends the command without a message.
+    """
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        sys.stdout = None  # otherwise the interpreter complains again while it shuts down
+        code = 141
+    sys.exit(code)

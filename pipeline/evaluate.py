@@ -1,0 +1,44 @@
+"""About answers: every example of a split through the model, and what that says of the model."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Batches, Task
+
+
+def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.ndarray]:
+    """What the model says of each example, padding removed, in the order of the split.
+
+    Returns:
+        The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (what
+        `Task.target` gives as y) and `id` int64 (examples,).
+    """
+    loss = task.loss()
+
+    @tf.function
+    def answer(ticket: Any) -> dict[str, tf.Tensor]:
+        batch = batches.fetch(ticket)
+        inputs, y, weight = task.target(task.prepare(batch), batch["id"])
+        outputs = model(inputs, training=False)
+        known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+        return {**task.answer(outputs, batch), **known}
+
+    parts = [answer(ticket) for ticket in batches.dataset]
+    columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    kept = columns.pop("weight") > 0
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def evaluate(model: keras.Model, task: Task, batches: Batches) -> dict[str, Any]:
+    """Metrics of one split as plain JSON values."""
+    return task.evaluate(answers(model, task, batches))
+
+
+def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
+    """Writes the task's pictures of these metrics into a folder."""
+    for name, figure in task.pictures(metrics).items():
+        figure.savefig(folder / name, dpi=150)

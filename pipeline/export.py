@@ -1,0 +1,66 @@
+"""The hand-off: a float32 SavedModel with named signatures, verified, then published."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline import proof, run_directory
+from pipeline.build import SteppedModel, float32_twin
+from pipeline.config import Config
+from pipeline.contracts import Task
+from pipeline.stream import Split
+from pipeline.verify import Verification, verify
+
+# Golden examples: at most so many, and at most so many bytes of decoded columns.
+_GOLDEN_EXAMPLES = 64
+_GOLDEN_BYTES = 4_000_000
+
+
+def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> Verification:
+    """Writes the next version of the model; it becomes visible only if its verification passes.
+
+    Args:
+        model: Trained, in any precision.
+        task: Gives the signatures.
+        config: Sections model and export, and the recipe's name.
+        examples: Real examples the model was not trained on; some are stored with their answers.
+
+    Returns:
+        What was verified, and where the version lies. If a check failed, the folder keeps its
+        hidden name, which no server reads.
+    """
+    parent = run_directory.export_directory(config)
+    twin = float32_twin(model, task, config.model)
+    endpoints = task.serve(twin)
+    folder = run_directory.scratch(parent)
+    try:
+        archive = keras.export.ExportArchive()
+        archive.track(twin)
+        for name, (function, specs) in endpoints.items():
+            archive.add_endpoint(name, function, input_signature=specs)
+        archive.write_out(str(folder), verbose=False)
+        proof.write_golden(folder / proof.GOLDEN, golden(task, endpoints, examples))
+        outcome = verify(folder)
+    except BaseException:
+        run_directory.remove(folder)
+        raise
+    if not outcome.passed:
+        return outcome
+    version = run_directory.publish(folder, parent)
+    return Verification(version, outcome.checks)
+
+
+def golden(task: Task, endpoints: dict, examples: Split) -> dict[str, dict[str, dict]]:
+    """Signature -> {inputs, outputs} for the first examples, answered by the model in Python."""
+    each = sum(column[:1].nbytes for column in examples.take(np.arange(1)).values())
+    count = min(len(examples), _GOLDEN_EXAMPLES, max(3, _GOLDEN_BYTES // each))
+    requests = task.requests(examples.take(np.arange(count)))
+    golden = {}
+    for name, inputs in requests.items():
+        function, specs = endpoints[name]
+        outputs = function(*(tf.constant(inputs[spec.name]) for spec in specs))
+        golden[name] = {
+            "inputs": inputs,
+            "outputs": {key: value.numpy() for key, value in outputs.items()},
+        }
+    return golden

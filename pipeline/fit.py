@@ -1,0 +1,126 @@
+"""The whole story, top to bottom: recipe, data, model, training, test, export, proof."""
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import command_line, run_directory, shelf
+from pipeline.config import Config
+from pipeline.errors import run_command
+
+if TYPE_CHECKING:  # the front door stands before TensorFlow
+    import keras
+
+    from pipeline.contracts import Task
+    from pipeline.stream import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What `fit` returns."""
+
+    config: Config
+    directory: Path
+    """Config, log, checkpoints, pictures, result.json."""
+    history: dict[str, list[float]]
+    """Metric -> value per epoch."""
+    test: dict[str, Any]
+    """Metrics of the test split, or of the validation split where there is no test split."""
+    model: "keras.Model"
+    task: "Task"
+    splits: dict[str, "Split"]
+    """Decoded examples: train, validation, test."""
+    export: Path | None
+    """The published version, such as saved_models/digits/1."""
+    result: dict[str, Any]
+    """What `result.json` holds."""
+
+
+def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
+    """Trains a recipe, tests it, exports it and proves the export.
+
+    Args:
+        recipe: Name of a function in `recipes.py`, or a Config.
+        changes: As for `Config.changed`: `fit("digits", train={"epochs": 3})`.
+
+    Raises:
+        UsageError: The request cannot be carried out; nothing has been changed on the disk.
+    """
+    config = shelf.take("recipes", recipe)() if isinstance(recipe, str) else recipe
+    config = config.changed(**changes)
+    if not config.dry_run:
+        run_directory.check(config)
+        return _fit(config)
+    with tempfile.TemporaryDirectory(prefix="pipeline-dry-run-") as folder:
+        few = 4 * config.train.batch_size
+        return _fit(
+            config.changed(
+                run_directory=Path(folder, "run"),
+                export={"directory": Path(folder, "saved_models")},
+                data={"limit": min(few, config.data.limit or few)},
+                train={"steps": 2},
+            )
+        )
+
+
+def _fit(config: Config) -> Run:
+    from pipeline import runtime
+
+    start = time.monotonic()
+    machine = runtime.start(config.runtime)  # imports TensorFlow; everything after it may
+    from pipeline import checkpoints, clean, evaluate, report, stream
+    from pipeline.build import build
+    from pipeline.callbacks import Saver, standard
+    from pipeline.export import export
+
+    # Data: from the disk to batches
+    source = shelf.take("sources", config.source.name)(**config.source.options())
+    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
+    task = shelf.take("tasks", config.task)(facts)
+    dropped = clean.dropped(config.clean.manifest)
+    splits, decisions = stream.load(source, task, config.data, dropped)
+    batches = stream.training(splits["train"], config.train, config.runtime.seed)
+    held = {name: stream.evaluation(split, config.train) for name, split in splits.items()}
+
+    # Model
+    model = build(task, config, machine.precision, batches.last_step)
+    run = run_directory.create(config)
+    decisions = [*machine.decisions, *decisions]
+    run_directory.write_json(run.facts, facts)
+    run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
+    report.opening(config, run, splits, task, model, batches, decisions)
+
+    # Training, from the newest checkpoint on
+    saver = Saver(checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience)
+    batches = saver.resume()
+    if batches.first_step < batches.last_step and not saver.stopped:
+        engine = shelf.take("engines", config.train.engine)
+        callbacks = standard(config.log, run, batches, saver)
+        engine(model, batches, held.get("validation"), callbacks)
+    report.decision(saver.choose())
+
+    # Answers, hand-off, proof
+    metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+    judged = next(name for name in ("test", "validation", "train") if name in metrics)
+    evaluate.draw(task, metrics[judged], run.path)
+    verification = export(model, task, config, splits[judged]) if config.export.enabled else None
+    seconds = time.monotonic() - start
+    result = report.result(config, saver, metrics, verification, seconds)
+    run_directory.write_json(run.result, result)
+    report.closing(run, result, judged, verification)
+    published = verification.directory if verification and verification.passed else None
+    test = metrics[judged]
+    return Run(config, run.path, saver.history, test, model, task, splits, published, result)
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if the proof failed."""
+    config = command_line.configure(arguments)
+    run = fit(config)
+    return 0 if run.export or not config.export.enabled else 1
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,22 @@
+"""LeNet-5 with ReLU and max-pooling."""
+
+import keras
+
+from pipeline import layers
+
+
+def features(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Maps of shape (batch, height, width, channels) to (batch, 84).
+
+    LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
+    Proc. IEEE 1998, section II.B, as it is taught today: 28x28 images are padded to the paper's
+    32x32 by the first convolution, pooling has no weights, every unit is a ReLU. Layers C1, S2,
+    C3 (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
+    """
+    x = layers.convolution(x, 6, 5, padding="same", activation="relu")
+    x = layers.pool(x)
+    x = layers.convolution(x, 16, 5, activation="relu")
+    x = layers.pool(x)
+    x = keras.layers.Flatten()(x)
+    x = keras.layers.Dense(120, activation="relu")(x)
+    return keras.layers.Dense(84, activation="relu")(x)

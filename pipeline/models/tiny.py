@@ -1,0 +1,20 @@
+"""The smallest network that still has every kind of layer; for trying things out."""
+
+import keras
+
+from pipeline import layers
+
+
+def features(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Maps of shape (batch, height, width, channels) to (batch, 32).
+
+    LeNet-5's plan (see `lenet`) cut down: 3x3 convolutions of 3 and 6 channels, each with ReLU and
+    2x2 max-pooling, then two dense layers of 32 units.
+    """
+    for filters in (3, 6):
+        x = layers.convolution(x, filters, 3, activation="relu")
+        x = layers.pool(x)
+    x = keras.layers.Flatten()(x)
+    for _ in range(2):
+        x = keras.layers.Dense(32, activation="relu")(x)
+    return x

@@ -1,0 +1,65 @@
+"""What we try: each function is one complete experiment, with its command and measured result."""
+
+from pipeline.config import Config, Data, Model, Source, Train
+
+
+def digits() -> Config:
+    """8x8 handwritten digits of scikit-learn; needs no download."""
+    return Config(
+        recipe="digits",
+        source=Source(name="scikit_learn", dataset="digits"),
+        data=Data(augment={"crop": {"padding": 1}}),
+        model=Model(name="convnet"),
+        train=Train(
+            epochs=40,
+            batch_size=32,
+            optimizer="adam",
+            learning_rate=0.002,
+            schedule="cosine",
+        ),
+    )
+
+
+def cifar10_convnet() -> Config:
+    """CIFAR-10 with two convolutions, SGD 0.001 and momentum 0.9, 10 epochs."""
+    return Config(
+        recipe="cifar10_convnet",
+        source=Source(name="tfds", dataset="cifar10"),
+        data=Data(validation=0.02),
+        model=Model(name="convnet"),
+        train=Train(
+            epochs=10,
+            batch_size=32,
+            optimizer="sgd",
+            optimizer_options={"momentum": 0.9},
+            learning_rate=0.001,
+        ),
+    )
+
+
+def cifar10_sequential() -> Config:
+    """CIFAR-10 with a keras.Sequential network and Adam, 10 epochs."""
+    return Config(
+        recipe="cifar10_sequential",
+        source=Source(name="tfds", dataset="cifar10"),
+        data=Data(validation=0.02),
+        model=Model(name="sequential"),
+        train=Train(epochs=10, batch_size=32, optimizer="adam", learning_rate=0.001),
+    )
+
+
+def fashion_mnist_lenet() -> Config:
+    """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, 10 epochs."""
+    return Config(
+        recipe="fashion_mnist_lenet",
+        source=Source(name="tfds", dataset="fashion_mnist"),
+        data=Data(validation=0.02),
+        model=Model(name="lenet"),
+        train=Train(
+            epochs=10,
+            batch_size=32,
+            optimizer="sgd",
+            optimizer_options={"momentum": 0.9},
+            learning_rate=0.01,
+        ),
+    )

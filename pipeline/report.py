@@ -1,0 +1,96 @@
+"""What a run says of itself: the lines on the console and `result.json`."""
+
+import statistics
+from typing import Any
+
+import keras
+
+from pipeline import runtime
+from pipeline.callbacks import Saver
+from pipeline.config import Config
+from pipeline.contracts import Batches, Decision, Task
+from pipeline.run_directory import RunDirectory
+from pipeline.stream import Split
+from pipeline.verify import Verification
+
+
+def say(name: str, text: object) -> None:
+    """One line: a key, and what there is to say."""
+    print(f"{name:<10} {text}", flush=True)
+
+
+def opening(
+    config: Config,
+    run: RunDirectory,
+    splits: dict[str, Split],
+    task: Task,
+    model: keras.Model,
+    batches: Batches,
+    decisions: list[Decision],
+) -> None:
+    """Before training: what goes in."""
+    say("run", f"{config.recipe} in {run}" + (" (dry run)" if config.dry_run else ""))
+    counts = ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
+    shape = "x".join(str(n) for n in next(iter(splits.values())).columns["image"].shape[1:])
+    say("data", f"{counts}; {shape}, {len(task.facts['class_names'])} classes")
+    for one in decisions:
+        decision(one)
+    say("model", f"{config.model.name}, {model.count_params():,} parameters")
+    say(
+        "training",
+        f"{batches.epochs} epochs of {batches.steps_per_epoch} steps of {batches.batch_size}",
+    )
+
+
+def decision(decision: Decision) -> None:
+    """An automatic choice and why it was made."""
+    say(decision.name, decision)
+
+
+def result(
+    config: Config,
+    saver: Saver,
+    metrics: dict[str, dict[str, Any]],
+    verification: Verification | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """The content of `result.json`: everything that can be compared between runs.
+
+    `images_per_second` is the median over the epochs, of training steps after the warm-up; None
+    where a run has too few steps. `seconds` is this process's time, from its start to here.
+    """
+    speeds = saver.history.get("images_per_second")
+    return {
+        "recipe": config.recipe,
+        "config_digest": config.digest(),
+        "seed": config.runtime.seed,
+        "steps": saver.step,
+        "epochs": len(saver.history.get("loss", ())),
+        **metrics,
+        "images_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "seconds": round(seconds, 2),
+        "export": str(verification.directory) if verification and verification.passed else None,
+        "verification": verification.as_json() if verification else None,
+        "versions": runtime.versions(),
+    }
+
+
+def closing(
+    run: RunDirectory, result: dict[str, Any], judged: str, verification: Verification | None
+) -> None:
+    """After everything: one line per key fact, and the next command."""
+    measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+    if result["images_per_second"]:
+        say("speed", f"{result['images_per_second']:,.0f} images/s in training")
+    say("written", f"{run}/result.json, log.jsonl, confusion_matrix.png")
+    if verification is None:
+        say("export", "none (--export.no-enabled)")
+    elif verification.passed:
+        version = verification.directory
+        say("export", f"{version}, verified by {len(verification.checks)} checks")
+        say("next", f"python -m pipeline.verify {version}")
+    else:
+        print(verification)
+        say("export", f"NOT published: {verification.directory} failed its verification")

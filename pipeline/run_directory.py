@@ -1,0 +1,195 @@
+"""Where everything of a run and of an export lies: paths, atomic writes, version numbers."""
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.errors import UsageError
+
+RUNS = Path("runs")
+
+
+class RunDirectory:
+    """The files of one run; a folder is a run if it holds a `config.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.facts = path / "facts.json"
+        self.decisions = path / "decisions.json"
+        self.log = path / "log.jsonl"
+        self.result = path / "result.json"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def check(config: Config) -> None:
+    """Raises UsageError unless the run and the export can be written where the config says.
+
+    Cheap, and done before TensorFlow is imported; nothing is created.
+    """
+    _check_writable(config.run_directory or RUNS, "--run-directory")
+    if config.run_directory is not None:
+        _check_resumable(config, RunDirectory(config.run_directory))
+    if config.export.enabled:
+        target = export_directory(config)
+        _check_writable(target, "--export.directory")
+        foreign = _foreign(target)
+        if foreign:
+            raise UsageError(
+                f"{target} holds {foreign[0]!r}, which is no exported version; "
+                "choose another --export.directory or --export.name"
+            )
+
+
+def create(config: Config) -> RunDirectory:
+    """The run directory of this config: the given one (made, or resumed), or the next free one."""
+    if config.run_directory is not None:
+        config.run_directory.mkdir(parents=True, exist_ok=True)
+        run = RunDirectory(config.run_directory)
+    else:
+        run = RunDirectory(_make_next(RUNS, config.recipe))
+    write_json(run.config, config.as_json())
+    return run
+
+
+def export_directory(config: Config) -> Path:
+    """The folder whose sub-folders are the versions of this model."""
+    return config.export.directory / (config.export.name or config.recipe)
+
+
+def scratch(parent: Path) -> Path:
+    """A new folder in `parent`, hidden and no number, so that neither we nor TF Serving read it."""
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=".unpublished-", dir=parent))
+
+
+def publish(folder: Path, parent: Path) -> Path:
+    """Moves a finished folder to the next free version number in `parent`, in one rename.
+
+    Everything is flushed to the disk first. Two publishers never share a number: a rename onto
+    a folder that is not empty fails, and the loser takes the next number.
+    """
+    _flush_all(folder)
+    while True:
+        version = parent / str(max(versions(parent), default=0) + 1)
+        try:
+            folder.rename(version)
+        except OSError:
+            if not version.exists():
+                raise
+            continue
+        _flush(parent)
+        return version
+
+
+def publish_as(folder: Path, target: Path) -> None:
+    """Moves a finished folder to `target`, in one rename after everything is on the disk."""
+    _flush_all(folder)
+    folder.rename(target)
+    _flush(target.parent)
+
+
+def versions(parent: Path) -> list[int]:
+    """Version numbers published in a model's folder, unsorted."""
+    return [int(p.name) for p in parent.glob("*") if p.name.isdecimal() and p.is_dir()]
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    _flush(beside)
+    beside.rename(path)
+
+
+def remove(folder: Path) -> None:
+    """Deletes a folder that this process made."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_next(parent: Path, stem: str) -> Path:
+    number = 1
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = parent / f"{stem}-{number}"
+        try:
+            path.mkdir()  # exclusive: two runs that start together get two folders
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def _check_writable(path: Path, flag: str) -> None:
+    """The folder, or the nearest parent that is there, must be a folder one can write into."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{flag}: {path} is a file; give a folder")
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{flag}: {there} is a file, so {path} cannot be made")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
+
+
+def _check_resumable(config: Config, run: RunDirectory) -> None:
+    if not run.path.exists() or not any(run.path.iterdir()):
+        return
+    if not run.config.is_file():
+        found = sorted(p.name for p in run.path.iterdir())[0]
+        raise UsageError(
+            f"--run-directory: {run} holds {found!r} but no run; give a new or an empty folder"
+        )
+    try:
+        before = json.loads(run.config.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
+    now = config.as_json()
+    different = [
+        f"--{section}.{name}".replace("_", "-")
+        for section in now
+        if isinstance(now[section], dict) and section != "log"
+        for name in now[section]
+        if before.get(section, {}).get(name) != now[section][name]
+    ]
+    different += [name for name in ("recipe", "task") if before.get(name) != now[name]]
+    if different:
+        raise UsageError(
+            f"--run-directory: {run} is a run with another {different[0]}; "
+            "repeat its command to resume it, or give a new folder"
+        )
+
+
+def _foreign(target: Path) -> list[str]:
+    """Names in a model's folder that are no versions; hidden files are nobody's business."""
+    names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
+    return [n for n in names if not (n.isdecimal() and (target / n / "saved_model.pb").is_file())]
+
+
+def _flush_all(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        _flush(path)
+    folder.chmod(0o755)  # mkdtemp gives 0o700, but a server runs as another user
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""What is true before any model exists: TensorFlow, seeds, device, precision, with reasons."""
+
+import dataclasses
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline import config
+
+# Lines that TensorFlow writes to stderr on every start and that tell a user nothing.
+# Everything else is passed on. Where a GPU is expected, the cuInit line is a real error: see below.
+_NOISE = (
+    "All log messages before absl::InitializeLog",
+    "oneDNN custom operations are on",
+    "cpu_feature_guard",
+    "This TensorFlow binary is optimized to use available CPU instructions",
+    "To enable the following instructions:",
+)
+_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """The started machine."""
+
+    device: str
+    """What computes, such as `CPU, 2 cores`."""
+    precision: str
+    """A Keras dtype policy: float32, mixed_bfloat16."""
+    decisions: tuple["Decision", ...]  # noqa: F821  (contracts import TensorFlow; this room starts it)
+
+
+def start(options: config.Runtime) -> Runtime:
+    """Imports TensorFlow without its noise, sets the seeds, chooses device and precision."""
+    with _filtered_stderr():
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+    import keras
+
+    from pipeline.contracts import Decision
+
+    keras.utils.set_random_seed(options.seed)
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        device = Decision("device", f"GPU {name}", f"the first of {len(gpus)} visible")
+    else:
+        device = Decision("device", f"CPU, {os.cpu_count()} cores", "TensorFlow sees no GPU")
+    if options.precision == "auto":
+        precision = Decision("precision", "float32", "the default; ask for another by name")
+    else:
+        precision = Decision("precision", options.precision, "asked for")
+    return Runtime(device.value, precision.value, (device, precision))
+
+
+@contextmanager
+def policy(precision: str) -> Iterator[None]:
+    """Layers made inside have this Keras dtype policy; the one before comes back at the end."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def found(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "not installed"
+
+    names = ("pipeline", "tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: found(name) for name in names}}
+
+
+@contextmanager
+def _filtered_stderr() -> Iterator[None]:
+    """Holds back what C++ code writes to file descriptor 2, then passes on all but the noise.
+
+    `TF_CPP_MIN_LOG_LEVEL` cannot do this: the oneDNN notice survives level 3, which hides true
+    errors. A machine with an NVIDIA device node gets the lines about a missing GPU too.
+    """
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    noise = _NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            held.seek(0)
+            for line in held.read().decode(errors="replace").splitlines():
+                if line.strip() and not any(known in line for known in noise):
+                    print(line, file=sys.stderr)

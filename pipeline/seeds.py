@@ -1,0 +1,46 @@
+"""One seed per example and the random numbers drawn from it, on any device, whatever the batch.
+
+The generator is SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which TensorFlow has on the CPU,
+on GPUs and under XLA with the same bits; `tf.random.stateless_*` takes one seed for a whole batch.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _int64(value: int) -> tf.Tensor:
+    """A 64-bit pattern as the int64 of the same bits; products wrap around alike."""
+    return tf.constant(np.uint64(value).astype(np.int64))
+
+
+def _shift(x: tf.Tensor, bits: int) -> tf.Tensor:
+    """Logical right shift; the arithmetic one of int64 would pull in the sign."""
+    return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64((1 << (64 - bits)) - 1)
+
+
+def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
+    """New seeds that depend on both arguments; int64, of their broadcast shape."""
+    z = (seeds ^ (tf.cast(data, tf.int64) * _int64(_GAMMA))) + _int64(_GAMMA)
+    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        z = (z ^ _shift(z, bits)) * _int64(multiplier)
+    return z ^ _shift(z, 31)
+
+
+def of_examples(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """The seed of each example in an epoch; `epoch` and `ids` are int64 of shape (batch,)."""
+    return fold(fold(fold(tf.zeros_like(ids), seed), epoch), ids)
+
+
+def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
+    """Float32 numbers in [0, 1) with 24 random bits, one per seed; `draw` numbers the draws."""
+    bits = _shift(fold(seeds, draw), 40)
+    return tf.cast(bits, tf.float32) * (1.0 / (1 << 24))
+
+
+def integers(seeds: tf.Tensor, below: int, draw: int = 0) -> tf.Tensor:
+    """int64 numbers in 0 ... `below` - 1, one per seed; biased by less than `below` / 2**32."""
+    return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))

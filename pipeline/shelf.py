@@ -1,0 +1,100 @@
+"""Shelves of interchangeable siblings: what stands there, what it takes, and taking one by name.
+
+A shelf is a folder of modules (`models/convnet.py`, each with one function of the name in `ENTRY`)
+or a module of functions (`augment.py`). The file is the registry: a file name, or a function name,
+is the name used in a config. Listing and checking read the source text, so that a typing error
+is found without importing TensorFlow. A dotted name (`mypackage.models.foo`) works everywhere.
+"""
+
+import ast
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError, suggest
+
+ROOT = Path(__file__).parent
+# The function that a module on each folder shelf offers.
+ENTRY = {"sources": "source", "models": "features", "tasks": "task", "engines": "train"}
+
+
+def names(shelf: str) -> list[str]:
+    """Names on a shelf: sorted files of a folder, or functions of a module in their order there."""
+    if shelf in ENTRY:
+        return sorted(p.stem for p in (ROOT / shelf).glob("*.py") if not p.stem.startswith("_"))
+    return list(_functions(ROOT / f"{shelf}.py"))
+
+
+def summary(shelf: str, name: str) -> str:
+    """First line of the docstring of a sibling on a module shelf."""
+    return (ast.get_docstring(_function(shelf, name)) or "").partition("\n")[0]
+
+
+def options(shelf: str, name: str, entry: str | None = None) -> dict[str, bool]:
+    """The keyword-only arguments of a sibling; True where one has no default and must be given."""
+    arguments = _function(shelf, name, entry).args
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: default is None for argument, default in pairs}
+
+
+def check(
+    shelf: str, name: str, given: Mapping[str, Any], flag: str, entry: str | None = None
+) -> None:
+    """Raises UsageError unless `name` is on the shelf and takes just the options `given`.
+
+    `flag` is where the options come from, with `{}` for one option's name: `--source.{}`.
+    """
+    known = options(shelf, name, entry)
+    for option in given:
+        if option not in known:
+            hint = suggest(option, known) if known else "it takes none"
+            raise UsageError(f"{flag.format(option)}: {name} has no option {option!r}; {hint}")
+    for option, required in known.items():
+        if required and option not in given:
+            raise UsageError(f"{name} needs {flag.format(option)}")
+
+
+def take(shelf: str, name: str, entry: str | None = None) -> Callable:
+    """The function itself; imports its module, and so, on most shelves, TensorFlow."""
+    _function(shelf, name, entry)  # a wrong name is an error of the user, not of the import
+    path, entry = _place(shelf, name, entry)
+    return getattr(importlib.import_module(path), entry)
+
+
+def _place(shelf: str, name: str, entry: str | None) -> tuple[str, str]:
+    """(module, function) behind a name."""
+    if shelf in ENTRY:
+        return name if "." in name else f"pipeline.{shelf}.{name}", entry or ENTRY[shelf]
+    module, _, function = name.rpartition(".")
+    return module or f"pipeline.{shelf}", function
+
+
+def _function(shelf: str, name: str, entry: str | None = None) -> ast.FunctionDef:
+    module, function = _place(shelf, name, entry)
+    if "." not in name:
+        if name not in names(shelf):
+            kind = "augmentation" if shelf == "augment" else shelf.removesuffix("s")
+            raise UsageError(f"unknown {kind} {name!r}; {suggest(name, names(shelf))}")
+        path = ROOT / (f"{shelf}/{name}.py" if shelf in ENTRY else f"{shelf}.py")
+    else:
+        try:
+            spec = importlib.util.find_spec(module)
+        except ImportError:
+            spec = None
+        if spec is None or not spec.origin:
+            raise UsageError(f"{name!r}: there is no module {module!r} on Python's path")
+        path = Path(spec.origin)
+    functions = _functions(path)
+    if function not in functions:
+        raise UsageError(f"{name!r}: {path} has no function {function!r}")
+    return functions[function]
+
+
+@functools.cache
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """Public functions of a source file, in the order of the file."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}

@@ -1,0 +1,99 @@
+"""Any prepared image-classification set of TensorFlow Datasets."""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from pipeline.contracts import Info, Source
+from pipeline.errors import UsageError
+
+# Their names for the three splits, most wanted first.
+_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+
+
+def source(*, dataset: str, path: Path | None = None) -> Source:
+    """The splits that the builder has; ids count the records of each split in their stored order.
+
+    Args:
+        dataset: Name of a builder, such as `cifar10`, with a config or version as in
+            `tfds.builder`: `cifar10_corrupted/fog_3`.
+        path: TFDS's data_dir; by default $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    """
+    return Tfds(_prepared(dataset, path))
+
+
+class Tfds(Source):
+    """A builder whose data lie on the disk."""
+
+    def __init__(self, builder: object) -> None:
+        self._builder = builder
+        image, label = _features(builder)
+        self._keys = {"image": image, "label": label}
+        found = {o: [n for n in names if n in builder.info.splits] for o, names in _SPLITS.items()}
+        self._splits = {ours: theirs[0] for ours, theirs in found.items() if theirs}
+        if "train" not in self._splits:
+            has = ", ".join(builder.info.splits) or "none"
+            raise UsageError(f"{builder.name} has no split 'train'; it has: {has}")
+        spec = builder.info.features.get_tensor_info()
+        self.info = Info(
+            splits={k: builder.info.splits[v].num_examples for k, v in self._splits.items()},
+            fields={
+                "id": tf.TensorSpec((), tf.int64),
+                "image": tf.TensorSpec(spec[image].shape, tf.uint8),
+                "label": tf.TensorSpec((), tf.int64),
+            },
+            class_names=tuple(builder.info.features[label].names),
+        )
+
+    def examples(self, split: str) -> tf.data.Dataset:
+        import tensorflow_datasets as tfds
+
+        # One shard after the other: the position in the split is then the same in every run.
+        order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        records = self._builder.as_dataset(
+            split=self._splits[split], shuffle_files=False, read_config=order
+        )
+        first = list(_SPLITS).index(split) << 40  # so that ids differ between splits
+
+        def example(position: tf.Tensor, record: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            label = tf.cast(record[self._keys["label"]], tf.int64)
+            return {"id": position + first, "image": record[self._keys["image"]], "label": label}
+
+        return records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _prepared(dataset: str, path: Path | None) -> object:
+    """The builder, checked to be prepared: reading then needs no network."""
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(dataset, data_dir=path, try_gcs=False)
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UsageError(f"--source.dataset {dataset!r}: {first}") from None
+    if not builder.is_prepared():
+        where = path or Path(builder.data_dir).parents[1]
+        raise UsageError(
+            f"{dataset} is not prepared in {where}. Where there is a network, run: "
+            f"tfds build {dataset} --data_dir {where}  (or give its folder with --source.path)"
+        )
+    return builder
+
+
+def _features(builder: object) -> tuple[str, str]:
+    """Names of the image and the label; refuses a builder that is no image classification."""
+    import tensorflow_datasets as tfds
+
+    features = builder.info.features
+    items = features.items() if isinstance(features, tfds.features.FeaturesDict) else ()
+    images = [name for name, kind in items if isinstance(kind, tfds.features.Image)]
+    labels = [name for name, kind in items if isinstance(kind, tfds.features.ClassLabel)]
+    supervised = builder.info.supervised_keys or ()
+    for found in (images, labels):
+        found.sort(key=lambda name: name not in supervised)  # the builder's own choice comes first
+    if not images or not labels:
+        raise UsageError(
+            f"{builder.name} is no image classification: it needs an Image and a ClassLabel, "
+            f"its features are {', '.join(dict(items)) or type(features).__name__}"
+        )
+    return images[0], labels[0]

@@ -1,0 +1,188 @@
+"""One label out of several for an image."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Example, Facts, Info, Task
+from pipeline.errors import UsageError
+
+
+def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str, Any]:
+    """What the data say: class names, and the shape (height, width, channels) of a decoded image.
+
+    Raises UsageError if images differ in size and no `image_size` (height, width) is given.
+    """
+    *size, channels = info.fields["image"].shape
+    if image_size is not None:
+        size = list(image_size)
+    if None in size:
+        raise UsageError("the images have different sizes; give --data.image-size HEIGHT WIDTH")
+    if not info.class_names or len(info.class_names) < 2:
+        raise UsageError(f"classification needs at least 2 classes, found {info.class_names}")
+    return {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
+
+
+def task(facts: Facts) -> Task:
+    """The task of these facts."""
+    return ImageClassification(facts)
+
+
+class ImageClassification(Task):
+    """Batches hold `image` uint8 (batch, height, width, channels) and `label` int64 (batch,)."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.class_names: list[str] = facts["class_names"]
+        self.image_shape = tuple(facts["image_shape"])
+
+    def decode(self, example: Example) -> Example:
+        """Encoded bytes or uint8 pixels to uint8 of `image_shape`.
+
+        Another size is resized bilinearly with antialiasing and rounded, in training as in serving.
+        """
+        image = example["image"]
+        height, width, channels = self.image_shape
+        if image.dtype == tf.string:
+            image = tf.io.decode_image(image, channels=channels, expand_animations=False)
+            image.set_shape((None, None, channels))
+        if image.shape != self.image_shape:
+            resized = tf.image.resize(image, (height, width), antialias=True)
+            image = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+        return {**example, "image": tf.ensure_shape(image, self.image_shape)}
+
+    def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
+        labels, classes = columns["label"], len(self.class_names)
+        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        if len(wrong):
+            at = wrong[0]
+            raise UsageError(
+                f"split {split}: label {labels[at]} of example {columns['id'][at]} is out of "
+                f"range: there are {classes} classes, 0 ... {classes - 1}"
+            )
+
+    def prepare(self, batch: Example) -> Example:
+        """Pixels to float32 in [0, 1]."""
+        return {**batch, "image": tf.cast(batch["image"], tf.float32) * (1 / 255)}
+
+    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return batch["image"], batch["label"], batch["weight"]
+
+    def inputs(self) -> keras.KerasTensor:
+        return keras.Input(self.image_shape, dtype="float32", name="image")
+
+    def head(self, features: keras.KerasTensor, inputs: keras.KerasTensor) -> keras.KerasTensor:
+        """One logit per class."""
+        return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
+
+    def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+        """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,)."""
+        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
+        index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        names = tf.constant(self.class_names)
+        return {"probabilities": probabilities, "class": index, "label": tf.gather(names, index)}
+
+    def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
+
+        `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is
+        never answered has precision 0; one without examples has recall 0.
+        """
+        from sklearn import metrics
+
+        truth, answered = answers["truth"], answers["class"]
+        classes = np.arange(len(self.class_names))
+        scores = metrics.precision_recall_fscore_support(
+            truth, answered, labels=classes, zero_division=0.0
+        )
+        of_truth = answers["probabilities"][np.arange(len(truth)), truth]
+        rank = (answers["probabilities"] > of_truth[:, None]).sum(axis=1)
+        top = min(5, len(classes) - 1)
+        return {
+            "examples": len(truth),
+            "loss": float(answers["loss"].mean()),
+            "accuracy": float((truth == answered).mean()),
+            f"top_{top}_accuracy": float((rank < top).mean()),
+            "per_class": {
+                name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
+                for name, row in zip(
+                    self.class_names, zip(*(s.tolist() for s in scores), strict=True), strict=True
+                )
+            },
+            "confusion_matrix": metrics.confusion_matrix(truth, answered, labels=classes).tolist(),
+        }
+
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        from matplotlib.figure import Figure
+
+        counts = np.asarray(metrics["confusion_matrix"])
+        side = min(3 + 0.45 * len(counts), 20)
+        figure = Figure(figsize=(side + 1, side), layout="constrained")
+        axes = figure.subplots()
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        if len(counts) <= 30:  # more would not be readable
+            for (i, j), count in np.ndenumerate(counts):
+                if count:
+                    colour = "white" if shares[i, j] > 0.5 else "black"
+                    axes.text(j, i, count, ha="center", va="center", color=colour, fontsize=8)
+            axes.set_xticks(range(len(counts)), self.class_names, rotation=45, ha="right")
+            axes.set_yticks(range(len(counts)), self.class_names)
+        axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
+        return {"confusion_matrix.png": figure}
+
+    def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """The image; its title is the answer, green where right and red where wrong."""
+        image = np.asarray(example["image"])
+        axes.imshow(image.squeeze(), cmap="gray" if image.shape[-1] == 1 else None)
+        label = self.class_names[int(answer["class"])]
+        share = float(np.max(answer["probabilities"]))
+        right = int(answer["class"]) == int(example["label"])
+        axes.set_title(f"{label} {share:.2f}", color="green" if right else "red", fontsize=9)
+        axes.axis("off")
+
+    def serve(
+        self, model: Callable[..., tf.Tensor]
+    ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
+        """`serving_default(images)` for pixels, `image_bytes(image_bytes)` for encoded files.
+
+        `ensure_shape` comes first in both: without it a request that lacks the batch axis ends the
+        server process inside a convolution kernel, and other wrong shapes are answered.
+        """
+        shape = (None, *self.image_shape)
+
+        def pixels(images: tf.Tensor) -> Example:
+            batch = {"image": tf.ensure_shape(images, shape)}
+            return self.answer(model(self.prepare(batch)["image"], training=False), batch)
+
+        def encoded(image_bytes: tf.Tensor) -> Example:
+            image_bytes = tf.ensure_shape(image_bytes, (None,))
+            images = tf.map_fn(
+                lambda item: self.decode({"image": item})["image"],
+                image_bytes,
+                fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
+            )
+            return pixels(images)
+
+        return {
+            "serving_default": (pixels, [tf.TensorSpec(shape, tf.uint8, name="images")]),
+            "image_bytes": (encoded, [tf.TensorSpec((None,), tf.string, name="image_bytes")]),
+        }
+
+    def requests(
+        self, columns: Mapping[str, np.ndarray]
+    ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
+        images = columns["image"]
+        return {
+            "serving_default": {"images": images},
+            "image_bytes": {"image_bytes": [tf.io.encode_png(i).numpy() for i in images]},
+        }
