@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 
-class UsageError(ValueError):
+class UsageError(Exception):
     """The request cannot be carried out as given; the message names the thing and the remedy."""
 
 

@@ -15,9 +15,6 @@ from pipeline import config
 _NOISE = (
     "All log messages before absl::InitializeLog",
     "oneDNN custom operations are on",
-    "cpu_feature_guard",
-    "This TensorFlow binary is optimized to use available CPU instructions",
-    "To enable the following instructions:",
 )
 _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
 
@@ -35,6 +32,7 @@ class Runtime:
 
 def start(options: config.Runtime) -> Runtime:
     """Imports TensorFlow without its noise, sets the seeds, chooses device and precision."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # informational lines off; read at import
     with _filtered_stderr():
         import tensorflow as tf
 

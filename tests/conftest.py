@@ -1,0 +1,88 @@
+"""What several test files share: one TensorFlow process, one short digits run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_module(module: str, *arguments: object, cwd: Path) -> subprocess.CompletedProcess:
+    """`python -m module arguments`, in a process of its own that has no terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory):
+    """A short run of the recipe digits with its export, shared by tests that only look at it."""
+    from pipeline.fit import fit
+
+    folder = tmp_path_factory.mktemp("digits")
+    return fit(
+        "digits",
+        run_directory=folder / "run",
+        train={"epochs": 3},
+        export={"directory": folder / "saved_models"},
+    )
+
+
+def images_and_labels(count: int = 60, shape: tuple[int, ...] = (6, 6, 1), classes: int = 3):
+    """Random images, and labels 0, 1, ..., 0, 1, ..."""
+    generator = np.random.default_rng(7)
+    images = generator.integers(0, 256, (count, *shape), np.uint8)
+    return images, np.arange(count) % classes
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """Writes an .npz and returns its path."""
+
+    def write(images=None, labels=None, **more) -> Path:
+        good_images, good_labels = images_and_labels()
+        path = tmp_path / "examples.npz"
+        columns = {
+            "images": good_images if images is None else images,
+            "labels": good_labels if labels is None else labels,
+            **more,
+        }
+        np.savez(path, **{key: value for key, value in columns.items() if value is not False})
+        return path
+
+    return write
+
+
+@pytest.fixture
+def split():
+    """A `stream.Split` of examples whose images say which example they are."""
+    import tensorflow as tf
+
+    from pipeline.stream import Split
+
+    def make(count: int, shape=(2, 2, 1), classes: int = 3):
+        columns = {
+            "id": tf.range(count, dtype=tf.int64) + 1000,
+            "image": tf.cast(tf.reshape(tf.range(count) % 251, (-1, 1, 1, 1)), tf.uint8)
+            * tf.ones(shape, tf.uint8),
+            "label": tf.range(count, dtype=tf.int64) % classes,
+        }
+        return Split(columns, tf.range(count, dtype=tf.int64))
+
+    return make

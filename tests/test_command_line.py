@@ -1,0 +1,226 @@
+"""Words and files to a Config: defaults, hints, exit codes, and no TensorFlow on the way."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY, run_module
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline import shelf
+from pipeline.command_line import configure, read
+from pipeline.config import Config, Source
+from pipeline.errors import UsageError
+
+
+def test_without_words_the_recipe_is_digits():
+    assert configure([]) == shelf.take("recipes", "digits")()
+
+
+def test_words_change_the_recipe():
+    config = configure(
+        "cifar10_convnet --train.epochs 3 --data.augment flip crop padding=2 fill=reflect "
+        "--model.options filters=8 --export.no-enabled --train.batch-size=64".split()
+    )
+    assert (config.recipe, config.train.epochs, config.train.batch_size) == (
+        "cifar10_convnet",
+        3,
+        64,
+    )
+    assert config.data.augment == {"flip": {}, "crop": {"padding": 2, "fill": "reflect"}}
+    assert config.model.options == {"filters": 8}
+    assert not config.export.enabled
+
+
+def test_another_sibling_does_not_inherit_the_options_of_the_first():
+    config = configure(["cifar10_convnet", "--train.optimizer", "adam"])
+    assert config.train.optimizer_options == {}
+    same = configure(["cifar10_convnet", "--train.optimizer=sgd"])
+    assert same.train.optimizer_options == {"momentum": 0.9}
+    changed = configure([]).changed(source={"name": "tfds", "dataset": "mnist"})
+    assert changed.source == Source(name="tfds", dataset="mnist")
+
+
+def test_a_new_source_name_drops_the_old_data_set(npz):
+    config = configure(["digits", "--source.name", "arrays", "--source.path", str(npz())])
+    assert config.source.dataset is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("digit", "unknown recipe 'digit'; did you mean 'digits'"),
+        ("--model.name convnt", "did you mean 'convnet'"),
+        ("--model.options depth=3", "convnet has no option 'depth'"),
+        ("--data.augment flp", "did you mean 'flip'"),
+        ("--data.augment crop pad=3", "did you mean 'padding'"),
+        ("--train.optimizer sgdd", "did you mean 'sgd'"),
+        ("--train.schedule cosin", "did you mean 'cosine'"),
+        ("--task classification", "did you mean 'image_classification'"),
+        ("--source.name arrays", "arrays needs --source.path"),
+        ("--source.name arrays --source.path nowhere.npz", "nowhere.npz does not exist"),
+        ("--source.name arrays --source.dataset x", "arrays has no option 'dataset'"),
+        ("--clean.manifest nowhere.jsonl", "nowhere.jsonl is no file"),
+        ("--train.epochs 0", "--train.epochs must be at least 1, received 0"),
+        ("--train.steps 0", "--train.steps must be at least 1"),
+        ("--train.batch-size -4", "--train.batch-size must be at least 1"),
+        ("--train.patience 0", "--train.patience must be at least 1"),
+        ("--train.learning-rate 0", "--train.learning-rate must be positive"),
+        ("--train.learning-rate nan", "--train.learning-rate must be positive"),
+        ("--train.patience 2 --data.validation 0", "--train.patience watches the validation"),
+        ("--data.validation 1", "--data.validation must be at least 0 and below 1"),
+        ("--data.validation 0.5 --data.test 0.5", "plus --data.test must be below 1"),
+        ("--data.limit 0", "--data.limit must be at least 1"),
+        ("--data.image-size 0 8", "--data.image-size must be positive"),
+        ("--runtime.replicas 2", "--runtime.replicas 2: more than 1 is not there yet"),
+        ("--runtime.replicas 0", "--runtime.replicas must be at least 1"),
+        ("--runtime.precision mixed_float16", "mixed_float16 is not there yet"),
+        ("--runtime.seed -1", "--runtime.seed must be at least 0"),
+        ("--train.engine gradient_tape", "gradient_tape is not there yet; use model_fit"),
+        ("--export.name a/b", "--export.name must be a plain file name"),
+        ("--config", "--config needs a file"),
+        ("--config nowhere.json", "nowhere.json cannot be read"),
+        ("digits --config x.json", "leave the recipe 'digits' away"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(words, message):
+    with pytest.raises(UsageError) as caught:
+        configure(words.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--train.lerning-rate 3", "--train.learning-rate"),
+        ("--train.epochs three", "--train.epochs"),
+        ("--train.engine tape", "gradient_tape"),
+        ("--data.cache ram", "memory"),
+        ("--data.augment padding=4", "stands before any operation"),
+        ("digits again", "again"),
+    ],
+)
+def test_misspelt_options_and_values_exit_with_2_and_a_hint(words, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        configure(words.split())
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_lists_the_recipes_and_their_options(capsys):
+    for words in (["--help"], ["-h"]):
+        with pytest.raises(SystemExit) as caught:
+            configure(words)
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        for name in shelf.names("recipes"):
+            assert name in text and shelf.summary("recipes", name) in text
+    with pytest.raises(SystemExit) as caught:
+        configure(["digits", "--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    for flag in ("--source.path", "--train.patience", "--runtime.replicas", "--export.no-enabled"):
+        assert flag in text
+
+
+def test_neither_help_nor_an_error_imports_tensorflow_or_numpy():
+    program = """
+import sys
+from pipeline.fit import main
+from pipeline.errors import UsageError
+for words in (["--help"], ["digits", "--help"], ["nothing"], ["--train.epochs", "x"],
+              ["--run-directory", "/dev/null"], ["--train.epochs", "0"]):
+    try:
+        main(words)
+    except (SystemExit, UsageError):
+        pass
+heavy = {"tensorflow", "keras", "numpy", "sklearn", "matplotlib", "tensorflow_datasets"}
+sys.exit(", ".join(heavy & set(sys.modules)) or 0)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-500:]
+
+
+def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
+    result = run_module("pipeline.fit", "digit", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: unknown recipe 'digit'; did you mean 'digits'?\n"
+    assert not list(tmp_path.iterdir())
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    epochs=st.integers(1, 10**6),
+    rate=st.floats(1e-9, 10),
+    size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
+    padding=st.integers(0, 9),
+    options=st.dictionaries(
+        st.sampled_from(["filters", "blocks"]),
+        st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    ),
+    enabled=st.booleans(),
+    patience=st.none() | st.integers(1, 9),
+    directory=st.sampled_from(["a", "with space", "ümlaut/x=y", "-dash", "None"]),
+)
+def test_a_saved_config_reads_back_as_it_was(
+    tmp_path, epochs, rate, size, padding, options, enabled, patience, directory
+):
+    config = configure([]).changed(
+        train={"epochs": epochs, "learning_rate": rate, "patience": patience},
+        data={"image_size": size, "augment": {"flip": {}, "crop": {"padding": padding}}},
+        model={"options": options},
+        export={"enabled": enabled, "directory": directory},
+    )
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.as_json()))
+    again = read(path)
+    assert again.as_json() == config.as_json()
+    assert isinstance(again, Config) and again.digest() == config.digest()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON file"),
+        ("{", "is no JSON file"),
+        ("[]", "has no section 'source'"),
+        ('{"source": {"name": "tfds"}}', "tfds needs --source.dataset"),
+        ('{"source": {"nam": "tfds"}}', "section 'source'"),
+    ],
+)
+def test_a_damaged_config_file_is_refused(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read(path)
+
+
+def test_an_unknown_key_in_a_config_file_exits_with_2(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    values = configure([]).as_json()
+    values["train"]["epoch"] = 3
+    path.write_text(json.dumps(values))
+    with pytest.raises(SystemExit) as caught:
+        read(path)
+    assert caught.value.code == 2
+    assert "--train.epoch" in capsys.readouterr().err
+
+
+def test_changed_names_an_unknown_option():
+    with pytest.raises(UsageError, match=r"unknown option 'train.epoch'; did you mean 'epochs'"):
+        configure([]).changed(train={"epoch": 3})
+    with pytest.raises(UsageError, match="unknown option 'trian'"):
+        configure([]).changed(trian={})
+
+
+def test_the_digest_ignores_only_what_cannot_change_the_result(tmp_path):
+    config = configure([])
+    assert config.digest() == config.changed(run_directory=tmp_path).digest()
+    assert config.digest() == config.changed(log={"progress": False}).digest()
+    for change in ({"runtime": {"seed": 1}}, {"data": {"split_seed": 1}}, {"train": {"epochs": 1}}):
+        assert config.digest() != config.changed(**change).digest()

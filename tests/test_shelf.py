@@ -1,0 +1,64 @@
+"""Shelves: what stands there is found, checked and taken by name, without importing TensorFlow."""
+
+import pytest
+
+from pipeline import shelf
+from pipeline.config import Data, Model, Source, Train
+from pipeline.errors import UsageError
+
+
+def test_folder_and_module_shelves_list_their_siblings():
+    assert shelf.names("models") == ["convnet", "lenet", "linear", "sequential", "tiny"]
+    assert shelf.names("augment") == ["flip", "crop"]
+    assert shelf.summary("recipes", "digits").startswith("8x8 handwritten digits")
+
+
+def test_options_are_the_keyword_only_arguments():
+    assert shelf.options("augment", "crop") == {"padding": False, "fill": False}
+    assert shelf.options("sources", "tfds") == {"dataset": True, "path": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
+        ("zzz", {}, "there are: convnet, lenet, linear, sequential, tiny"),
+        ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
+        ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
+        ("no.such.module", {}, "no module 'no.such.module'"),
+    ],
+)
+def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message):
+    with pytest.raises(UsageError, match=message):
+        shelf.check("models", name, options, "--model.options {}")
+
+
+def test_a_missing_required_option_is_named():
+    with pytest.raises(UsageError, match="arrays needs --source.path"):
+        shelf.check("sources", "arrays", {}, "--source.{}")
+
+
+def test_a_dotted_name_works_like_a_shelf_name(tmp_path, monkeypatch):
+    box = tmp_path / "box"
+    box.mkdir()
+    (box / "__init__.py").write_text("")
+    (box / "mine.py").write_text("def features(x, *, width=3):\n    return (x, width)\n")
+    (box / "ops.py").write_text("def invert(batch, seeds, *, share: float):\n    return 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert shelf.options("models", "box.mine") == {"width": False}
+    assert shelf.take("models", "box.mine")(2) == (2, 3)
+    assert shelf.options("augment", "box.ops.invert") == {"share": True}
+    assert shelf.take("augment", "box.ops.invert")(None, None, share=1) == 7
+    with pytest.raises(UsageError, match="no function 'features'"):
+        shelf.check("models", "box.ops", {}, "{}")
+
+
+def test_help_texts_name_every_sibling():
+    import inspect
+
+    sections = {"sources": Source, "models": Model, "optimizers": Train, "schedules": Train}
+    for name, section in sections.items():
+        text = inspect.getsource(section)
+        for sibling in shelf.names(name):
+            assert sibling in text, f"the help of {section.__name__} does not name {sibling}"
+    assert all(name in inspect.getsource(Data) for name in shelf.names("augment"))
