@@ -29,9 +29,10 @@ def source(*, path: Path) -> Source:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:  # a pickle could run code
+        # A pickle could run code. `np.load` leaves a path it cannot read open, so it gets a file.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             columns = {key: file[key] for key in file.files}
-    except (OSError, ValueError, BadZipFile, AttributeError, TypeError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:
         raise UsageError(f"{path} cannot be read as .npz: {error}") from None
     for key in ("images", "labels"):
         if key not in columns:

@@ -1,0 +1,87 @@
+"""Models: as large as their descriptions say, for any image, in any precision."""
+
+import keras
+import numpy as np
+import pytest
+
+from pipeline import config, shelf
+from pipeline.build import float32_twin, network
+from pipeline.errors import UsageError
+
+MODELS = shelf.names("models")
+
+
+def task_of(shape, classes=10):
+    names = [f"class {i}" for i in range(classes)]
+    facts = {"class_names": names, "image_shape": list(shape)}
+    return shelf.take("tasks", "image_classification")(facts)
+
+
+def dense(inputs, outputs):
+    return inputs * outputs + outputs
+
+
+def conv(kernel, inputs, outputs):
+    return kernel * kernel * inputs * outputs + outputs
+
+
+PARAMETERS = {
+    # Two 3x3 convolutions of 64, each with the four vectors of batch normalisation.
+    ("convnet", (32, 32, 3)): conv(3, 3, 64) + conv(3, 64, 64) + 2 * 4 * 64 + dense(8 * 8 * 64, 10),
+    # keras.io/examples/vision/mnist_convnet prints 34,826.
+    ("sequential", (28, 28, 1)): 34_826,
+    # d2l.ai, section 7.6: 61,706.
+    ("lenet", (28, 28, 1)): 61_706,
+    ("tiny", (28, 28, 1)): conv(3, 1, 3)
+    + conv(3, 3, 6)
+    + dense(5 * 5 * 6, 32)
+    + dense(32, 32)
+    + dense(32, 10),
+    ("linear", (28, 28, 1)): dense(784, 10),
+}
+
+
+def test_every_model_has_a_known_number_of_parameters():
+    assert {name for name, _ in PARAMETERS} == set(MODELS)
+
+
+@pytest.mark.parametrize(("name", "shape"), PARAMETERS)
+def test_number_of_parameters(name, shape):
+    model = network(task_of(shape), config.Model(name=name), "float32")
+    assert model.count_params() == PARAMETERS[name, shape]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 8, 1), (5, 9, 4), (33, 20, 3)])
+@pytest.mark.parametrize("name", MODELS)
+def test_any_size_and_channel_count(name, shape):
+    model = network(task_of(shape, 3), config.Model(name=name), "float32")
+    answers = model(np.zeros((2, *shape), np.float32), training=False)
+    assert answers.shape == (2, 3) and np.isfinite(answers).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
+    task, options = task_of((8, 8, 1), 3), config.Model(name=name)
+    model = network(task, options, "mixed_bfloat16")
+    images = np.random.default_rng(0).random((16, 8, 8, 1), np.float32)
+    mixed = model(images, training=False)
+    assert mixed.dtype == "float32"
+    assert all(variable.dtype == "float32" for variable in model.weights)
+    assert keras.config.dtype_policy().name == "float32", "the policy leaked"
+    twin = float32_twin(model, task, options)
+    assert {layer.compute_dtype for layer in twin.layers} == {"float32"}
+    exact = twin(images, training=False).numpy()
+    difference = np.abs(exact - mixed.numpy()).max()
+    assert difference < 0.1, "the weights were not copied"
+    if name != "linear":  # its only layer is the head, which is float32 in both
+        assert difference > 0, "the mixed model computed in float32"
+
+
+def test_options_that_do_not_fit_are_named():
+    with pytest.raises(UsageError, match="--model.options filters=many does not fit"):
+        network(task_of((8, 8, 1)), config.Model(options={"filters": "many"}), "float32")
+
+
+def test_sequential_is_a_keras_sequential():
+    model = network(task_of((28, 28, 1)), config.Model(name="sequential"), "float32")
+    assert any(isinstance(layer, keras.Sequential) for layer in model.layers)
