@@ -34,8 +34,9 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
     endpoints = task.serve(twin)
     folder = run_directory.scratch(parent)
     try:
+        # No `archive.track(twin)`: endpoints bring their variables along, and tracking would write
+        # every weight a second time (Keras 3.15.1).
         archive = keras.export.ExportArchive()
-        archive.track(twin)
         for name, (function, specs) in endpoints.items():
             archive.add_endpoint(name, function, input_signature=specs)
         archive.write_out(str(folder), verbose=False)

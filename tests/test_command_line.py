@@ -21,8 +21,7 @@ def test_without_words_the_recipe_is_digits():
 
 def test_words_change_the_recipe():
     config = configure(
-        "cifar10_convnet --train.epochs 3 --data.augment flip crop padding=2 fill=reflect "
-        "--model.options filters=8 --export.no-enabled --train.batch-size=64".split()
+        ["cifar10_convnet", "--train.epochs", "3", "--data.augment", "flip", "crop", "padding=2", "fill=reflect", "--model.options", "filters=8", "--export.no-enabled", "--train.batch-size=64"]
     )
     assert (config.recipe, config.train.epochs, config.train.batch_size) == (
         "cifar10_convnet",
@@ -153,7 +152,9 @@ def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     epochs=st.integers(1, 10**6),
     rate=st.floats(1e-9, 10),

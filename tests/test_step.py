@@ -1,0 +1,192 @@
+"""The step against references that share no code with it: stock Keras, NumPy, finite differences."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline import config, shelf, stream
+from pipeline.build import build
+
+FACTS = {"class_names": ["a", "b", "c"], "image_shape": [6, 6, 1]}
+
+
+@pytest.fixture
+def task():
+    return shelf.take("tasks", "image_classification")(FACTS)
+
+
+def settings_of(**changes):
+    base = shelf.take("recipes", "digits")()
+    train = {"batch_size": 8, "epochs": 2, "learning_rate": 0.1, "schedule": "constant"}
+    values = {
+        "data": {"augment": {}},
+        "model": {"name": "tiny"},
+        "train": {**train, "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
+    }
+    for section, options in changes.items():
+        values[section] = {**values.get(section, {}), **options}
+    return base.changed(**values)
+
+
+def random_split(count=32):
+    generator = np.random.default_rng(0)
+    columns = {
+        "id": tf.range(count, dtype=tf.int64),
+        "image": tf.constant(generator.integers(0, 256, (count, 6, 6, 1), np.uint8)),
+        "label": tf.constant(generator.integers(0, 3, count)),
+    }
+    return stream.Split(columns, tf.range(count, dtype=tf.int64))
+
+
+def ready(task, settings, split):
+    """A built model and its training batches."""
+    keras.utils.set_random_seed(0)
+    batches = stream.training(split, settings.train, settings.runtime.seed)
+    model = build(task, settings, "float32", batches.last_step)
+    model.step.feed(batches, stream.evaluation(split, settings.train))
+    return model, batches
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_fit_equals_stock_keras(task, optimizer):
+    settings = settings_of(train={"optimizer": optimizer, "optimizer_options": {}})
+    split = random_split()
+    model, batches = ready(task, settings, split)
+    stock = keras.models.clone_model(keras.Model(model.inputs, model.outputs))
+    stock.set_weights(model.get_weights())
+    rows = list(batches.dataset.as_numpy_iterator())
+    stock.compile(
+        {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[optimizer](0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    for row in rows:
+        stock.train_on_batch(row["image"].astype(np.float32) / 255, row["label"])
+    shelf.take("engines", "model_fit")(model, batches, None, [])
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    assert int(model.optimizer.iterations) == len(rows) == 8
+
+
+def test_the_gradient_is_that_of_the_loss(task):
+    """Finite differences of the mean loss, along the step that plain SGD takes."""
+    settings = settings_of(train={"optimizer_options": {}, "learning_rate": 1e-3})
+    split = random_split(8)
+    model, batches = ready(task, settings, split)
+    (ticket, *_) = batches.dataset
+    before = model.get_weights()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def loss_at(weights):
+        model.set_weights(weights)
+        images = tf.cast(ticket["image"], tf.float32) / 255
+        return float(loss(ticket["label"], model(images, training=True)))
+
+    model.step.train(model, ticket)
+    gradients = [(b - a) / 1e-3 for b, a in zip(before, model.get_weights(), strict=True)]
+    squared = sum(float((g**2).sum()) for g in gradients)
+    step = 0.02 / np.sqrt(squared)
+    ahead, behind = (
+        loss_at([w + sign * step * g for w, g in zip(before, gradients, strict=True)])
+        for sign in (1, -1)
+    )
+    assert (ahead - behind) / (2 * step) == pytest.approx(squared, rel=0.02)
+
+
+def test_padding_counts_neither_in_loss_nor_in_accuracy(task):
+    split = random_split(21)
+    settings = settings_of()
+    model, _ = ready(task, settings, split)
+    evaluation = stream.evaluation(split, config.Train(batch_size=2))  # 8, 8, 5 and 3 of padding
+    logs = model.evaluate(evaluation.dataset, return_dict=True, verbose=0)
+    columns = split.take(np.arange(21))
+    outputs = model(columns["image"].astype(np.float32) / 255, training=False).numpy()
+    log_shares = outputs - np.log(np.exp(outputs).sum(1, keepdims=True))
+    losses = -log_shares[np.arange(21), columns["label"]]
+    assert logs["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert logs["accuracy"] == pytest.approx((outputs.argmax(1) == columns["label"]).mean())
+
+
+def test_weights_scale_an_example(task):
+    """A weight of 2 doubles the example's gradient, whatever the others weigh."""
+    settings = settings_of(train={"optimizer_options": {}})
+    model, batches = ready(task, settings, random_split(8))
+    (ticket, *_) = batches.dataset
+
+    def change(weight):
+        before = model.get_weights()
+        model.step.train(model, {**ticket, "weight": tf.constant(weight, tf.float32)})
+        after = model.get_weights()
+        model.set_weights(before)
+        return [a - b for a, b in zip(after, before, strict=True)]
+
+    first, both = np.eye(8)[0], np.eye(8)[0] + np.eye(8)[1]
+    second = both - first
+    parts = [2 * a + b for a, b in zip(change(first), change(second), strict=True)]
+    for one, other in zip(change(2 * first + second), parts, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_training_augments_and_evaluation_does_not(task, monkeypatch):
+    split = random_split()
+    settings = settings_of(data={"augment": {"crop": {"padding": 2}}})
+    model, batches = ready(task, settings, split)
+    seen = []
+    prepare = task.prepare
+    monkeypatch.setattr(task, "prepare", lambda batch: seen.append(batch) or prepare(batch))
+    (ticket, *_) = batches.dataset
+    model.step.train(model, ticket)
+    model.step.evaluate(model, ticket)
+    assert (seen[0]["image"].numpy() != ticket["image"].numpy()).any()
+    np.testing.assert_array_equal(seen[1]["image"], ticket["image"])
+    later = {**ticket, "epoch": ticket["epoch"] + 1}
+    again, next_epoch = (model.step.augment(t)[0]["image"].numpy() for t in (ticket, later))
+    np.testing.assert_array_equal(again, seen[0]["image"])
+    assert (again != next_epoch).any(), "every epoch has the same augmentation"
+
+
+def test_one_trace_for_training_and_one_for_validation(task, monkeypatch):
+    split = random_split(37)
+    settings = settings_of(train={"epochs": 3})
+    model, batches = ready(task, settings, split)
+    traced = []
+    train, evaluate = model.step.train, model.step.evaluate
+    monkeypatch.setattr(model.step, "train", lambda *a: traced.append("train") or train(*a))
+    monkeypatch.setattr(model.step, "evaluate", lambda *a: traced.append("test") or evaluate(*a))
+    validation = stream.evaluation(split, settings.train)
+    history = shelf.take("engines", "model_fit")(model, batches, validation, [])
+    assert traced == ["train", "test"]
+    assert len(history["val_loss"]) == 3 == len(history["accuracy"])
+
+
+def test_the_engine_stops_with_the_last_step(task):
+    settings = settings_of(train={"steps": 6, "epochs": 9})
+    model, batches = ready(task, settings, random_split())
+    history = shelf.take("engines", "model_fit")(model, batches, None, [])
+    assert int(model.optimizer.iterations) == 6
+    assert len(history["loss"]) == 2  # 4 steps, then 2
+
+
+@pytest.mark.parametrize("name", shelf.names("schedules"))
+def test_schedules_start_high_warm_up_and_end(name):
+    schedule = shelf.take("schedules", name)
+    plain, warmed = schedule(0.5, 100), schedule(0.5, 100, warmup=0.1)
+    assert float(plain(0)) == pytest.approx(0.5)
+    assert float(warmed(0)) == pytest.approx(0.05) and float(warmed(10)) == pytest.approx(0.5)
+    end = {"constant": 0.5, "cosine": 0.0}[name]
+    assert float(plain(100)) == pytest.approx(end, abs=1e-7)
+    assert float(warmed(100)) == pytest.approx(end, abs=1e-7)
+    middle = {"constant": 0.5, "cosine": 0.25}[name]
+    assert float(plain(50)) == pytest.approx(middle) and float(warmed(55)) == pytest.approx(middle)
+
+
+@pytest.mark.parametrize("name", shelf.names("optimizers"))
+def test_every_optimizer_overfits_one_batch(task, name):
+    settings = settings_of(
+        train={"optimizer": name, "optimizer_options": {}, "epochs": 250, "learning_rate": 0.02},
+        model={"name": "linear"},
+    )
+    settings = settings.changed(train={"learning_rate": 2.0} if name == "sgd" else {})
+    model, batches = ready(task, settings, random_split(8))
+    history = shelf.take("engines", "model_fit")(model, batches, None, [])
+    assert history["accuracy"][-1] == 1.0

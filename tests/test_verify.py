@@ -1,0 +1,291 @@
+"""The export and its proof: what passes, and what each sabotage is caught by."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import run_module
+
+from pipeline import proof, run_directory
+from pipeline.errors import UsageError
+from pipeline.evaluate import answers
+from pipeline.export import export
+from pipeline.stream import evaluation
+from pipeline.verify import newest, verify
+
+FIXTURE = Path(__file__).parent / "fixtures/digits/1"
+
+
+def failed(directory):
+    return {check.name: check.detail for check in verify(directory).checks if not check.passed}
+
+
+def test_an_export_of_the_first_release_still_passes():
+    outcome = verify(FIXTURE)
+    assert outcome.passed, str(outcome)
+    assert len(outcome.checks) == 18
+
+
+def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
+    assert digits_run.export.name == "1"
+    verification = digits_run.result["verification"]
+    assert verification["passed"] and len(verification["checks"]) == 18
+    assert sorted(p.name for p in digits_run.export.parent.iterdir()) == ["1"]
+
+
+def test_the_served_answers_are_those_of_the_trained_model(digits_run):
+    """Through another loader than the proof's, on every test example."""
+    split = digits_run.splits["test"]
+    wanted = answers(digits_run.model, digits_run.task, evaluation(split, digits_run.config.train))
+    loaded = tf.saved_model.load(digits_run.export)
+    images = split.take(np.arange(len(split)))["image"]
+    served = loaded.signatures["serving_default"](images=tf.constant(images))
+    np.testing.assert_allclose(served["probabilities"], wanted["probabilities"], atol=1e-6)
+    np.testing.assert_array_equal(served["label"], wanted["label"])
+    png = [tf.io.encode_png(image).numpy() for image in images[:5]]
+    encoded = loaded.signatures["image_bytes"](image_bytes=tf.constant(png))
+    np.testing.assert_allclose(encoded["probabilities"], served["probabilities"][:5], atol=1e-6)
+
+
+def test_a_mixed_precision_run_exports_a_float32_twin(digits_run, tmp_path):
+    from pipeline.build import network
+
+    config = digits_run.config.changed(export={"directory": tmp_path})
+    mixed = network(digits_run.task, config.model, "mixed_bfloat16")
+    mixed.set_weights(digits_run.model.get_weights())
+    outcome = export(mixed, digits_run.task, config, digits_run.splits["test"])
+    assert outcome.passed and outcome.directory == tmp_path / "digits/1"
+    graph = (outcome.directory / "saved_model.pb").read_bytes()
+    types = {
+        attribute.type
+        for function in _graph(graph).library.function
+        for node in function.node_def
+        for attribute in node.attr.values()
+    }
+    assert tf.bfloat16.as_datatype_enum not in types and tf.float32.as_datatype_enum in types
+
+
+def _graph(raw):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    return saved_model_pb2.SavedModel.FromString(raw).meta_graphs[0].graph_def
+
+
+def test_a_failed_proof_is_not_published(digits_run, tmp_path, monkeypatch):
+    config = digits_run.config.changed(export={"directory": tmp_path})
+    real = proof.write_golden
+
+    def wrong(path, golden):
+        golden["serving_default"]["outputs"]["probabilities"] += 2e-5
+        real(path, golden)
+
+    monkeypatch.setattr(proof, "write_golden", wrong)
+    outcome = export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
+    assert not outcome.passed
+    assert run_directory.versions(tmp_path / "digits") == []
+    assert outcome.directory.name.startswith(".")
+
+
+def test_an_interrupted_export_leaves_nothing(digits_run, tmp_path, monkeypatch):
+    config = digits_run.config.changed(export={"directory": tmp_path})
+
+    def interrupted(path, golden):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(proof, "write_golden", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
+    assert list((tmp_path / "digits").iterdir()) == []
+
+
+@pytest.fixture
+def copy(tmp_path):
+    target = tmp_path / "digits" / "3"
+    shutil.copytree(FIXTURE, target)
+    return target
+
+
+def flip(path, at=0.5):
+    raw = bytearray(path.read_bytes())
+    raw[int(len(raw) * at)] ^= 0x40
+    path.write_bytes(raw)
+
+
+def test_changed_weights_are_caught(copy):
+    flip(copy / "variables/variables.data-00000-of-00001")
+    assert "loads" in failed(copy)
+
+
+def test_a_damaged_graph_is_caught(copy):
+    path = copy / "saved_model.pb"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert "loads" in failed(copy)
+
+
+def test_swapped_labels_are_caught(copy):
+    golden = proof.read_golden(copy / proof.GOLDEN)
+    labels = golden["image_bytes"]["outputs"]["label"]
+    golden["image_bytes"]["outputs"]["label"] = np.roll(labels, 1)
+    proof.write_golden(copy / proof.GOLDEN, golden)
+    assert set(failed(copy)) == {"answers image_bytes", "still answers image_bytes"}
+
+
+@pytest.mark.parametrize("change", [2e-5, np.nan])
+def test_answers_that_differ_are_caught(copy, change):
+    golden = proof.read_golden(copy / proof.GOLDEN)
+    golden["serving_default"]["outputs"]["probabilities"][40, 3] += change
+    proof.write_golden(copy / proof.GOLDEN, golden)
+    assert set(failed(copy)) == {"answers serving_default", "still answers serving_default"}
+
+
+def export_of(directory, function, specs, inputs, name="serving_default"):
+    """A SavedModel made without our export, with honest golden answers."""
+    module = tf.Module()
+    module.weight = tf.Variable(tf.ones([3, 3, 1, 4]))
+    traced = tf.function(lambda *arguments: function(module.weight, *arguments))
+    inputs = {key: tf.constant(value) for key, value in inputs.items()}
+    signature = traced.get_concrete_function(*specs)
+    module.served = signature
+    tf.saved_model.save(module, directory, signatures={name: signature})
+    outputs = {key: np.asarray(value) for key, value in signature(**inputs).items()}
+    proof.write_golden(
+        Path(directory) / proof.GOLDEN,
+        {name: {"inputs": {k: v.numpy() for k, v in inputs.items()}, "outputs": outputs}},
+    )
+
+
+SPEC = [tf.TensorSpec((None, 8, 8, 1), tf.uint8, name="images")]
+IMAGES = {"images": np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)}
+
+
+def convolve(weight, images):
+    maps = tf.nn.conv2d(tf.cast(images, tf.float32), weight, 1, "SAME")
+    return {"scores": tf.reduce_mean(maps, [1, 2])}
+
+
+def test_an_export_without_guards_is_caught(tmp_path):
+    """The request without a batch axis ends the server's process, or is answered; both fail."""
+    directory = str(tmp_path / "1")
+    export_of(directory, convolve, SPEC, IMAGES)
+    found = failed(Path(directory))
+    assert found, "an export without shape guards passed"
+    (name, detail), *_ = found.items()
+    assert name == "refuses serving_default: no batch axis"
+    assert "ended the process" in detail or "answered" in detail or "status" in detail
+
+
+def test_half_precision_outputs_are_caught(tmp_path):
+    def half(weight, images):
+        images = tf.ensure_shape(images, SPEC[0].shape)
+        return {"scores": tf.cast(convolve(weight, images)["scores"], tf.float16)}
+
+    export_of(str(tmp_path / "1"), half, SPEC, IMAGES)
+    assert "scores has a type that REST cannot carry" in failed(tmp_path / "1")["contract"]
+
+
+def test_outputs_without_a_batch_axis_are_caught(tmp_path):
+    def total(weight, images):
+        images = tf.ensure_shape(images, SPEC[0].shape)
+        return {"total": tf.reduce_sum(convolve(weight, images)["scores"])}
+
+    export_of(str(tmp_path / "1"), total, SPEC, IMAGES)
+    assert "first axis of total is not the batch" in failed(tmp_path / "1")["contract"]
+
+
+def test_functions_that_need_xla_are_caught(tmp_path):
+    @tf.function(jit_compile=True)
+    def compiled(weight, images):
+        return convolve(weight, images)
+
+    def served(weight, images):
+        return compiled(weight, tf.ensure_shape(images, SPEC[0].shape))
+
+    export_of(str(tmp_path / "1"), served, SPEC, IMAGES)
+    assert "must be compiled by XLA" in failed(tmp_path / "1")["contract"]
+
+
+def test_another_signature_name_is_caught(tmp_path):
+    def served(weight, images):
+        return convolve(weight, tf.ensure_shape(images, SPEC[0].shape))
+
+    export_of(str(tmp_path / "1"), served, SPEC, IMAGES, name="other")
+    assert "no signature serving_default" in failed(tmp_path / "1")["contract"]
+
+
+def test_the_proof_runs_without_python_tensorflow():
+    (last,) = (check for check in verify(FIXTURE).checks if check.name == "finished")
+    assert last.passed and "no Python TensorFlow" in last.detail
+
+
+def test_the_command_prints_a_table_and_a_verdict(tmp_path):
+    result = run_module("pipeline.verify", FIXTURE, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("passed all 18 checks\n")
+    assert "refuses image_bytes: half a file" in result.stdout
+    as_json = run_module("pipeline.verify", FIXTURE.parent, "--json", cwd=tmp_path)
+    values = json.loads(as_json.stdout)
+    assert values["passed"] and values["directory"] == str(FIXTURE)
+
+
+def test_the_command_fails_where_the_export_does(copy, tmp_path):
+    flip(copy / "variables/variables.data-00000-of-00001")
+    result = run_module("pipeline.verify", copy, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "FAILED  loads" in result.stdout and "must not be served" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_version_that_is_no_number_is_never_served(copy, tmp_path):
+    copy = copy.rename(copy.with_name("three"))
+    result = run_module("pipeline.verify", copy, cwd=tmp_path)
+    assert result.returncode == 1 and "'three' is no number" in result.stdout
+
+
+def test_the_newest_version_is_taken_from_a_model_folder(copy, tmp_path):
+    shutil.copytree(copy, copy.with_name("12"))
+    assert newest(copy.parent).name == "12"
+    for wrong in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UsageError, match="saved_models/digits/1"):
+            newest(wrong)
+    (copy / "variables/variables.index").unlink()
+    with pytest.raises(UsageError, match=r"it has no variables/variables\.index"):
+        verify(copy)
+
+
+def test_golden_answers_are_stored_exactly(tmp_path):
+    golden = {
+        "a": {
+            "inputs": {"bytes": [b"", b"x\x00\x00", b"\xff" * 5]},
+            "outputs": {"score": np.float32([[0.1, 1e-38]]), "n": np.int32([3])},
+        }
+    }
+    proof.write_golden(tmp_path / "g/golden.npz", golden)
+    again = proof.read_golden(tmp_path / "g/golden.npz")
+    assert list(again["a"]["inputs"]["bytes"]) == golden["a"]["inputs"]["bytes"]
+    np.testing.assert_array_equal(again["a"]["outputs"]["score"], np.float32([[0.1, 1e-38]]))
+    assert again["a"]["outputs"]["score"].dtype == np.float32
+
+
+def test_export_names_are_the_api(digits_run):
+    signatures = tf.saved_model.load(digits_run.export).signatures
+    assert set(signatures) == {"serving_default", "image_bytes"}
+    for name, argument, dtype in (
+        ("serving_default", "images", tf.uint8),
+        ("image_bytes", "image_bytes", tf.string),
+    ):
+        (spec,) = signatures[name].structured_input_signature[1].values()
+        assert (spec.name, spec.dtype, spec.shape[0]) == (argument, dtype, None)
+        outputs = signatures[name].structured_outputs
+        assert {key: value.dtype for key, value in outputs.items()} == {
+            "probabilities": tf.float32,
+            "class": tf.int32,
+            "label": tf.string,
+        }
+
+
+def test_weights_are_stored_once(digits_run):
+    size = (digits_run.export / "variables/variables.data-00000-of-00001").stat().st_size
+    assert size < 1.05 * 4 * digits_run.model.count_params()
