@@ -1,6 +1,7 @@
 """The whole story, top to bottom: recipe, data, model, training, test, export, proof."""
 
 import dataclasses
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -54,7 +55,7 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
         run_directory.check(config)
         return _fit(config)
     with tempfile.TemporaryDirectory(prefix="pipeline-dry-run-") as folder:
-        few = 4 * config.train.batch_size
+        few = _enough(config)
         return _fit(
             config.changed(
                 run_directory=Path(folder, "run"),
@@ -63,6 +64,12 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
                 train={"steps": 2},
             )
         )
+
+
+def _enough(config: Config) -> int:
+    """So many examples that no held-out part of them is empty, with odds of a billion to one."""
+    shares = [share for share in (config.data.validation, config.data.test) if share]
+    return max([4 * config.train.batch_size, *(math.ceil(20 / share) for share in shares)])
 
 
 def _fit(config: Config) -> Run:
@@ -109,7 +116,7 @@ def _fit(config: Config) -> Run:
     seconds = time.monotonic() - start
     result = report.result(config, saver, metrics, verification, seconds)
     run_directory.write_json(run.result, result)
-    report.closing(run, result, judged, verification)
+    report.closing(config, run, result, judged, verification)
     published = verification.directory if verification and verification.passed else None
     test = metrics[judged]
     return Run(config, run.path, saver.history, test, model, task, splits, published, result)

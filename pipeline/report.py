@@ -29,7 +29,8 @@ def opening(
     decisions: list[Decision],
 ) -> None:
     """Before training: what goes in."""
-    say("run", f"{config.recipe} in {run}" + (" (dry run)" if config.dry_run else ""))
+    where = "(dry run: two steps on a few examples)" if config.dry_run else f"in {run}"
+    say("run", f"{config.recipe} {where}")
     counts = ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
     shape = "x".join(str(n) for n in next(iter(splits.values())).columns["image"].shape[1:])
     say("data", f"{counts}; {shape}, {len(task.facts['class_names'])} classes")
@@ -76,21 +77,28 @@ def result(
 
 
 def closing(
-    run: RunDirectory, result: dict[str, Any], judged: str, verification: Verification | None
+    config: Config,
+    run: RunDirectory,
+    result: dict[str, Any],
+    judged: str,
+    verification: Verification | None,
 ) -> None:
     """After everything: one line per key fact, and the next command."""
-    measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
-    numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
-    say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
-    if result["images_per_second"]:
-        say("speed", f"{result['images_per_second']:,.0f} images/s in training")
-    say("written", f"{run}/result.json, log.jsonl, confusion_matrix.png")
+    if not config.dry_run:
+        measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
+        numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
+        say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+        if result["images_per_second"]:
+            say("speed", f"{result['images_per_second']:,.0f} images/s in training")
+        say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
     if verification is None:
         say("export", "none (--export.no-enabled)")
-    elif verification.passed:
+    elif not verification.passed:
+        print(verification)
+        say("export", f"NOT published: {verification.directory} failed its verification")
+    elif not config.dry_run:
         version = verification.directory
         say("export", f"{version}, verified by {len(verification.checks)} checks")
         say("next", f"python -m pipeline.verify {version}")
-    else:
-        print(verification)
-        say("export", f"NOT published: {verification.directory} failed its verification")
+    if config.dry_run:
+        say("dry run", "went through every stage; nothing was kept")

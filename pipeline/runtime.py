@@ -41,6 +41,7 @@ def start(options: config.Runtime) -> Runtime:
 
     from pipeline.contracts import Decision
 
+    tf.get_logger().setLevel("WARNING")  # "Assets written to: ..." under a name that is moved away
     keras.utils.set_random_seed(options.seed)
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")

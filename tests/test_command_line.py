@@ -21,7 +21,20 @@ def test_without_words_the_recipe_is_digits():
 
 def test_words_change_the_recipe():
     config = configure(
-        ["cifar10_convnet", "--train.epochs", "3", "--data.augment", "flip", "crop", "padding=2", "fill=reflect", "--model.options", "filters=8", "--export.no-enabled", "--train.batch-size=64"]
+        [
+            "cifar10_convnet",
+            "--train.epochs",
+            "3",
+            "--data.augment",
+            "flip",
+            "crop",
+            "padding=2",
+            "fill=reflect",
+            "--model.options",
+            "filters=8",
+            "--export.no-enabled",
+            "--train.batch-size=64",
+        ]
     )
     assert (config.recipe, config.train.epochs, config.train.batch_size) == (
         "cifar10_convnet",

@@ -1,4 +1,4 @@
-"""The step against references that share no code with it: stock Keras, NumPy, finite differences."""
+"""The step against references that share no code with it: stock Keras, NumPy, differences."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The stream: splits that stay, orders that differ, batches of one shape, nothing lost or doubled."""
+"""The stream: splits that stay, orders that differ, batches of one shape, nothing lost."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,202 @@
+"""The story as a user meets it: the command, a second run, a dry run, a resumed run, a notebook."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, images_and_labels, run_module
+
+from pipeline.errors import UsageError
+from pipeline.fit import fit
+
+SHORT = {"epochs": 1, "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def main_job(tmp_path_factory):
+    """`python -m pipeline.fit`, just so, in an empty folder."""
+    folder = tmp_path_factory.mktemp("main")
+    return folder, run_module("pipeline.fit", cwd=folder)
+
+
+def test_the_main_job_ends_with_a_good_verified_model(main_job):
+    folder, process = main_job
+    assert process.returncode == 0, process.stderr
+    result = json.loads((folder / "runs/digits-1/result.json").read_text())
+    assert result["test"]["accuracy"] >= 0.98
+    assert result["export"] == "saved_models/digits/1" and result["verification"]["passed"]
+    assert (folder / "saved_models/digits/1/saved_model.pb").is_file()
+    assert result["recipe"] == "digits" and len(result["config_digest"]) == 64
+    assert result["steps"] == 40 * 38 and result["epochs"] == 40
+    assert result["images_per_second"] > 0 and 0 < result["seconds"] < 300
+    assert set(result["versions"]) >= {"python", "tensorflow", "keras", "numpy"}
+    for split in ("train", "validation", "test"):
+        assert {"loss", "accuracy", "per_class", "confusion_matrix"} <= set(result[split])
+
+
+def test_the_console_says_where_everything_is(main_job):
+    _, process = main_job
+    lines = process.stdout.splitlines()
+    assert lines[0] == "run        digits in runs/digits-1"
+    assert any(line.startswith("data       train 1,230, validation 192") for line in lines)
+    assert sum(line.startswith("epoch ") for line in lines) == 40
+    assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
+    assert "export     saved_models/digits/1, verified by 18 checks" in lines
+    assert lines[-1] == "next       python -m pipeline.verify saved_models/digits/1"
+
+
+def test_a_good_run_says_nothing_on_stderr(main_job):
+    assert main_job[1].stderr == ""
+
+
+def test_the_run_directory_holds_what_is_promised(main_job):
+    run = main_job[0] / "runs/digits-1"
+    assert {p.name for p in run.iterdir()} == {
+        "checkpoints",
+        "config.json",
+        "confusion_matrix.png",
+        "decisions.json",
+        "facts.json",
+        "log.jsonl",
+        "result.json",
+        "tensorboard",
+    }
+    assert len((run / "log.jsonl").read_text().splitlines()) == 40
+    assert len(json.loads((run / "facts.json").read_text())["class_names"]) == 10
+    for decision in json.loads((run / "decisions.json").read_text()):
+        assert decision["name"] and decision["value"] and decision["reason"]
+    assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation"}
+    assert 1 <= len(list((run / "checkpoints").iterdir())) <= 2, "only the last and the best"
+
+
+def test_a_second_run_makes_a_second_version(main_job):
+    folder, _ = main_job
+    again = run_module("pipeline.fit", "--train.epochs", 1, "--log.no-progress", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert sorted(os.listdir(folder / "runs")) == ["digits-1", "digits-2"]
+    assert sorted(os.listdir(folder / "saved_models/digits")) == ["1", "2"]
+    assert "epoch 1/1" not in again.stdout
+
+
+def test_a_saved_config_starts_an_identical_run(main_job, workplace):
+    folder, _ = main_job
+    saved = json.loads((folder / "runs/digits-1/config.json").read_text())
+    saved["train"]["epochs"] = 2
+    Path("mine.json").write_text(json.dumps(saved))
+    from pipeline.command_line import configure
+
+    results = [fit(configure(["--config", "mine.json"])) for _ in range(2)]
+    assert [str(run.directory) for run in results] == ["runs/digits-1", "runs/digits-2"]
+    one, other = results
+    assert one.result["config_digest"] == other.result["config_digest"]
+    assert one.history["loss"] == other.history["loss"] and one.test == other.test
+    for a, b in zip(one.model.get_weights(), other.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("recipe", ["digits", "arrays"])
+def test_a_dry_run_tries_everything_and_keeps_nothing(workplace, npz, recipe, capsys):
+    changes = {} if recipe == "digits" else {"source": {"name": "arrays", "path": npz()}}
+    files = sorted(workplace.rglob("*"))
+    run = fit("digits", dry_run=True, train={"batch_size": 8}, **changes)
+    assert run.result["verification"]["passed"] and run.result["steps"] == 2
+    assert sorted(workplace.rglob("*")) == files
+    shown = capsys.readouterr().out
+    assert "dry run    went through every stage; nothing was kept" in shown
+    assert str(run.directory) not in shown, "it names a folder that is gone"
+    assert not run.directory.exists()
+
+
+def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
+    changes = {"train": SHORT, "data": {"limit": 300}, "run_directory": "mine"}
+    first = fit("digits", **changes)
+    second = fit("digits", **changes)
+    assert second.test == first.test and second.history == first.history
+    assert len(Path("mine/log.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(UsageError, match="mine is a run with another --train.epochs"):
+        fit("digits", **{**changes, "train": {**SHORT, "epochs": 2}})
+
+
+def test_library_use(digits_run):
+    assert set(digits_run.history) >= {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert all(len(values) == 3 for values in digits_run.history.values())
+    assert digits_run.test["accuracy"] > 0.8
+    example = digits_run.splits["test"].take(np.arange(2))
+    batch = digits_run.task.prepare(example)
+    outputs = digits_run.model(batch["image"], training=False)
+    answer = digits_run.task.answer(outputs, batch)
+    assert answer["probabilities"].shape == (2, 10)
+
+
+def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
+    run = fit(
+        "digits",
+        runtime={"precision": "mixed_bfloat16"},
+        train={"epochs": 6},
+        log={"tensorboard": False},
+    )
+    assert run.test["accuracy"] > 0.9 and run.export == Path("saved_models/digits/1")
+    assert run.model.layers[1].compute_dtype == "bfloat16"
+
+
+def test_a_run_without_held_out_parts_is_judged_on_train(workplace):
+    run = fit("digits", data={"validation": 0, "test": 0, "limit": 200}, train=SHORT)
+    assert run.test == run.result["train"] and "val_loss" not in run.history
+
+
+def test_without_an_export_nothing_is_written_for_the_server(workplace):
+    run = fit("digits", data={"limit": 200}, train=SHORT, export={"enabled": False})
+    assert run.export is None and run.result["verification"] is None
+    assert sorted(os.listdir()) == ["runs"]
+
+
+def test_images_are_resized_when_asked(workplace):
+    run = fit(
+        "digits", data={"limit": 100, "image_size": (5, 7)}, train=SHORT, model={"name": "tiny"}
+    )
+    assert run.task.facts["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+
+
+def test_bad_data_leave_nothing_behind(workplace, npz):
+    images, labels = images_and_labels()
+    path = npz(images, labels[:-1])
+    before = sorted(workplace.rglob("*"))
+    process = run_module(
+        "pipeline.fit", "--source.name", "arrays", "--source.path", path, cwd=workplace
+    )
+    assert process.returncode == 2
+    assert process.stderr == f"error: {path}: 60 images but 59 labels\n"
+    assert process.stdout == "" and sorted(workplace.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {"batch_size": 5000}}, "--train.batch-size 5000"),
+        ({"train": {"batch_size": 41}, "data": {"limit": 40}}, "--train.batch-size 41"),
+        ({"data": {"limit": 2, "test": 0.4}}, "is empty"),
+        ({"source": {"dataset": "digit"}}, "did you mean 'digits'"),
+    ],
+)
+def test_impossible_requests_leave_nothing_behind(workplace, changes, message):
+    with pytest.raises(UsageError, match=message):
+        fit("digits", **changes)
+    assert not list(workplace.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore")  # of the notebook client's own libraries
+def test_the_notebook_runs_from_top_to_bottom(workplace):
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(REPOSITORY / "notebooks/digits.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
+    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": workplace}})
+    client.execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "no picture was shown"
+    assert not any(output.output_type == "stream" and output.name == "stderr" for output in outputs)
+    assert Path("saved_models/digits/1/saved_model.pb").is_file()
