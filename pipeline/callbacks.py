@@ -15,7 +15,7 @@ import keras
 from pipeline import config
 from pipeline.checkpoints import Checkpoints
 from pipeline.contracts import Batches, Decision
-from pipeline.run_directory import RunDirectory
+from pipeline.run_directory import RunDirectory, strict
 
 # The first steps trace the graph and fill caches; they are left out of the measured speed.
 WARM_UP_STEPS = 5
@@ -90,9 +90,13 @@ class Saver(keras.callbacks.Callback):
         if steps := self._checkpoints.steps():
             self.step = steps[-1]
             state = self._checkpoints.restore(self.step)
-            self.history, self.stopped = state["history"], state["stopped"]
-            self._best, self._best_step = state["best"], state["best_step"]
-            self._waited = state["waited"]
+            self.stopped, self._waited = state["stopped"], state["waited"]
+            self._best_step = state["best_step"]
+            self._best = math.inf if state["best"] is None else state["best"]
+            self.history = {
+                name: [math.nan if value is None else value for value in values]
+                for name, values in state["history"].items()
+            }
         return dataclasses.replace(self._batches, first_step=self.step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -141,7 +145,7 @@ class JsonLog(keras.callbacks.Callback):
         values = {name: float(value) for name, value in logs.items()}
         with self._path.open("a", encoding="utf-8") as file:
             entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(strict(entry)) + "\n")
 
 
 class Progress(keras.callbacks.Callback):

@@ -8,6 +8,7 @@ the help texts of the command line.
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -42,7 +43,7 @@ class Source:
 
     def __post_init__(self) -> None:
         shelf.check("sources", self.name, self.options(), "--source.{}")
-        if self.path is not None and not self.path.exists():
+        if self.path is not None and not os.path.exists(self.path):  # Path.exists() may raise
             raise UsageError(f"--source.path: {self.path} does not exist")
 
 
@@ -54,7 +55,7 @@ class Clean:
     """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
 
     def __post_init__(self) -> None:
-        if self.manifest is not None and not self.manifest.is_file():
+        if self.manifest is not None and not os.path.isfile(self.manifest):
             raise UsageError(f"--clean.manifest: {self.manifest} is no file")
 
 

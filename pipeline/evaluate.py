@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Task
+from pipeline.step import forward
 
 
 def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.ndarray]:
@@ -22,8 +23,7 @@ def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.nd
     @tf.function
     def answer(ticket: Any) -> dict[str, tf.Tensor]:
         batch = batches.fetch(ticket)
-        inputs, y, weight = task.target(task.prepare(batch), batch["id"])
-        outputs = model(inputs, training=False)
+        y, outputs, weight = forward(task, model, batch)
         known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
         return {**task.answer(outputs, batch), **known}
 

@@ -97,7 +97,7 @@ def _fit(config: Config) -> Run:
     decisions = [*machine.decisions, *decisions]
     run_directory.write_json(run.facts, facts)
     run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-    report.opening(config, run, splits, task, model, batches, decisions)
+    report.opening(config, run, splits, model, batches, decisions)
 
     # Training, from the newest checkpoint on
     saver = Saver(checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience)

@@ -168,6 +168,8 @@ def _bad_requests(
 
 
 def main(directory: str) -> None:
+    """Runs all checks of an exported version and prints their lines."""
+
     def say(**line: Any) -> None:
         print(json.dumps(line), flush=True)
 

@@ -8,7 +8,7 @@ import keras
 from pipeline import runtime
 from pipeline.callbacks import Saver
 from pipeline.config import Config
-from pipeline.contracts import Batches, Decision, Task
+from pipeline.contracts import Batches, Decision
 from pipeline.run_directory import RunDirectory
 from pipeline.stream import Split
 from pipeline.verify import Verification
@@ -23,7 +23,6 @@ def opening(
     config: Config,
     run: RunDirectory,
     splits: dict[str, Split],
-    task: Task,
     model: keras.Model,
     batches: Batches,
     decisions: list[Decision],
@@ -32,8 +31,13 @@ def opening(
     where = "(dry run: two steps on a few examples)" if config.dry_run else f"in {run}"
     say("run", f"{config.recipe} {where}")
     counts = ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
-    shape = "x".join(str(n) for n in next(iter(splits.values())).columns["image"].shape[1:])
-    say("data", f"{counts}; {shape}, {len(task.facts['class_names'])} classes")
+    columns = next(iter(splits.values())).columns
+    fields = ", ".join(
+        f"{name} {'x'.join(map(str, column.shape[1:]))} {column.dtype.name}".replace("  ", " ")
+        for name, column in columns.items()
+        if name != "id"
+    )
+    say("data", f"{counts}; {fields}")
     for one in decisions:
         decision(one)
     say("model", f"{config.model.name}, {model.count_params():,} parameters")

@@ -1,6 +1,7 @@
 """Where everything of a run and of an export lies: paths, atomic writes, version numbers."""
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -39,6 +40,13 @@ def check(config: Config) -> None:
 
     Cheap, and done before TensorFlow is imported; nothing is created.
     """
+    try:
+        _check(config)
+    except OSError as error:
+        raise UsageError(f"cannot use {error.filename}: {error.strerror}") from None
+
+
+def _check(config: Config) -> None:
     _check_writable(config.run_directory or RUNS, "--run-directory")
     if config.run_directory is not None:
         _check_resumable(config, RunDirectory(config.run_directory))
@@ -109,9 +117,18 @@ def versions(parent: Path) -> list[int]:
 def write_json(path: Path, values: Any) -> None:
     """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    beside.write_text(json.dumps(strict(values), indent=2) + "\n", encoding="utf-8")
     _flush(beside)
     beside.rename(path)
+
+
+def strict(values: Any) -> Any:
+    """The same values with null for numbers that JSON does not have: NaN and the infinities."""
+    if isinstance(values, dict):
+        return {name: strict(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [strict(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def remove(folder: Path) -> None:

@@ -65,9 +65,7 @@ class Step:
 
     def evaluate(self, model: keras.Model, ticket: Any) -> dict[str, tf.Tensor]:
         """Leaves the weights as they are; returns the running metrics."""
-        batch = self._fetch_evaluation(ticket)
-        inputs, y, weight = self._task.target(self._task.prepare(batch), batch["id"])
-        outputs = model(inputs, training=False)
+        y, outputs, weight = forward(self._task, model, self._fetch_evaluation(ticket))
         return self._measure(y, outputs, self._loss(y, outputs), weight)
 
     def _measure(
@@ -78,3 +76,10 @@ class Step:
         for metric in others:
             metric.update_state(y, outputs, sample_weight=weight)
         return {metric.name: metric.result() for metric in self.metrics}
+
+
+def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:
+    """(y, outputs, weight) of a decoded batch as it is, without augmentation and dropout."""
+    # Nothing is drawn here, so any seeds will do.
+    inputs, y, weight = task.target(task.prepare(batch), batch["id"])
+    return y, model(inputs, training=False), weight

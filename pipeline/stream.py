@@ -121,7 +121,10 @@ def _divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, S
     with the shares: an example never moves when others are added or removed, and each class is
     divided on its own (its shares are met up to the noise of a coin toss per example).
     """
-    ids, labels = (tf.gather(train.columns[key], train.rows) for key in ("id", "label"))
+    ids = tf.gather(train.columns["id"], train.rows)
+    labels = tf.zeros_like(ids)
+    if "label" in train.columns and train.columns["label"].dtype.is_integer:
+        labels = tf.cast(tf.gather(train.columns["label"], train.rows), tf.int64)
     place = seeds.uniform(seeds.of_examples(seed, labels, ids)).numpy()
     parts, low = {}, 0.0
     for name, share in shares.items():
@@ -193,7 +196,7 @@ def _batches(
     def tickets(first_step: int) -> tf.data.Dataset:
         steps = tf.data.Dataset.range(first_step, last_step)
         batches = steps.map(batch_of_step, num_parallel_calls=2, deterministic=True)
-        return _to_device(batches, last_step - first_step)
+        return _prefetch(batches, _accelerator())
 
     return Batches(
         tickets=tickets,
@@ -210,10 +213,13 @@ def _gather(split: Split, positions: tf.Tensor, weight: tf.Tensor, epoch: tf.Ten
     return {**batch, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}
 
 
-def _to_device(tickets: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Two batches ahead, on the GPU where there is one."""
-    if not tf.config.list_logical_devices("GPU"):
+def _accelerator() -> str | None:
+    """The device that computes, where it has memory of its own."""
+    return "/gpu:0" if tf.config.list_logical_devices("GPU") else None
+
+
+def _prefetch(tickets: tf.data.Dataset, device: str | None) -> tf.data.Dataset:
+    """Two batches ahead, in the memory of `device`; nothing may follow it in the pipeline."""
+    if device is None:
         return tickets.prefetch(2)
-    # It hides the length, which `fit` needs to know.
-    device = tf.data.experimental.prefetch_to_device("/gpu:0", buffer_size=2)
-    return tickets.apply(device).apply(tf.data.experimental.assert_cardinality(count))
+    return tickets.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))

@@ -16,6 +16,7 @@ def value_of(text: str) -> Any:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
+    """`padding=4 fill=zero`: names and values; a later word replaces an earlier one."""
     for word in words:
         if "=" not in word:
             raise ValueError(f"{word!r} is not of the form name=value")
@@ -45,6 +46,7 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
 
 
 def operation_words(operations: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The words that `parse_operations` reads back as these very values."""
     return [word for name in operations for word in (name, *option_words(operations[name]))]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, images_and_labels, run_module
 
+from pipeline import run_directory
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
@@ -40,7 +41,10 @@ def test_the_console_says_where_everything_is(main_job):
     _, process = main_job
     lines = process.stdout.splitlines()
     assert lines[0] == "run        digits in runs/digits-1"
-    assert any(line.startswith("data       train 1,230, validation 192") for line in lines)
+    assert any(
+        line.startswith("data       train 1,230, validation 192") and "image 8x8x1 uint8" in line
+        for line in lines
+    )
     assert sum(line.startswith("epoch ") for line in lines) == 40
     assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
     assert "export     saved_models/digits/1, verified by 18 checks" in lines
@@ -139,6 +143,21 @@ def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     )
     assert run.test["accuracy"] > 0.9 and run.export == Path("saved_models/digits/1")
     assert run.model.layers[1].compute_dtype == "bfloat16"
+
+
+def test_a_model_that_diverged_is_not_published(workplace, capsys):
+    """Its answers are no numbers; the exit code of the command follows `export`."""
+    run = fit(
+        "digits",
+        train={**SHORT, "optimizer": "sgd", "schedule": "constant", "learning_rate": 1e30},
+        data={"limit": 200},
+        model={"name": "tiny"},
+    )
+    assert run.export is None and not run.result["verification"]["passed"]
+    assert "NOT published" in capsys.readouterr().out
+    assert not run_directory.versions(Path("saved_models/digits"))
+    text = Path("runs/digits-1/result.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def test_a_run_without_held_out_parts_is_judged_on_train(workplace):

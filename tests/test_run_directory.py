@@ -96,10 +96,30 @@ def test_what_cannot_be_written_is_refused(config, workplace):
     assert (workplace / "full/notes.txt").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_folder_without_permission_is_refused(config, workplace):
-    (workplace / "locked").mkdir(mode=0o500)
-    refused(config, "cannot write into locked: Permission denied", run_directory="locked/run")
+@pytest.fixture
+def ordinary_user(workplace):
+    """The superuser may write everywhere: act as nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chmod(workplace, 0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_folders_without_permission_are_refused(config, workplace, request):
+    for name, mode in (("locked", 0o500), ("closed", 0)):
+        (workplace / name).mkdir(mode=mode)
+    (workplace / "sealed").mkdir()
+    (workplace / "sealed/config.json").write_text("{}")
+    (workplace / "sealed").chmod(0)
+    request.getfixturevalue("ordinary_user")
+    for name in ("locked/run", "closed/run", "sealed", "sealed/deeper/run"):
+        with pytest.raises(UsageError, match="Permission denied|cannot write"):
+            run_directory.check(config.changed(run_directory=name))
 
 
 def test_versions_and_hidden_files_are_not_foreign(config, workplace):

@@ -1,8 +1,12 @@
 """The stream: splits that stay, orders that differ, batches of one shape, nothing lost."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import REPOSITORY
 
 from pipeline import clean, config, shelf, stream
 from pipeline.contracts import Info, Source
@@ -197,6 +201,25 @@ def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
     order = np.concatenate([row["id"] for row in rows])
     np.testing.assert_array_equal(weight, np.arange(48) < 37)
     np.testing.assert_array_equal(order[:37], np.arange(1000, 1037))
+
+
+def test_batches_wait_on_the_device_that_computes():
+    """Two logical CPU devices stand for host and accelerator; they need a process of their own."""
+    program = """
+import tensorflow as tf
+cpu, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from pipeline import stream
+assert stream._accelerator() is None
+tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
+batches = list(stream._prefetch(tickets, "/cpu:1"))
+assert [int(batch["image"][0, 0]) for batch in batches] == [0, 1, 2, 3, 4]
+assert all(batch["image"].device.endswith("CPU:1") for batch in batches), batches[0]["image"].device
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-1500:]
 
 
 def test_all_batches_have_one_static_shape(split):
