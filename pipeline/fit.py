@@ -108,18 +108,27 @@ def _fit(config: Config) -> Run:
         engine(model, batches, held.get("validation"), callbacks)
     report.decision(saver.choose())
 
-    # Answers, hand-off, proof
-    metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
-    judged = next(name for name in ("test", "validation", "train") if name in metrics)
-    evaluate.draw(task, metrics[judged], run.path)
-    verification = export(model, task, config, splits[judged]) if config.export.enabled else None
-    seconds = time.monotonic() - start
-    result = report.result(config, saver, metrics, verification, seconds)
-    run_directory.write_json(run.result, result)
-    report.closing(config, run, result, judged, verification)
-    published = verification.directory if verification and verification.passed else None
-    test = metrics[judged]
-    return Run(config, run.path, saver.history, test, model, task, splits, published, result)
+    # Answers, hand-off, proof; a run that has been through them keeps its version
+    judged = next(name for name in ("test", "validation", "train") if name in splits)
+    result = run_directory.finished(config, run)
+    if result is None:
+        metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+        evaluate.draw(task, metrics[judged], run.path)
+        proved = export(model, task, config, splits[judged]) if config.export.enabled else None
+        result = report.result(config, saver, metrics, proved, time.monotonic() - start)
+        run_directory.write_json(run.result, result)
+    report.closing(config, run, result, judged)
+    return Run(
+        config=config,
+        directory=run.path,
+        history=saver.history,
+        test=result[judged],
+        model=model,
+        task=task,
+        splits=splits,
+        export=Path(result["export"]) if result["export"] else None,
+        result=result,
+    )
 
 
 def main(arguments: list[str]) -> int:

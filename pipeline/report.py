@@ -80,13 +80,7 @@ def result(
     }
 
 
-def closing(
-    config: Config,
-    run: RunDirectory,
-    result: dict[str, Any],
-    judged: str,
-    verification: Verification | None,
-) -> None:
+def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: str) -> None:
     """After everything: one line per key fact, and the next command."""
     if not config.dry_run:
         measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
@@ -95,14 +89,16 @@ def closing(
         if result["images_per_second"]:
             say("speed", f"{result['images_per_second']:,.0f} images/s in training")
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
-    if verification is None:
+    proved = result["verification"]
+    if proved is None:
         say("export", "none (--export.no-enabled)")
-    elif not verification.passed:
-        print(verification)
-        say("export", f"NOT published: {verification.directory} failed its verification")
+    elif not proved["passed"]:
+        for check in proved["checks"]:
+            if not check["passed"]:
+                say("FAILED", f"{check['name']}: {check['detail']}")
+        say("export", f"NOT published: {proved['directory']} failed its verification")
     elif not config.dry_run:
-        version = verification.directory
-        say("export", f"{version}, verified by {len(verification.checks)} checks")
-        say("next", f"python -m pipeline.verify {version}")
+        say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
+        say("next", f"python -m pipeline.verify {result['export']}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")

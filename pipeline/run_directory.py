@@ -72,6 +72,17 @@ def create(config: Config) -> RunDirectory:
     return run
 
 
+def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more: its export, if it is to have one, is there."""
+    try:
+        result = json.loads(run.result.read_text(encoding="utf-8"))
+        version = result["export"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    exported = version is not None and Path(version, "saved_model.pb").is_file()
+    return result if exported or not config.export.enabled else None
+
+
 def export_directory(config: Config) -> Path:
     """The folder whose sub-folders are the versions of this model."""
     return config.export.directory / (config.export.name or config.recipe)

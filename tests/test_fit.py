@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,12 @@ def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     first = fit("digits", **changes)
     second = fit("digits", **changes)
     assert second.test == first.test and second.history == first.history
+    assert second.export == first.export == Path("saved_models/digits/1")
+    assert os.listdir("saved_models/digits") == ["1"], "a finished run was exported again"
+    for one, other in zip(first.model.get_weights(), second.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    shutil.rmtree("saved_models/digits/1")
+    assert fit("digits", **changes).export == first.export, "a lost export is made again"
     assert len(Path("mine/log.jsonl").read_text().splitlines()) == 1
     with pytest.raises(UsageError, match="mine is a run with another --train.epochs"):
         fit("digits", **{**changes, "train": {**SHORT, "epochs": 2}})
