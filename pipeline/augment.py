@@ -5,12 +5,13 @@ Each operation is `op(batch, seeds, *, options) -> batch`. It draws all its rand
 every replica and under both engines. Images are (batch, height, width, channels) of any dtype.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import tensorflow as tf
 
 from pipeline import seeds as draw
 from pipeline.contracts import Example
+from pipeline.errors import UsageError
 
 
 def flip(batch: Example, seeds: tf.Tensor) -> Example:
@@ -24,7 +25,7 @@ def crop(
     batch: Example,
     seeds: tf.Tensor,
     *,
-    padding: int = 4,
+    padding: Annotated[int, (0, None)] = 4,
     fill: Literal["zero", "reflect"] = "zero",
 ) -> Example:
     """Pads each side and cuts the old size out at a place of its own for each image.
@@ -36,10 +37,13 @@ def crop(
     Args:
         batch: Holds `image`.
         seeds: One per example.
-        padding: Pixels on each side, at least 0 and below the image's smaller side.
+        padding: Pixels on each side; below the image's smaller side.
         fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
     """
     images = batch["image"]
+    if padding >= min(images.shape[1:3]):
+        height, width = images.shape[1:3]
+        raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding

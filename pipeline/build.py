@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from pipeline import config, runtime, shelf
-from pipeline.contracts import Task
+from pipeline.contracts import Batches, Task
 from pipeline.errors import UsageError
 from pipeline.step import Step
 
@@ -26,10 +26,16 @@ class SteppedModel(keras.Model):
         return self.step.metrics if self.step else super().metrics
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        return self.step.train(self, data)
+        return self.step.train(self, _ticket(data))
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        return self.step.evaluate(self, data)
+        return self.step.evaluate(self, _ticket(data))
+
+
+def _ticket(data: Any) -> Any:
+    if isinstance(data, tuple):  # what Keras makes of fit(x, y)
+        raise UsageError("this model learns from pipeline's batches: give arrays to pipeline.fit")
+    return data
 
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
@@ -48,25 +54,31 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
 
 
-def build(task: Task, settings: config.Config, precision: str, steps: int) -> SteppedModel:
+def build(task: Task, settings: config.Config, precision: str, train: Batches) -> SteppedModel:
     """A network with its optimizer and step, ready for an engine.
 
     Args:
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
         precision: Keras dtype policy of the layers.
-        steps: Optimizer steps of the whole run, for the schedule.
+        train: Their steps are the schedule's; their shape is tried on the augmentations.
+
+    Raises:
+        UsageError: An option does not fit the model or the images.
     """
     model = network(task, settings.model, precision)
-    train = settings.train
-    schedule = shelf.take("schedules", train.schedule)(
-        train.learning_rate, steps, **train.schedule_options
+    options = settings.train
+    schedule = shelf.take("schedules", options.schedule)(
+        options.learning_rate, train.last_step, **options.schedule_options
     )
-    optimizer = shelf.take("optimizers", train.optimizer)(schedule, **train.optimizer_options)
+    optimizer = shelf.take("optimizers", options.optimizer)(schedule, **options.optimizer_options)
     # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
     # of its own to build it with.
     optimizer.build(model.trainable_variables)
     model.step = Step(task, settings.data.augment, settings.runtime.seed)
+    tf.function(lambda ticket: model.step.augment(train.fetch(ticket))).get_concrete_function(
+        train.dataset.element_spec
+    )
     # XLA halves the speed on CPUs; Keras's automatic loss scaling is wrong under several replicas.
     model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     return model

@@ -15,6 +15,7 @@ import keras
 from pipeline import config
 from pipeline.checkpoints import Checkpoints
 from pipeline.contracts import Batches, Decision
+from pipeline.errors import Diverged
 from pipeline.run_directory import RunDirectory, strict
 
 # The first steps trace the graph and fill caches; they are left out of the measured speed.
@@ -101,6 +102,11 @@ class Saver(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.step = self._batches.end_of(epoch)
+        if not math.isfinite(logs["loss"]):
+            raise Diverged(
+                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; "
+                "lower --train.learning-rate. Nothing of this epoch was saved"
+            )
         for name, value in logs.items():
             self.history.setdefault(name, []).append(float(value))
         # A loss that is not a number is never the best.

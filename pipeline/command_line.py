@@ -25,6 +25,10 @@ def configure(arguments: list[str]) -> Config:
         print(_help())
         sys.exit(0)
     name = words.pop(0) if words and not words[0].startswith("-") else None
+    if name and words and not words[0].startswith("-"):
+        raise UsageError(
+            f"{words[0]!r} is too much after the recipe {name!r}; options start with --"
+        )
     saved = _pop_config(words)
     if name and saved:
         raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
@@ -97,9 +101,9 @@ def read(path: Path) -> Config:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--config {path} is no JSON file: {error}") from None
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         raise UsageError(f"--config {path} holds no config: it has no section 'source'")

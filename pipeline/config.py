@@ -7,12 +7,16 @@ the help texts of the command line.
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import os
+import re
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import typeguard
 import tyro
 
 from pipeline import shelf
@@ -25,12 +29,32 @@ def _require(condition: bool, flag: str, received: Any, meant: str) -> None:
         raise UsageError(f"{flag} must be {meant}, received {received}")
 
 
+class _Checked:
+    """A section whose values have the types of its fields, and pass its own `_check`."""
+
+    def __post_init__(self) -> None:
+        section = type(self).__name__.lower()
+        prefix = "--" if section == "config" else f"--{section}."
+        for name, hint in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            try:
+                typeguard.check_type(value, hint)
+            except typeguard.TypeCheckError:
+                meant = re.sub(r"(typing|pipeline.config)\.", "", inspect.formatannotation(hint))
+                meant = re.sub(r"Literal\[(.*?)\]", r"one of \1", meant)
+                _require(False, prefix + name.replace("_", "-"), repr(value), meant)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises UsageError for values that their types allow and the run does not."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(_Checked):
     """Where the examples come from."""
 
     name: str = "tfds"
-    """A sibling on the shelf `sources/`: arrays, scikit_learn, tfds."""
+    """arrays, scikit_learn, tfds, or a dotted name (package.module) of your own."""
     dataset: str | None = None
     """Which data set of the source: a TensorFlow Datasets builder, or `digits` of scikit-learn."""
     path: Path | None = None
@@ -41,26 +65,26 @@ class Source:
         given = {"dataset": self.dataset, "path": self.path}
         return {name: value for name, value in given.items() if value is not None}
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         shelf.check("sources", self.name, self.options(), "--source.{}")
         if self.path is not None and not os.path.exists(self.path):  # Path.exists() may raise
             raise UsageError(f"--source.path: {self.path} does not exist")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Clean:
+class Clean(_Checked):
     """Which examples are left out."""
 
     manifest: Path | None = None
     """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.manifest is not None and not os.path.isfile(self.manifest):
             raise UsageError(f"--clean.manifest: {self.manifest} is no file")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
+class Data(_Checked):
     """How examples become batches."""
 
     image_size: tuple[int, int] | None = None
@@ -82,7 +106,7 @@ class Data:
         """Keyword arguments for the task's facts."""
         return {} if self.image_size is None else {"image_size": self.image_size}
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for name in ("validation", "test"):
             share = getattr(self, name)
             _require(0 <= share < 1, f"--data.{name}", share, "at least 0 and below 1")
@@ -96,44 +120,44 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(_Checked):
     """The network."""
 
     name: str = "convnet"
-    """A sibling on the shelf `models/`: convnet, lenet, linear, sequential, tiny."""
+    """convnet, lenet, linear, sequential, tiny, or a dotted name (package.module) of your own."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Keyword arguments of that sibling, such as `filters=32`."""
+    """Options of that model, such as `filters=32`."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         shelf.check("models", self.name, self.options, "--model.options {}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
+class Train(_Checked):
     """How the model is trained."""
 
     epochs: int = 10
     """Passes over the training split."""
     steps: int | None = None
-    """Stop after this many optimizer steps, skipped ones counted, whatever the epochs say."""
+    """Stop after at most this many optimizer steps, skipped ones counted, even within an epoch."""
     batch_size: int = 32
     """Images per optimizer step, over all replicas and micro-batches."""
     engine: Literal["model_fit", "gradient_tape"] = "model_fit"
     """Who drives the step: Keras's `fit` or a GradientTape loop."""
     optimizer: str = "sgd"
-    """A function of `optimizers.py`: adam, sgd."""
+    """adam, sgd, or a dotted name (package.module.function) of your own."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
-    """Keyword arguments of that function, such as `momentum=0.9`."""
+    """Options of that optimizer, such as `momentum=0.9`."""
     learning_rate: float = 0.01
     """Highest learning rate of the schedule."""
     schedule: str = "constant"
-    """A function of `schedules.py`: constant, cosine."""
+    """constant, cosine, or a dotted name (package.module.function) of your own."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
-    """Keyword arguments of that function, such as `warmup=0.1`."""
+    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for name in ("epochs", "batch_size", "steps", "patience"):
             value, flag = getattr(self, name), f"--train.{name.replace('_', '-')}"
             _require(value is None or value > 0, flag, value, "at least 1")
@@ -149,7 +173,7 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Runtime:
+class Runtime(_Checked):
     """What the run may use of the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
@@ -159,7 +183,7 @@ class Runtime:
     seed: int = 0
     """Initial weights, order of the examples, augmentation, dropout."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _require(self.replicas > 0, "--runtime.replicas", self.replicas, "at least 1")
         _require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
         if self.replicas > 1:
@@ -172,7 +196,7 @@ class Runtime:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
+class Export(_Checked):
     """The hand-off to TF Serving."""
 
     enabled: bool = True
@@ -182,14 +206,14 @@ class Export:
     name: str | None = None
     """Name of the model; None: the name of the recipe."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         name = self.name
         good = name is None or (name not in ("", ".", "..") and not set(name) & set("/\\\0\n"))
         _require(good, "--export.name", repr(name), "a plain file name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Log:
+class Log(_Checked):
     """What is shown and written along the way."""
 
     progress: bool = True
@@ -199,13 +223,13 @@ class Log:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(_Checked):
     """One run, complete: the same Config, package and machine give the same weights."""
 
     recipe: tyro.conf.Suppress[str] = "custom"
     """The recipe this config started from; names the run directory and the model."""
     task: str = "image_classification"
-    """What the problem is: a sibling on the shelf `tasks/`."""
+    """What the problem is: image_classification."""
     run_directory: Path | None = None
     """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
     dry_run: bool = False
@@ -219,7 +243,7 @@ class Config:
     export: Export = Export()
     log: Log = Log()
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")

@@ -8,6 +8,14 @@ from collections.abc import Callable, Iterable
 class UsageError(Exception):
     """The request cannot be carried out as given; the message names the thing and the remedy."""
 
+    exit_code = 2
+
+
+class Diverged(UsageError):
+    """Training left the finite numbers; what was saved before is good."""
+
+    exit_code = 4
+
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
     """End of an error message: the nearest of `names` if one is near, else all of them."""
@@ -17,7 +25,7 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:
-    """Runs `main(arguments)` as a program: exit code 2 and one line for a `UsageError`.
+    """Runs `main(arguments)` as a program: one line and its exit code for a `UsageError`.
 
     A reader that closes the pipe early (`| head`) ends the command without a message.
     """
@@ -26,7 +34,7 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         sys.stdout.flush()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130

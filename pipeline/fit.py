@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import command_line, run_directory, shelf
 from pipeline.config import Config
-from pipeline.errors import run_command
+from pipeline.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     import keras
@@ -30,6 +30,7 @@ class Run:
     test: dict[str, Any]
     """Metrics of the test split, or of the validation split where there is no test split."""
     model: "keras.Model"
+    """The bare network, from prepared inputs to logits; `predict` starts from raw ones."""
     task: "Task"
     splits: dict[str, "Split"]
     """Decoded examples: train, validation, test."""
@@ -37,6 +38,19 @@ class Run:
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
     """What `result.json` holds."""
+
+    def predict(self, signature: str = "serving_default", /, **inputs: Any) -> "dict[str, Any]":
+        """What the exported model would answer: `run.predict(images=uint8_images)`.
+
+        Args:
+            signature: One of the names that the export offers.
+            inputs: Its arguments by name, batch first; raw, as a client would send them.
+        """
+        import tensorflow as tf
+
+        function, specs = self.task.serve(self.model)[signature]
+        values = [tf.convert_to_tensor(inputs[spec.name], spec.dtype) for spec in specs]
+        return {name: answer.numpy() for name, answer in function(*values).items()}
 
 
 def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
@@ -49,6 +63,8 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     Raises:
         UsageError: The request cannot be carried out; nothing has been changed on the disk.
     """
+    if not isinstance(recipe, str | Config):
+        raise UsageError(f"a recipe is a name or a Config, received {recipe!r}")
     config = shelf.take("recipes", recipe)() if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
     if not config.dry_run:
@@ -92,7 +108,7 @@ def _fit(config: Config) -> Run:
     held = {name: stream.evaluation(split, config.train) for name, split in splits.items()}
 
     # Model
-    model = build(task, config, machine.precision, batches.last_step)
+    model = build(task, config, machine.precision, batches)
     run = run_directory.create(config)
     decisions = [*machine.decisions, *decisions]
     run_directory.write_json(run.facts, facts)
@@ -111,7 +127,9 @@ def _fit(config: Config) -> Run:
     # Answers, hand-off, proof; a run that has been through them keeps its version
     judged = next(name for name in ("test", "validation", "train") if name in splits)
     result = run_directory.finished(config, run)
-    if result is None:
+    if result is not None:
+        report.finished(run)
+    else:
         metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
         evaluate.draw(task, metrics[judged], run.path)
         proved = export(model, task, config, splits[judged]) if config.export.enabled else None

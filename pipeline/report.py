@@ -1,6 +1,9 @@
 """What a run says of itself: the lines on the console and `result.json`."""
 
+import os
 import statistics
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -41,10 +44,13 @@ def opening(
     for one in decisions:
         decision(one)
     say("model", f"{config.model.name}, {model.count_params():,} parameters")
-    say(
-        "training",
-        f"{batches.epochs} epochs of {batches.steps_per_epoch} steps of {batches.batch_size}",
-    )
+    size, each = batches.batch_size, batches.steps_per_epoch
+    say("training", f"{batches.last_step:,} steps of {size} images, {each:,} an epoch")
+
+
+def finished(run: RunDirectory) -> None:
+    """A run given again that needs nothing more."""
+    say("finished", f"{run} was complete; nothing was trained, tested or exported again")
 
 
 def decision(decision: Decision) -> None:
@@ -97,8 +103,19 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
             if not check["passed"]:
                 say("FAILED", f"{check['name']}: {check['detail']}")
         say("export", f"NOT published: {proved['directory']} failed its verification")
-    elif not config.dry_run:
+    elif config.dry_run:
+        say("export", f"verified by {len(proved['checks'])} checks")
+    else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
-        say("next", f"python -m pipeline.verify {result['export']}")
+        say("next", f"{_python()} -m pipeline.verify {result['export']}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
+
+
+def _python() -> str:
+    """The interpreter as one would type it here: `python`, or that of an environment not active."""
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix or not Path(sys.prefix).is_relative_to(
+        Path.cwd()
+    ):
+        return "python"
+    return os.path.relpath(sys.executable)

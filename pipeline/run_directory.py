@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
+# Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
+_SERVER_FILES = {".config", ".yaml", ".yml"}
 
 
 class RunDirectory:
@@ -53,6 +56,13 @@ def _check(config: Config) -> None:
     if config.export.enabled:
         target = export_directory(config)
         _check_writable(target, "--export.directory")
+        files = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
+        files = [p.name for p in files if p.name != "README.md" and p.suffix not in _SERVER_FILES]
+        if files:
+            raise UsageError(
+                f"--export.directory: {config.export.directory} is no folder of models: "
+                f"it holds {min(files)!r}; choose another"
+            )
         foreign = _foreign(target)
         if foreign:
             raise UsageError(
@@ -68,7 +78,8 @@ def create(config: Config) -> RunDirectory:
         run = RunDirectory(config.run_directory)
     else:
         run = RunDirectory(_make_next(RUNS, config.recipe))
-    write_json(run.config, config.as_json())
+    # Without its own place: a saved config starts another run, it does not come back to this one.
+    write_json(run.config, {**config.as_json(), "run_directory": None})
     return run
 
 
@@ -128,7 +139,10 @@ def versions(parent: Path) -> list[int]:
 def write_json(path: Path, values: Any) -> None:
     """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_text(json.dumps(strict(values), indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(strict(values), indent=2)
+    # A list of plain values goes on one line: a confusion matrix is then a row a line.
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    beside.write_text(text + "\n", encoding="utf-8")
     _flush(beside)
     beside.rename(path)
 

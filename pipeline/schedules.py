@@ -4,17 +4,21 @@ Each is `schedule(learning_rate, steps, *, options)`: the highest rate, and the 
 the whole run.
 """
 
+from typing import Annotated
+
 import keras
 
 Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
-def constant(learning_rate: float, steps: int, *, warmup: float = 0.0) -> Schedule:
+def constant(
+    learning_rate: float, steps: int, *, warmup: Annotated[float, (0, 1)] = 0.0
+) -> Schedule:
     """The same rate at every step, after a linear rise over the share `warmup` of the steps."""
     return _Warmed(learning_rate, steps, warmup, falls=False)
 
 
-def cosine(learning_rate: float, steps: int, *, warmup: float = 0.0) -> Schedule:
+def cosine(learning_rate: float, steps: int, *, warmup: Annotated[float, (0, 1)] = 0.0) -> Schedule:
     """Half a cosine from the rate down to 0 at the last step, after a linear rise.
 
     Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.

@@ -48,13 +48,57 @@ def check(
     `flag` is where the options come from, with `{}` for one option's name: `--source.{}`.
     """
     known = options(shelf, name, entry)
-    for option in given:
+    annotations = {a.arg: a.annotation for a in _function(shelf, name, entry).args.kwonlyargs}
+    for option, value in given.items():
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
             raise UsageError(f"{flag.format(option)}: {name} has no option {option!r}; {hint}")
+        if annotations[option] and not _fits(annotations[option], value):
+            meant = _meaning(annotations[option])
+            raise UsageError(f"{flag.format(option)} of {name} must be {meant}, received {value!r}")
     for option, required in known.items():
         if required and option not in given:
             raise UsageError(f"{name} needs {flag.format(option)}")
+
+
+def _fits(annotation: ast.expr, value: Any) -> bool:
+    """Whether a value has the type that an annotation says; unknown annotations let all pass.
+
+    Understands int, float, bool, str, None, unions, Literal, and `Annotated[int, (1, 9)]`: 1 to 9,
+    where None stands for no limit.
+    """
+    match annotation:
+        case ast.Constant(value=None):
+            return value is None
+        case ast.Name(id="float"):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.Name(id="int"):
+            return isinstance(value, int) and not isinstance(value, bool)
+        case ast.Name(id="bool" | "str" as name):
+            return type(value).__name__ == name
+        case ast.BinOp(left=left, right=right):
+            return _fits(left, value) or _fits(right, value)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple() as names):
+            return value in ast.literal_eval(names)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=name):
+            return value == ast.literal_eval(name)
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[kind, limits])):
+            low, high = ast.literal_eval(limits)
+            inside = _fits(kind, value) and (low is None or low <= value)
+            return inside and (high is None or value <= high)
+    return True
+
+
+def _meaning(annotation: ast.expr) -> str:
+    """An annotation in words: `int, at least 1`, `one of 'zero', 'reflect'`."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[kind, limits])):
+            low, high = ast.literal_eval(limits)
+            limit = f"at least {low}" if high is None else f"from {low} to {high}"
+            return f"{_meaning(kind)}, {limit}"
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=names):
+            return f"one of {ast.unparse(names).strip('()')}"
+    return ast.unparse(annotation)
 
 
 def take(shelf: str, name: str, entry: str | None = None) -> Callable:

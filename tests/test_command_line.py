@@ -95,6 +95,17 @@ def test_a_new_source_name_drops_the_old_data_set(npz):
         ("--config", "--config needs a file"),
         ("--config nowhere.json", "nowhere.json cannot be read"),
         ("digits --config x.json", "leave the recipe 'digits' away"),
+        ("digits cifar10_convnet", "'cifar10_convnet' is too much after the recipe 'digits'"),
+        ("--source.dataset digit", "--source.dataset of scikit_learn must be one of 'digits'"),
+        ("--model.options filters=0", "filters of convnet must be int, at least 1"),
+        ("--model.options filters=abc", "must be int, at least 1, received 'abc'"),
+        ("--model.options momentum=True", "must be float, from 0 to 1, received True"),
+        ("--model.name sequential --model.options dropout=1.5", "dropout of sequential must be"),
+        ("--data.augment crop padding=-1", "padding of crop must be int, at least 0"),
+        ("--data.augment crop fill=foo", "must be one of 'zero', 'reflect', received 'foo'"),
+        ("--train.optimizer sgd --train.optimizer-options momentum=5", "received 5"),
+        ("--train.optimizer sgd --train.optimizer-options nesterov=1", "must be bool, received 1"),
+        ("--train.schedule-options warmup=2", "warmup of cosine must be"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(words, message):
@@ -112,7 +123,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(words, message):
         ("--train.engine tape", "gradient_tape"),
         ("--data.cache ram", "memory"),
         ("--data.augment padding=4", "stands before any operation"),
-        ("digits again", "again"),
+        ("--train.epochs 3 again", "again"),
     ],
 )
 def test_misspelt_options_and_values_exit_with_2_and_a_hint(words, message, capsys):
@@ -173,9 +184,13 @@ def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
     rate=st.floats(1e-9, 10),
     size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
     padding=st.integers(0, 9),
-    options=st.dictionaries(
-        st.sampled_from(["filters", "blocks"]),
-        st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "filters": st.integers(1),
+            "blocks": st.integers(1),
+            "momentum": st.floats(0, 1) | st.integers(0, 1),
+        },
     ),
     enabled=st.booleans(),
     patience=st.none() | st.integers(1, 9),
@@ -223,6 +238,27 @@ def test_an_unknown_key_in_a_config_file_exits_with_2(tmp_path, capsys):
         read(path)
     assert caught.value.code == 2
     assert "--train.epoch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {"epochs": "3"}}, "--train.epochs must be int, received '3'"),
+        ({"train": {"batch_size": 2.5}}, "--train.batch-size must be int, received 2.5"),
+        ({"runtime": {"seed": None}}, "--runtime.seed must be int, received None"),
+        (
+            {"runtime": {"precision": "half"}},
+            "--runtime.precision must be one of 'auto', 'float32'",
+        ),
+        ({"data": {"augment": ["flip"]}}, "--data.augment must be dict"),
+        ({"train": 3}, "--train must be Train, received 3"),
+        ({"run_directory": 5}, "--run-directory must be"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_in_python_too(changes, message):
+    with pytest.raises(UsageError) as caught:
+        configure([]).changed(**changes)
+    assert message in str(caught.value)
 
 
 def test_changed_names_an_unknown_option():

@@ -1,6 +1,7 @@
 """The story as a user meets it: the command, a second run, a dry run, a resumed run, a notebook."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -49,7 +50,8 @@ def test_the_console_says_where_everything_is(main_job):
     assert sum(line.startswith("epoch ") for line in lines) == 40
     assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
     assert "export     saved_models/digits/1, verified by 18 checks" in lines
-    assert lines[-1] == "next       python -m pipeline.verify saved_models/digits/1"
+    assert lines[-1].startswith("next  ")
+    assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")
 
 
 def test_a_good_run_says_nothing_on_stderr(main_job):
@@ -92,8 +94,9 @@ def test_a_saved_config_starts_an_identical_run(main_job, workplace):
     Path("mine.json").write_text(json.dumps(saved))
     from pipeline.command_line import configure
 
-    results = [fit(configure(["--config", "mine.json"])) for _ in range(2)]
-    assert [str(run.directory) for run in results] == ["runs/digits-1", "runs/digits-2"]
+    first = fit(configure(["--config", "mine.json", "--run-directory", "elsewhere"]))
+    results = [first, fit(configure(["--config", "elsewhere/config.json"]))]
+    assert [str(run.directory) for run in results] == ["elsewhere", "runs/digits-1"]
     one, other = results
     assert one.result["config_digest"] == other.result["config_digest"]
     assert one.history["loss"] == other.history["loss"] and one.test == other.test
@@ -117,7 +120,9 @@ def test_a_dry_run_tries_everything_and_keeps_nothing(workplace, npz, recipe, ca
 def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     changes = {"train": SHORT, "data": {"limit": 300}, "run_directory": "mine"}
     first = fit("digits", **changes)
+    capsys.readouterr()
     second = fit("digits", **changes)
+    assert "mine was complete; nothing was trained" in capsys.readouterr().out
     assert second.test == first.test and second.history == first.history
     assert second.export == first.export == Path("saved_models/digits/1")
     assert os.listdir("saved_models/digits") == ["1"], "a finished run was exported again"
@@ -134,11 +139,15 @@ def test_library_use(digits_run):
     assert set(digits_run.history) >= {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert all(len(values) == 3 for values in digits_run.history.values())
     assert digits_run.test["accuracy"] > 0.8
-    example = digits_run.splits["test"].take(np.arange(2))
-    batch = digits_run.task.prepare(example)
-    outputs = digits_run.model(batch["image"], training=False)
-    answer = digits_run.task.answer(outputs, batch)
-    assert answer["probabilities"].shape == (2, 10)
+    test = digits_run.splits["test"]
+    examples = test.take(np.arange(len(test)))
+    answers = digits_run.predict(images=examples["image"])
+    assert answers["probabilities"].shape == (len(test), 10)
+    accuracy = (answers["class"] == examples["label"]).mean()
+    assert accuracy == pytest.approx(digits_run.test["accuracy"])
+    for wrong in (5, None):
+        with pytest.raises(UsageError, match="a recipe is a name or a Config"):
+            fit(wrong)
 
 
 def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
@@ -152,19 +161,45 @@ def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     assert run.model.layers[1].compute_dtype == "bfloat16"
 
 
-def test_a_model_that_diverged_is_not_published(workplace, capsys):
-    """Its answers are no numbers; the exit code of the command follows `export`."""
-    run = fit(
-        "digits",
-        train={**SHORT, "optimizer": "sgd", "schedule": "constant", "learning_rate": 1e30},
-        data={"limit": 200},
-        model={"name": "tiny"},
-    )
-    assert run.export is None and not run.result["verification"]["passed"]
-    assert "NOT published" in capsys.readouterr().out
-    assert not run_directory.versions(Path("saved_models/digits"))
-    text = Path("runs/digits-1/result.json").read_text()
-    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+def test_a_run_that_diverges_stops_with_a_remedy_and_saves_nothing_bad(workplace):
+    words = "--train.optimizer sgd --train.learning-rate 1e30 --data.limit 200 --train.epochs 2"
+    process = run_module("pipeline.fit", *words.split(), cwd=workplace)
+    assert process.returncode == 4
+    assert process.stderr.startswith("error: training diverged: the loss of epoch 1 is nan; lower")
+    assert process.stderr.count("\n") == 1
+    assert not Path("saved_models").exists() and not Path("runs/digits-1/checkpoints").exists()
+
+
+def test_what_is_written_is_json(workplace):
+    """Python would write NaN, which no other reader takes."""
+    path = workplace / "x.json"
+    run_directory.write_json(path, {"a": [math.nan, 1.5], "b": {"c": -math.inf}, "d": [[1], [2]]})
+    text = path.read_text()
+    values = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert values == {"a": [None, 1.5], "b": {"c": None}, "d": [[1], [2]]}
+    assert "[ null, 1.5 ]" in text
+
+
+def test_a_failed_proof_is_told_and_ends_with_code_1(workplace, monkeypatch, capsys):
+    from pipeline import proof
+    from pipeline.fit import main
+
+    monkeypatch.setattr(proof, "write_golden", _write_wrong_golden(proof.write_golden))
+    words = "--data.limit 200 --train.epochs 1 --log.no-progress --log.no-tensorboard"
+    assert main(words.split()) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED     answers serving_default: probabilities: differs by" in shown
+    assert "NOT published" in shown
+    assert run_directory.versions(Path("saved_models/digits")) == []
+    assert json.loads(Path("runs/digits-1/result.json").read_text())["export"] is None
+
+
+def _write_wrong_golden(real):
+    def write(path, golden):
+        golden["serving_default"]["outputs"]["probabilities"] += 0.1
+        real(path, golden)
+
+    return write
 
 
 def test_a_run_without_held_out_parts_is_judged_on_train(workplace):
@@ -203,7 +238,10 @@ def test_bad_data_leave_nothing_behind(workplace, npz):
         ({"train": {"batch_size": 5000}}, "--train.batch-size 5000"),
         ({"train": {"batch_size": 41}, "data": {"limit": 40}}, "--train.batch-size 41"),
         ({"data": {"limit": 2, "test": 0.4}}, "is empty"),
-        ({"source": {"dataset": "digit"}}, "did you mean 'digits'"),
+        (
+            {"data": {"augment": {"crop": {"padding": 8}}}},
+            "padding 8 is too large for images of 8x8",
+        ),
     ],
 )
 def test_impossible_requests_leave_nothing_behind(workplace, changes, message):

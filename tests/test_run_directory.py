@@ -91,8 +91,11 @@ def test_what_cannot_be_written_is_refused(config, workplace):
     refused(config, "cannot write into /proc", run_directory="/proc/run")
     refused(config, "file is a file", export={"directory": "file"})
     refused(
-        config, "holds 'notes.txt', which is no export", export={"directory": ".", "name": "full"}
+        config, "full is no folder of models: it holds 'notes.txt'", export={"directory": "full"}
     )
+    (workplace / "models/digits").mkdir(parents=True)
+    (workplace / "models/digits/notes.txt").write_text("mine")
+    refused(config, "digits holds 'notes.txt', which is no export", export={"directory": "models"})
     assert (workplace / "full/notes.txt").read_text() == "mine"
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from pipeline import config, shelf, stream
 from pipeline.build import build
+from pipeline.errors import UsageError
 
 FACTS = {"class_names": ["a", "b", "c"], "image_shape": [6, 6, 1]}
 
@@ -43,7 +44,7 @@ def ready(task, settings, split):
     """A built model and its training batches."""
     keras.utils.set_random_seed(0)
     batches = stream.training(split, settings.train, settings.runtime.seed)
-    model = build(task, settings, "float32", batches.last_step)
+    model = build(task, settings, "float32", batches)
     model.step.feed(batches, stream.evaluation(split, settings.train))
     return model, batches
 
@@ -157,6 +158,20 @@ def test_one_trace_for_training_and_one_for_validation(task, monkeypatch):
     history = shelf.take("engines", "model_fit")(model, batches, validation, [])
     assert traced == ["train", "test"]
     assert len(history["val_loss"]) == 3 == len(history["accuracy"])
+
+
+def test_foreign_data_are_refused_by_name(task):
+    model, _ = ready(task, settings_of(), random_split())
+    images, labels = np.zeros((8, 6, 6, 1), np.float32), np.zeros(8)
+    for use in (model.fit, model.evaluate):
+        with pytest.raises(UsageError, match="give arrays to pipeline.fit"):
+            use(images, labels, verbose=0)
+
+
+def test_augmentations_that_do_not_fit_are_refused_before_training(task):
+    settings = settings_of(data={"augment": {"crop": {"padding": 6}}})
+    with pytest.raises(UsageError, match="crop: padding 6 is too large for images of 6x6"):
+        ready(task, settings, random_split())
 
 
 def test_the_engine_stops_with_the_last_step(task):

@@ -66,7 +66,7 @@ def test_answers_name_the_class(task):
 def test_evaluation_equals_a_count_by_hand(task):
     truth = np.array([0, 0, 0, 1, 1, 0])
     probabilities = np.array(
-        [[8, 1, 1], [6, 3, 1], [1, 8, 1], [1, 8, 1], [5, 4, 1], [1, 2, 7]], np.float32
+        [[8, 1, 1], [6, 3, 1], [2, 8, 1], [1, 8, 1], [5, 4, 1], [1, 2, 7]], np.float32
     )
     answers = {
         "truth": truth,
@@ -85,6 +85,9 @@ def test_evaluation_equals_a_count_by_hand(task):
         "f1": pytest.approx(metrics.f1_score(truth == 0, answers["class"] == 0)),
         "examples": 4,
     }
+    for undecided in (np.full((6, 3), 1 / 3, np.float32), np.full((6, 3), np.nan, np.float32)):
+        ties = task.evaluate({**answers, "probabilities": undecided})
+        assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
 
 

@@ -1,12 +1,18 @@
 """Two blocks of convolution, batch normalisation, ReLU and max-pooling."""
 
+from typing import Annotated
+
 import keras
 
 from pipeline import layers
 
 
 def features(
-    x: keras.KerasTensor, *, filters: int = 64, blocks: int = 2, momentum: float = 0.9
+    x: keras.KerasTensor,
+    *,
+    filters: Annotated[int, (1, None)] = 64,
+    blocks: Annotated[int, (1, None)] = 2,
+    momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, channels) to a vector per image.
 

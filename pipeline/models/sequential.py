@@ -1,9 +1,11 @@
 """A keras.Sequential network of two convolutions, the usual first example."""
 
+from typing import Annotated
+
 import keras
 
 
-def features(x: keras.KerasTensor, *, dropout: float = 0.5) -> keras.KerasTensor:
+def features(x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, channels) to a vector per image.
 
     The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):

@@ -32,8 +32,13 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         # A pickle could run code. `np.load` leaves a path it cannot read open, so it gets a file.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             columns = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read as .npz: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, BadZipFile, AttributeError, TypeError):
+        raise UsageError(
+            f"{path} is no .npz of plain arrays; write it with "
+            "numpy.savez(path, images=images, labels=labels)"
+        ) from None
     for key in ("images", "labels"):
         if key not in columns:
             raise UsageError(f"{path} has no key {key!r}; it has {', '.join(columns) or 'none'}")

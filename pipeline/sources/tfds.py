@@ -1,11 +1,12 @@
 """Any prepared image-classification set of TensorFlow Datasets."""
 
+import logging
 from pathlib import Path
 
 import tensorflow as tf
 
 from pipeline.contracts import Info, Source
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, suggest
 
 # Their names for the three splits, most wanted first.
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
@@ -66,11 +67,18 @@ def _prepared(dataset: str, path: Path | None) -> object:
     """The builder, checked to be prepared: reading then needs no network."""
     import tensorflow_datasets as tfds
 
+    # It warns of every half-prepared folder that it passes by.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         builder = tfds.builder(dataset, data_dir=path, try_gcs=False)
-    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+    except tfds.core.DatasetNotFoundError:
+        hint = suggest(dataset, tfds.list_builders(with_community_datasets=False))
+        if len(hint) > 100:  # not near any of more than a thousand names
+            hint = "the names are at tensorflow.org/datasets/catalog"
+        raise UsageError(f"--source.dataset: there is no builder {dataset!r}; {hint}") from None
+    except Exception as error:  # whatever its parser or a builder's own code makes of the name
         first = str(error).strip().partition("\n")[0]
-        raise UsageError(f"--source.dataset {dataset!r}: {first}") from None
+        raise UsageError(f"--source.dataset {dataset!r} is refused by TFDS: {first}") from None
     if not builder.is_prepared():
         where = path or Path(builder.data_dir).parents[1]
         raise UsageError(

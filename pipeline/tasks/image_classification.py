@@ -105,7 +105,8 @@ class ImageClassification(Task):
             truth, answered, labels=classes, zero_division=0.0
         )
         of_truth = answers["probabilities"][np.arange(len(truth)), truth]
-        rank = (answers["probabilities"] > of_truth[:, None]).sum(axis=1)
+        # Classes that are surely less probable; a tie, or NaN, counts against the model.
+        rank = len(classes) - 1 - (answers["probabilities"] < of_truth[:, None]).sum(axis=1)
         top = min(5, len(classes) - 1)
         return {
             "examples": len(truth),
