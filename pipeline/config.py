@@ -7,50 +7,22 @@ the help texts of the command line.
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import os
-import re
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import typeguard
 import tyro
 
 from pipeline import shelf
+from pipeline.checked import Checked, require
 from pipeline.errors import UsageError, suggest
 from pipeline.words import Operations, Options
 
 
-def _require(condition: bool, flag: str, received: Any, meant: str) -> None:
-    if not condition:
-        raise UsageError(f"{flag} must be {meant}, received {received}")
-
-
-class _Checked:
-    """A section whose values have the types of its fields, and pass its own `_check`."""
-
-    def __post_init__(self) -> None:
-        section = type(self).__name__.lower()
-        prefix = "--" if section == "config" else f"--{section}."
-        for name, hint in typing.get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            try:
-                typeguard.check_type(value, hint)
-            except typeguard.TypeCheckError:
-                meant = re.sub(r"(typing|pipeline.config)\.", "", inspect.formatannotation(hint))
-                meant = re.sub(r"Literal\[(.*?)\]", r"one of \1", meant)
-                _require(False, prefix + name.replace("_", "-"), repr(value), meant)
-        self._check()
-
-    def _check(self) -> None:
-        """Raises UsageError for values that their types allow and the run does not."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source(_Checked):
+class Source(Checked):
     """Where the examples come from."""
 
     name: str = "tfds"
@@ -72,7 +44,7 @@ class Source(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Clean(_Checked):
+class Clean(Checked):
     """Which examples are left out."""
 
     manifest: Path | None = None
@@ -84,7 +56,7 @@ class Clean(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data(_Checked):
+class Data(Checked):
     """How examples become batches."""
 
     image_size: tuple[int, int] | None = None
@@ -109,18 +81,18 @@ class Data(_Checked):
     def _check(self) -> None:
         for name in ("validation", "test"):
             share = getattr(self, name)
-            _require(0 <= share < 1, f"--data.{name}", share, "at least 0 and below 1")
+            require(0 <= share < 1, f"--data.{name}", share, "at least 0 and below 1")
         held_out = self.validation + self.test
-        _require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
-        _require(self.limit is None or self.limit > 0, "--data.limit", self.limit, "at least 1")
+        require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
+        require(self.limit is None or self.limit > 0, "--data.limit", self.limit, "at least 1")
         size = self.image_size
-        _require(size is None or min(size) > 0, "--data.image-size", size, "positive")
+        require(size is None or min(size) > 0, "--data.image-size", size, "positive")
         for name, options in self.augment.items():
             shelf.check("augment", name, options, "--data.augment: {}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model(_Checked):
+class Model(Checked):
     """The network."""
 
     name: str = "convnet"
@@ -133,7 +105,7 @@ class Model(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train(_Checked):
+class Train(Checked):
     """How the model is trained."""
 
     epochs: int = 10
@@ -160,9 +132,9 @@ class Train(_Checked):
     def _check(self) -> None:
         for name in ("epochs", "batch_size", "steps", "patience"):
             value, flag = getattr(self, name), f"--train.{name.replace('_', '-')}"
-            _require(value is None or value > 0, flag, value, "at least 1")
+            require(value is None or value > 0, flag, value, "at least 1")
         rate = self.learning_rate
-        _require(0 < rate < float("inf"), "--train.learning-rate", rate, "positive and finite")
+        require(0 < rate < float("inf"), "--train.learning-rate", rate, "positive and finite")
         for kind in ("optimizer", "schedule"):
             options = getattr(self, f"{kind}_options")
             shelf.check(f"{kind}s", getattr(self, kind), options, f"--train.{kind}-options {{}}")
@@ -173,7 +145,7 @@ class Train(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Runtime(_Checked):
+class Runtime(Checked):
     """What the run may use of the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
@@ -184,8 +156,8 @@ class Runtime(_Checked):
     """Initial weights, order of the examples, augmentation, dropout."""
 
     def _check(self) -> None:
-        _require(self.replicas > 0, "--runtime.replicas", self.replicas, "at least 1")
-        _require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
+        require(self.replicas > 0, "--runtime.replicas", self.replicas, "at least 1")
+        require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
         if self.replicas > 1:
             raise UsageError(f"--runtime.replicas {self.replicas}: more than 1 is not there yet")
         if self.precision == "mixed_float16":
@@ -196,7 +168,7 @@ class Runtime(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export(_Checked):
+class Export(Checked):
     """The hand-off to TF Serving."""
 
     enabled: bool = True
@@ -209,11 +181,11 @@ class Export(_Checked):
     def _check(self) -> None:
         name = self.name
         good = name is None or (name not in ("", ".", "..") and not set(name) & set("/\\\0\n"))
-        _require(good, "--export.name", repr(name), "a plain file name")
+        require(good, "--export.name", repr(name), "a plain file name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Log(_Checked):
+class Log(Checked):
     """What is shown and written along the way."""
 
     progress: bool = True
@@ -223,7 +195,7 @@ class Log(_Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(_Checked):
+class Config(Checked):
     """One run, complete: the same Config, package and machine give the same weights."""
 
     recipe: tyro.conf.Suppress[str] = "custom"
