@@ -47,9 +47,10 @@ def load(
     splits = {}
     for name in source.info.splits:
         columns = _decode(source, task, name, options.limit)
-        task.check(columns, name)
-        kept = np.flatnonzero(~np.isin(columns["id"], list(dropped))) if dropped else None
-        rows = np.arange(len(columns["id"])) if kept is None else kept
+        rows = np.arange(len(columns["id"]))
+        if dropped:
+            rows = rows[~np.isin(columns["id"], list(dropped))]
+        task.check({key: c[rows] for key, c in columns.items()} if dropped else columns, name)
         tensors = {key: tf.convert_to_tensor(column) for key, column in columns.items()}
         splits[name] = Split(tensors, tf.constant(rows, tf.int64))
     shares = {"validation": options.validation, "test": options.test}
@@ -81,7 +82,7 @@ def _cache_decision(source: Source, task: Task, options: config.Data) -> Decisio
     counts = source.info.splits.values()
     size = each * sum(min(n, options.limit or n) for n in counts)
     free = psutil.virtual_memory().available
-    # Twice: tf.data holds a batch of copies while the columns fill, and TensorFlow copies them.
+    # Twice: TensorFlow copies each column once it is full.
     if options.cache == "auto" and 2 * size > free:
         raise UsageError(
             f"the decoded data need {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
@@ -126,11 +127,11 @@ def _divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, S
     if "label" in train.columns and train.columns["label"].dtype.is_integer:
         labels = tf.cast(tf.gather(train.columns["label"], train.rows), tf.int64)
     place = seeds.uniform(seeds.of_examples(seed, labels, ids)).numpy()
-    parts, low = {}, 0.0
-    for name, share in shares.items():
-        parts[name] = (low <= place) & (place < low + share)
-        low += share
-    parts["train"] = place >= low
+    # From the two ends, so that another share for validation moves no example into the test.
+    validation = place < shares.get("validation", 0.0)
+    test = place >= 1.0 - shares.get("test", 0.0)
+    masks = {"validation": validation, "test": test, "train": ~(validation | test)}
+    parts = {name: mask for name, mask in masks.items() if name in shares or name == "train"}
     return {
         name: Split(train.columns, tf.boolean_mask(train.rows, mask))
         for name, mask in parts.items()

@@ -74,7 +74,10 @@ def test_an_example_never_changes_its_split():
 def test_the_split_depends_on_its_seed_and_not_on_other_shares():
     first, second = load(Counting(900))[0], load(Counting(900), split_seed=1)[0]
     assert set(ids(first["test"])) != set(ids(second["test"]))
-    assert "validation" not in load(Counting(900), validation=0)[0]
+    other, without = load(Counting(900), validation=0.3)[0], load(Counting(900), validation=0)[0]
+    assert set(ids(first["test"])) == set(ids(other["test"])) == set(ids(without["test"]))
+    assert set(ids(first["validation"])) < set(ids(other["validation"]))
+    assert "validation" not in without
 
 
 def test_splits_of_the_source_are_kept():
@@ -131,6 +134,10 @@ def test_the_manifest_is_obeyed(tmp_path):
     splits, _ = load(Counting(90), dropped=dropped)
     everything = np.concatenate([ids(split) for split in splits.values()])
     assert 3 not in everything and 4 in everything and len(everything) == 89
+    source = Counting(90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3))
+    with pytest.raises(UsageError, match="label 99 of example 3"):
+        load(source)
+    load(source, dropped=dropped)  # what is left out need not be right
     path.write_text('{"id": 3}\n')
     with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
         clean.dropped(path)
