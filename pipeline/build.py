@@ -76,9 +76,10 @@ def build(task: Task, settings: config.Config, precision: str, train: Batches) -
     # of its own to build it with.
     optimizer.build(model.trainable_variables)
     model.step = Step(task, settings.data.augment, settings.runtime.seed)
-    tf.function(lambda ticket: model.step.augment(train.fetch(ticket))).get_concrete_function(
-        train.dataset.element_spec
-    )
+    # Tried on the shapes of a batch; without autograph, which would wrap a UsageError.
+    tf.function(
+        lambda ticket: model.step.augment(train.fetch(ticket)), autograph=False
+    ).get_concrete_function(train.dataset.element_spec)
     # XLA halves the speed on CPUs; Keras's automatic loss scaling is wrong under several replicas.
     model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     return model

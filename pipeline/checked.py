@@ -3,6 +3,7 @@
 import inspect
 import re
 import typing
+from pathlib import Path
 from typing import Any
 
 import typeguard
@@ -14,6 +15,26 @@ def require(condition: bool, flag: str, received: Any, meant: str) -> None:
     """Raises UsageError naming the flag and what it must be, unless the condition holds."""
     if not condition:
         raise UsageError(f"{flag} must be {meant}, received {received}")
+
+
+def require_file_name(name: str, flag: str) -> None:
+    """Raises UsageError unless `name` can be one plain file name on any file system."""
+    plain = name not in ("", ".", "..") and not set(name) & set("/\\\0\n")
+    require(
+        plain and _storable(name) and len(name.encode()) <= 200,
+        flag,
+        repr(name),
+        "a plain file name",
+    )
+
+
+def _storable(text: str) -> bool:
+    """Whether TensorFlow, which writes UTF-8, can use it in a path."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 class Checked:
@@ -30,6 +51,9 @@ class Checked:
                 meant = re.sub(r"(typing|pipeline.config)\.", "", inspect.formatannotation(hint))
                 meant = re.sub(r"Literal\[(.*?)\]", r"one of \1", meant)
                 require(False, prefix + name.replace("_", "-"), repr(value), meant)
+            if isinstance(value, Path):
+                flag = prefix + name.replace("_", "-")
+                require(_storable(str(value)), flag, repr(str(value)), "a path in UTF-8")
         self._check()
 
     def _check(self) -> None:

@@ -48,22 +48,17 @@ class Checkpoints:
         Raises UsageError if a file is missing or changed, or belongs to another model.
         """
         path = self._path(step)
-        try:
-            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-            damaged = [n for n, digest in manifest["files"].items() if _sum(path / n) != digest]
-        except (OSError, ValueError, KeyError) as error:
-            raise UsageError(f"the checkpoint {path} cannot be read: {error}") from None
-        if damaged:
-            raise UsageError(f"the checkpoint {path} is damaged: {damaged[0]} has changed")
+        manifest = _checked_manifest(path, step)
         try:
             self._checkpoint.read(str(path / "state")).assert_consumed()
-        except (AssertionError, ValueError):
+        except (AssertionError, ValueError, IndexError, tf.errors.OpError):
             raise UsageError(f"the checkpoint {path} belongs to another model") from None
         return manifest["state"]
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in rising order."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self._folder.glob("step-*"))
+        names = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps."""
@@ -72,6 +67,21 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
+
+
+def _checked_manifest(path: Path, step: int) -> dict[str, Any]:
+    """The manifest of a checkpoint, after every file was found to be as it was written."""
+    remedy = f"delete {path} to go on from the checkpoint before it"
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        damaged = [n for n, digest in manifest["files"].items() if _sum(path / n) != digest]
+        whole = manifest["step"] == step and manifest["files"] and set(manifest["state"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UsageError(f"the checkpoint {path} cannot be read; {remedy}") from None
+    if damaged or not whole:
+        what = damaged[0] if damaged else _MANIFEST
+        raise UsageError(f"the checkpoint {path} is damaged: {what} has changed; {remedy}")
+    return manifest
 
 
 def _sum(path: Path) -> str:

@@ -12,7 +12,6 @@ import tyro
 from pipeline import shelf
 from pipeline.config import BELONGS, Config, Source
 from pipeline.errors import UsageError, suggest
-from pipeline.words import operation_words, option_words
 
 PROGRAM = "python -m pipeline.fit"
 DEFAULT_RECIPE = "digits"
@@ -32,9 +31,17 @@ def configure(arguments: list[str]) -> Config:
     saved = _pop_config(words)
     if name and saved:
         raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
-    default = read(saved) if saved else shelf.take("recipes", name or DEFAULT_RECIPE)()
+    default = read(saved) if saved else recipe(name or DEFAULT_RECIPE)
     about = f"--config {saved}" if saved else shelf.summary("recipes", name or DEFAULT_RECIPE)
     return _parse(words, default, f"{PROGRAM} {default.recipe}", about)
+
+
+def recipe(name: str) -> Config:
+    """The config of a recipe by its name."""
+    config = shelf.take("recipes", name)()
+    if not isinstance(config, Config):
+        raise UsageError(f"the recipe {name!r} returns no Config but {type(config).__name__}")
+    return config
 
 
 def _pop_config(words: list[str]) -> Path | None:
@@ -97,47 +104,28 @@ def _emptied(words: Sequence[str], default: Config) -> list[str]:
 def read(path: Path) -> Config:
     """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
 
-    Raises UsageError, or exits with code 2, naming what is wrong in the file.
+    Raises UsageError naming what is wrong in the file.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--config {path} is no JSON file: {error}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"--config {path} is no JSON file") from None
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         raise UsageError(f"--config {path} holds no config: it has no section 'source'")
-    start = Config(recipe=str(values.pop("recipe", "custom")), source=_source(values["source"]))
-    return _parse(_flatten(values, ""), start, f"--config {path}")
+    try:
+        # The source cannot be changed in steps: some need an option from the first on.
+        source = _source(values.pop("source"))
+        return Config(source=source).changed(**values)
+    except UsageError as error:
+        raise UsageError(f"--config {path}: {error}") from None
 
 
 def _source(values: Mapping[str, Any]) -> Source:
-    """The source cannot be given in steps: some siblings need an option from the first."""
-    try:
-        path = values.get("path")
-        return Source(**{**values, "path": None if path is None else Path(path)})
-    except TypeError:
-        known = [field.name for field in dataclasses.fields(Source)]
-        raise UsageError(
-            f"section 'source' has the keys {list(values)}; {suggest('', known)}"
-        ) from None
-
-
-def _flatten(values: Mapping[str, Any], prefix: str) -> list[str]:
-    """Command-line words that say the same as nested values, so that one parser checks both."""
-    words: list[str] = []
-    for name, value in values.items():
-        flag = prefix + name.replace("_", "-")
-        if name.endswith("options") and isinstance(value, dict):
-            words += [f"--{flag}", *option_words(value)]
-        elif name == "augment" and isinstance(value, dict):
-            words += [f"--{flag}", *operation_words(value)]
-        elif isinstance(value, dict):
-            words += _flatten(value, f"{flag}.")
-        elif isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--{prefix}no-{name.replace('_', '-')}")
-        elif isinstance(value, list):
-            words += [f"--{flag}", *map(str, value)]
-        else:
-            words.append(f"--{flag}={value}")
-    return words
+    known = [field.name for field in dataclasses.fields(Source)]
+    for name in values:
+        if name not in known:
+            raise UsageError(f"unknown option 'source.{name}'; {suggest(name, known)}")
+    path = values.get("path")
+    return Source(**{**values, "path": Path(path) if isinstance(path, str) else path})

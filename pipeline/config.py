@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import tyro
 
 from pipeline import shelf
-from pipeline.checked import Checked, require
+from pipeline.checked import Checked, require, require_file_name
 from pipeline.errors import UsageError, suggest
 from pipeline.words import Operations, Options
 
@@ -86,7 +86,10 @@ class Data(Checked):
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
         require(self.limit is None or self.limit > 0, "--data.limit", self.limit, "at least 1")
         size = self.image_size
-        require(size is None or min(size) > 0, "--data.image-size", size, "positive")
+        good = size is None or (min(size) > 0 and max(size) <= 16384)
+        require(good, "--data.image-size", size, "at least 1 and at most 16384")
+        seed = self.split_seed
+        require(0 <= seed < 2**31, "--data.split-seed", seed, "at least 0 and below 2**31")
         for name, options in self.augment.items():
             shelf.check("augment", name, options, "--data.augment: {}")
 
@@ -132,7 +135,9 @@ class Train(Checked):
     def _check(self) -> None:
         for name in ("epochs", "batch_size", "steps", "patience"):
             value, flag = getattr(self, name), f"--train.{name.replace('_', '-')}"
-            require(value is None or value > 0, flag, value, "at least 1")
+            require(
+                value is None or 0 < value <= 10**9, flag, value, "at least 1 and at most 10**9"
+            )
         rate = self.learning_rate
         require(0 < rate < float("inf"), "--train.learning-rate", rate, "positive and finite")
         for kind in ("optimizer", "schedule"):
@@ -179,9 +184,8 @@ class Export(Checked):
     """Name of the model; None: the name of the recipe."""
 
     def _check(self) -> None:
-        name = self.name
-        good = name is None or (name not in ("", ".", "..") and not set(name) & set("/\\\0\n"))
-        require(good, "--export.name", repr(name), "a plain file name")
+        if self.name is not None:
+            require_file_name(self.name, "--export.name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,6 +220,7 @@ class Config(Checked):
     log: Log = Log()
 
     def _check(self) -> None:
+        require_file_name(self.recipe, "the recipe's name")
         shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")
@@ -267,5 +272,6 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
             "run_directory",
         )
         value = Path(value) if is_path else value
+        value = tuple(value) if isinstance(value, list) and name == "image_size" else value
         values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
     return dataclasses.replace(part, **values)

@@ -31,14 +31,19 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     """
     try:
         code = main(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where the caller closed it
+            sys.stdout.flush()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        sys.stdout = None  # otherwise the interpreter complains again while it shuts down
-        code = 141
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            sys.stdout = None  # otherwise the interpreter complains again while it shuts down
+            sys.exit(141)
+        where = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        code = 2
     sys.exit(code)

@@ -1,5 +1,6 @@
 """About answers: every example of a split through the model, and what that says of the model."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,5 +41,8 @@ def evaluate(model: keras.Model, task: Task, batches: Batches) -> dict[str, Any]
 
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
     """Writes the task's pictures of these metrics into a folder."""
-    for name, figure in task.pictures(metrics).items():
-        figure.savefig(folder / name, dpi=150)
+    with warnings.catch_warnings():
+        # A class name in a script that matplotlib's font lacks is drawn as boxes; that will do.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        for name, figure in task.pictures(metrics).items():
+            figure.savefig(folder / name, dpi=150)

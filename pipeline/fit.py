@@ -65,10 +65,10 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     """
     if not isinstance(recipe, str | Config):
         raise UsageError(f"a recipe is a name or a Config, received {recipe!r}")
-    config = shelf.take("recipes", recipe)() if isinstance(recipe, str) else recipe
+    config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
+    run_directory.check(config)
     if not config.dry_run:
-        run_directory.check(config)
         return _fit(config)
     with tempfile.TemporaryDirectory(prefix="pipeline-dry-run-") as folder:
         few = _enough(config)
@@ -110,32 +110,35 @@ def _fit(config: Config) -> Run:
     # Model
     model = build(task, config, machine.precision, batches)
     run = run_directory.create(config)
-    decisions = [*machine.decisions, *decisions]
-    run_directory.write_json(run.facts, facts)
-    run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-    report.opening(config, run, splits, model, batches, decisions)
 
-    # Training, from the newest checkpoint on
-    saver = Saver(checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience)
-    batches = saver.resume()
-    if batches.first_step < batches.last_step and not saver.stopped:
-        engine = shelf.take("engines", config.train.engine)
-        callbacks = standard(config.log, run, batches, saver)
-        engine(model, batches, held.get("validation"), callbacks)
-    report.decision(saver.choose())
+    with run.locked():
+        # Training, from the newest checkpoint on
+        saver = Saver(
+            checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience
+        )
+        batches = saver.resume()
+        decisions = [*machine.decisions, *decisions]
+        run_directory.write_json(run.facts, facts)
+        run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
+        report.opening(config, run, splits, model, batches, decisions)
+        if batches.first_step < batches.last_step and not saver.stopped:
+            engine = shelf.take("engines", config.train.engine)
+            callbacks = standard(config.log, run, batches, saver)
+            engine(model, batches, held.get("validation"), callbacks)
+        report.decision(saver.choose())
 
-    # Answers, hand-off, proof; a run that has been through them keeps its version
-    judged = next(name for name in ("test", "validation", "train") if name in splits)
-    result = run_directory.finished(config, run)
-    if result is not None:
-        report.finished(run)
-    else:
-        metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
-        evaluate.draw(task, metrics[judged], run.path)
-        proved = export(model, task, config, splits[judged]) if config.export.enabled else None
-        result = report.result(config, saver, metrics, proved, time.monotonic() - start)
-        run_directory.write_json(run.result, result)
-    report.closing(config, run, result, judged)
+        # Answers, hand-off, proof; a run that has been through them keeps its version
+        judged = next(name for name in ("test", "validation", "train") if name in splits)
+        result = run_directory.finished(config, run)
+        if result is not None:
+            report.finished(run)
+        else:
+            metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+            evaluate.draw(task, metrics[judged], run.path)
+            proved = export(model, task, config, splits[judged]) if config.export.enabled else None
+            result = report.result(config, saver, metrics, proved, time.monotonic() - start)
+            run_directory.write_json(run.result, result)
+        report.closing(config, run, result, judged)
     return Run(
         config=config,
         directory=run.path,

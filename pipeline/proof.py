@@ -60,10 +60,28 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     return golden
 
 
+def _whole(golden: Any) -> Any:
+    """Stored answers that can prove something: each signature asked, each output compared."""
+    for signature, sides in golden.items():
+        if set(sides) != {"inputs", "outputs"}:
+            raise Failure(f"{signature} has no stored inputs and outputs")
+        arrays = [values for side in sides.values() for values in side.values()]
+        lengths = {len(values) for values in arrays if values.ndim}
+        if len(lengths) != 1 or not lengths.pop():
+            raise Failure(f"the stored examples of {signature} differ in number, or there are none")
+    if not golden:
+        raise Failure("there are no stored answers")
+    return golden
+
+
 def checks(directory: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     """(name, check); a check returns a detail or raises Failure or ServerError."""
-    golden = read_golden(directory / GOLDEN)
+    golden: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     opened: list[Session] = []
+
+    def read() -> str:
+        golden.update(_whole(read_golden(directory / GOLDEN)))
+        return f"answers stored for {', '.join(golden)}"
 
     def load() -> str:
         start = time.monotonic()
@@ -71,6 +89,7 @@ def checks(directory: Path) -> Iterator[tuple[str, Callable[[], str]]]:
         return f"{1000 * (time.monotonic() - start):.0f} ms"
 
     yield "loads", load
+    yield "golden", read
     session = opened[0]
     yield "contract", lambda: _contract(session, golden)
     for signature, sides in golden.items():
@@ -87,9 +106,10 @@ def _contract(session: Session, golden: Mapping[str, Any]) -> str:
     """Signatures as TensorFlow Serving wants them, and a graph that its binary can run."""
     if "serving_default" not in session.signatures:
         raise Failure("there is no signature serving_default")
+    ours = {name for name in session.signatures if not name.startswith("__")}
+    for signature in sorted(ours ^ set(golden)):
+        raise Failure(f"the signature {signature} has no stored answers, or they no signature")
     for signature in golden:
-        if signature not in session.signatures:
-            raise Failure(f"there is no signature {signature}")
         definition = session.signatures[signature]
         for name, tensor in [*definition.inputs.items(), *definition.outputs.items()]:
             shape = [axis.size for axis in tensor.tensor_shape.dim]
@@ -177,9 +197,9 @@ def main(directory: str) -> None:
         say(check=name)
         try:
             say(check=name, passed=True, detail=check())
-        except (Failure, ServerError, KeyError) as error:
-            say(check=name, passed=False, detail=str(error))
-            if name == "loads":
+        except Exception as error:  # damaged files raise anything
+            say(check=name, passed=False, detail=str(error) or type(error).__name__)
+            if name in ("loads", "golden"):
                 return  # nothing else can be asked of it
     python_tensorflow = getattr(sys.modules.get("tensorflow"), "__file__", None)
     say(

@@ -1,5 +1,6 @@
 """Where everything of a run and of an export lies: paths, atomic writes, version numbers."""
 
+import fcntl
 import json
 import math
 import os
@@ -7,6 +8,8 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
+_LAST_VERSION = 2**63 - 1
 # Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
 _SERVER_FILES = {".config", ".yaml", ".yml"}
 
@@ -36,6 +40,21 @@ class RunDirectory:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes out; the kernel lets go of it when this one ends, however it ends.
+
+        Raises UsageError if another holds it.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"{self} is in use by another process; give another folder"
+                ) from None
+            yield
 
 
 def check(config: Config) -> None:
@@ -131,9 +150,14 @@ def publish_as(folder: Path, target: Path) -> None:
     _flush(target.parent)
 
 
-def versions(parent: Path) -> list[int]:
-    """Version numbers published in a model's folder, unsorted."""
-    return [int(p.name) for p in parent.glob("*") if p.name.isdecimal() and p.is_dir()]
+def versions(parent: Path) -> dict[int, Path]:
+    """Number -> folder of the versions in a model's folder, as TensorFlow Serving counts them."""
+    return {int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()}
+
+
+def is_version(name: str) -> bool:
+    """Whether a folder of this name is served: ASCII digits that make an int64."""
+    return name.isascii() and name.isdecimal() and len(name) < 30 and int(name) < _LAST_VERSION
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -179,6 +203,8 @@ def _check_writable(path: Path, flag: str) -> None:
         raise UsageError(f"{flag}: {path} is a file; give a folder")
     there = path
     while not there.exists() and there != there.parent:
+        if there.is_symlink():
+            raise UsageError(f"{flag}: {there} is a link that leads nowhere")
         there = there.parent
     if not there.is_dir():
         raise UsageError(f"{flag}: {there} is a file, so {path} cannot be made")
@@ -190,18 +216,19 @@ def _check_writable(path: Path, flag: str) -> None:
 
 
 def _check_resumable(config: Config, run: RunDirectory) -> None:
-    if not run.path.exists() or not any(run.path.iterdir()):
+    found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
+    if not found:
         return
     if not run.config.is_file():
-        found = sorted(p.name for p in run.path.iterdir())[0]
         raise UsageError(
-            f"--run-directory: {run} holds {found!r} but no run; give a new or an empty folder"
+            f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
+    now = config.as_json()
     try:
         before = json.loads(run.config.read_text(encoding="utf-8"))
-    except ValueError:
+        before = {**before, **{n: dict(before[n]) for n in now if isinstance(now[n], dict)}}
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
-    now = config.as_json()
     different = [
         f"--{section}.{name}".replace("_", "-")
         for section in now
@@ -220,7 +247,7 @@ def _check_resumable(config: Config, run: RunDirectory) -> None:
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
     names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
-    return [n for n in names if not (n.isdecimal() and (target / n / "saved_model.pb").is_file())]
+    return [n for n in names if not (is_version(n) and (target / n / "saved_model.pb").is_file())]
 
 
 def _flush_all(folder: Path) -> None:

@@ -93,7 +93,7 @@ def _filtered_stderr() -> Iterator[None]:
     `TF_CPP_MIN_LOG_LEVEL` cannot do this: the oneDNN notice survives level 3, which hides true
     errors. A machine with an NVIDIA device node gets the lines about a missing GPU too.
     """
-    if "tensorflow" in sys.modules:
+    if "tensorflow" in sys.modules or sys.stderr is None:
         yield
         return
     noise = _NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU

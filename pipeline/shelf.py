@@ -126,9 +126,9 @@ def _function(shelf: str, name: str, entry: str | None = None) -> ast.FunctionDe
     else:
         try:
             spec = importlib.util.find_spec(module)
-        except ImportError:
+        except (ImportError, ValueError, AttributeError):
             spec = None
-        if spec is None or not spec.origin:
+        if spec is None or not str(spec.origin).endswith(".py"):
             raise UsageError(f"{name!r}: there is no module {module!r} on Python's path")
         path = Path(spec.origin)
     functions = _functions(path)

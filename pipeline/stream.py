@@ -61,7 +61,9 @@ def load(
         decisions.append(Decision("splits", held_out, "held out of train by a hash of the ids"))
     for name, split in splits.items():
         if not len(split):
-            raise UsageError(f"the split {name!r} is empty; change --data.{name} or the source")
+            raise UsageError(
+                f"the split {name!r} is empty; change --data.validation, --data.test or the source"
+            )
     return {
         name: splits[name] for name in ("train", "validation", "test") if name in splits
     }, decisions
@@ -83,7 +85,7 @@ def _cache_decision(source: Source, task: Task, options: config.Data) -> Decisio
     size = each * sum(min(n, options.limit or n) for n in counts)
     free = psutil.virtual_memory().available
     # Twice: TensorFlow copies each column once it is full.
-    if options.cache == "auto" and 2 * size > free:
+    if 2 * size > (free if options.cache == "auto" else psutil.virtual_memory().total):
         raise UsageError(
             f"the decoded data need {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
             "choose a smaller --data.image-size or --data.limit"
@@ -106,10 +108,16 @@ def _decode(source: Source, task: Task, split: str, limit: int | None) -> dict[s
         for key, spec in decoded.element_spec.items()
     }
     at = 0
-    for batch in decoded.batch(256).prefetch(2).as_numpy_iterator():
-        for key, values in batch.items():
-            columns[key][at : at + len(values)] = values
-        at += len(batch["id"])
+    try:
+        for batch in decoded.batch(256).prefetch(2).as_numpy_iterator():
+            for key, values in batch.items():
+                columns[key][at : at + len(values)] = values
+            at += len(batch["id"])
+    except tf.errors.OpError as error:
+        reason = (error.message or type(error).__name__).partition("\n")[0][:200]
+        raise UsageError(
+            f"the split {split!r} cannot be read after {at} examples: {reason}"
+        ) from None
     if at != count:
         raise UsageError(f"the split {split!r} should hold {count} examples, but {at} were read")
     return columns

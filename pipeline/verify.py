@@ -105,7 +105,7 @@ def newest(directory: Path) -> Path:
     versions = run_directory.versions(directory)
     if not versions:
         raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
-    return directory / str(max(versions))
+    return versions[max(versions)]
 
 
 def main(arguments: list[str]) -> int:
@@ -122,8 +122,10 @@ def main(arguments: list[str]) -> int:
 
     directory, as_json = tyro.cli(command, args=arguments, prog="python -m pipeline.verify")
     outcome = verify(newest(directory))
-    if not outcome.directory.name.isdecimal():
-        version = Check("version", False, f"{outcome.directory.name!r} is no number: never served")
+    if not run_directory.is_version(outcome.directory.name):
+        version = Check(
+            "version", False, f"{outcome.directory.name!r} is no version number: never served"
+        )
         outcome = dataclasses.replace(outcome, checks=(version, *outcome.checks))
     if as_json:
         print(json.dumps(outcome.as_json(), indent=2))

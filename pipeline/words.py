@@ -11,7 +11,7 @@ def value_of(text: str) -> Any:
     """`3`, `0.5`, `True`, `(1, 2)` as Python writes them; anything else is a string."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 

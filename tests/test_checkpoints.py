@@ -49,7 +49,7 @@ def test_everything_comes_back(tmp_path):
 def test_damage_is_noticed(tmp_path, name, harm):
     model = small_model()
     checkpoints = Checkpoints(model, tmp_path)
-    checkpoints.save(7, {})
+    checkpoints.save(7, {"waited": 0})
     before = state_of(model)
     path = tmp_path / "step-00000007" / name
     raw = bytearray(path.read_bytes())
@@ -66,8 +66,30 @@ def test_damage_is_noticed(tmp_path, name, harm):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["null", "[1]", "{}", '{"step": 7, "files": {}, "state": {}}', "[" * 100_000],
+)
+def test_a_manifest_that_says_nothing_is_refused(tmp_path, text):
+    checkpoints = Checkpoints(small_model(), tmp_path)
+    checkpoints.save(7, {"waited": 1})
+    (tmp_path / "step-00000007/manifest.json").write_text(text)
+    with pytest.raises(UsageError, match=r"step-00000007.* delete "):
+        checkpoints.restore(7)
+
+
+def test_a_renamed_checkpoint_is_refused(tmp_path):
+    checkpoints = Checkpoints(small_model(), tmp_path)
+    checkpoints.save(7, {"waited": 1})
+    (tmp_path / "step-00000007").rename(tmp_path / "step-00000009")
+    (tmp_path / "step-foo").mkdir()
+    assert checkpoints.steps() == [9]
+    with pytest.raises(UsageError, match=r"manifest\.json has changed"):
+        checkpoints.restore(9)
+
+
 def test_another_model_is_refused(tmp_path):
-    Checkpoints(small_model(), tmp_path).save(7, {})
+    Checkpoints(small_model(), tmp_path).save(7, {"waited": 0})
     with pytest.raises(UsageError, match="belongs to another model"):
         Checkpoints(small_model(units=5), tmp_path).restore(7)
 
@@ -75,7 +97,7 @@ def test_another_model_is_refused(tmp_path):
 def test_only_named_steps_are_kept(tmp_path):
     checkpoints = Checkpoints(small_model(), tmp_path)
     for step in (2, 10, 9):
-        checkpoints.save(step, {})
+        checkpoints.save(step, {"waited": 0})
     assert checkpoints.steps() == [2, 9, 10]
     checkpoints.keep({9})
     assert checkpoints.steps() == [9] and len(list(tmp_path.iterdir())) == 1

@@ -75,7 +75,7 @@ def test_a_new_source_name_drops_the_old_data_set(npz):
         ("--source.name arrays --source.path nowhere.npz", "nowhere.npz does not exist"),
         ("--source.name arrays --source.dataset x", "arrays has no option 'dataset'"),
         ("--clean.manifest nowhere.jsonl", "nowhere.jsonl is no file"),
-        ("--train.epochs 0", "--train.epochs must be at least 1, received 0"),
+        ("--train.epochs 0", "--train.epochs must be at least 1 and at most 10**9, received 0"),
         ("--train.steps 0", "--train.steps must be at least 1"),
         ("--train.batch-size -4", "--train.batch-size must be at least 1"),
         ("--train.patience 0", "--train.patience must be at least 1"),
@@ -85,13 +85,22 @@ def test_a_new_source_name_drops_the_old_data_set(npz):
         ("--data.validation 1", "--data.validation must be at least 0 and below 1"),
         ("--data.validation 0.5 --data.test 0.5", "plus --data.test must be below 1"),
         ("--data.limit 0", "--data.limit must be at least 1"),
-        ("--data.image-size 0 8", "--data.image-size must be positive"),
+        ("--data.image-size 0 8", "--data.image-size must be at least 1"),
         ("--runtime.replicas 2", "--runtime.replicas 2: more than 1 is not there yet"),
         ("--runtime.replicas 0", "--runtime.replicas must be at least 1"),
         ("--runtime.precision mixed_float16", "mixed_float16 is not there yet"),
         ("--runtime.seed -1", "--runtime.seed must be at least 0"),
         ("--train.engine gradient_tape", "gradient_tape is not there yet; use model_fit"),
         ("--export.name a/b", "--export.name must be a plain file name"),
+        (f"--export.name {'x' * 300}", "--export.name must be a plain file name"),
+        ("--export.name \udcff", "--export.name must be a plain file name"),
+        ("--run-directory \udcff", "--run-directory must be a path in UTF-8"),
+        (f"--source.name arrays --source.path {'x' * 300}", "does not exist"),
+        ("--train.epochs 99999999999999999999999", "at least 1 and at most 10**9"),
+        ("--data.image-size 99999999 9", "at most 16384"),
+        ("--data.split-seed 9223372036854775808", "--data.split-seed must be"),
+        ("--model.name os.path", "no module 'os.path'"),
+        ("--train.optimizer os.system", "no module 'os'"),
         ("--config", "--config needs a file"),
         ("--config nowhere.json", "nowhere.json cannot be read"),
         ("digits --config x.json", "leave the recipe 'digits' away"),
@@ -219,7 +228,9 @@ def test_a_saved_config_reads_back_as_it_was(
         ("{", "is no JSON file"),
         ("[]", "has no section 'source'"),
         ('{"source": {"name": "tfds"}}', "tfds needs --source.dataset"),
-        ('{"source": {"nam": "tfds"}}', "section 'source'"),
+        ('{"source": {"nam": "tfds"}}', "unknown option 'source.nam'; did you mean 'name'"),
+        ('{"source": {"name": 5}}', "--source.name must be str, received 5"),
+        ("[" * 100_000, "is no JSON file"),
     ],
 )
 def test_a_damaged_config_file_is_refused(tmp_path, text, message):
@@ -229,15 +240,88 @@ def test_a_damaged_config_file_is_refused(tmp_path, text, message):
         read(path)
 
 
-def test_an_unknown_key_in_a_config_file_exits_with_2(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ("train", {"epoch": 3}, "unknown option 'train.epoch'; did you mean 'epochs'"),
+        ("train", {"epochs": "3"}, "--train.epochs must be int, received '3'"),
+        ("train", None, "--train must be Train, received None"),
+        ("data", {"augment": {"crop": None}}, "--data.augment must be dict"),
+        ("recipe", "../up", "the recipe's name must be a plain file name"),
+        ("recipe", "x" * 300, "the recipe's name must be a plain file name"),
+        ("run_directory", "a\0b", "--run-directory must be a path in UTF-8"),
+        ("trian", {}, "unknown option 'trian'; did you mean 'train'"),
+    ],
+)
+def test_wrong_values_in_a_config_file_are_named(tmp_path, section, value, message):
     path = tmp_path / "config.json"
-    values = configure([]).as_json()
-    values["train"]["epoch"] = 3
-    path.write_text(json.dumps(values))
-    with pytest.raises(SystemExit) as caught:
+    path.write_text(json.dumps({**configure([]).as_json(), section: value}))
+    with pytest.raises(UsageError) as caught:
         read(path)
-    assert caught.value.code == 2
-    assert "--train.epoch" in capsys.readouterr().err
+    assert message in str(caught.value) and str(path) in str(caught.value)
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["--help", "\ud800", "../x", "9" * 400]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_mutated_config_is_refused_or_valid(tmp_path, data):
+    values = configure([]).as_json()
+    for _ in range(data.draw(st.integers(1, 3))):
+        section = data.draw(st.sampled_from(sorted(values)))
+        inner = values[section] if isinstance(values[section], dict) else None
+        if inner and data.draw(st.booleans()):
+            inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JUNK)
+        else:
+            values[section] = data.draw(JUNK)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    try:
+        assert isinstance(read(path), Config)
+    except UsageError as error:
+        assert str(error)
+
+
+FLAGS = [
+    f"--{section}.{field}".replace("_", "-")
+    for section, options in configure([]).as_json().items()
+    if isinstance(options, dict)
+    for field in options
+]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    words=st.lists(
+        st.sampled_from(FLAGS)
+        | st.sampled_from(
+            ["digits", "flip", "crop", "padding=2", "-", "--", "=", "0", "-1", "1e400"]
+        )
+        | st.text(max_size=8),
+        max_size=6,
+    )
+)
+def test_fuzzed_words_are_refused_or_valid(words):
+    try:
+        assert isinstance(configure(words), Config)
+    except UsageError as error:
+        assert str(error)
+    except SystemExit as stop:
+        assert stop.code in (0, 2)
 
 
 @pytest.mark.parametrize(

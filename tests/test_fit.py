@@ -4,6 +4,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,7 @@ def test_the_main_job_ends_with_a_good_verified_model(main_job):
     assert result["export"] == "saved_models/digits/1" and result["verification"]["passed"]
     assert (folder / "saved_models/digits/1/saved_model.pb").is_file()
     assert result["recipe"] == "digits" and len(result["config_digest"]) == 64
-    assert result["steps"] == 40 * 38 and result["epochs"] == 40
+    assert result["steps"] == 40 * 39 and result["epochs"] == 40
     assert result["images_per_second"] > 0 and 0 < result["seconds"] < 300
     assert set(result["versions"]) >= {"python", "tensorflow", "keras", "numpy"}
     for split in ("train", "validation", "test"):
@@ -44,12 +46,12 @@ def test_the_console_says_where_everything_is(main_job):
     lines = process.stdout.splitlines()
     assert lines[0] == "run        digits in runs/digits-1"
     assert any(
-        line.startswith("data       train 1,230, validation 192") and "image 8x8x1 uint8" in line
+        line.startswith("data       train 1,267, validation 192") and "image 8x8x1 uint8" in line
         for line in lines
     )
     assert sum(line.startswith("epoch ") for line in lines) == 40
     assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
-    assert "export     saved_models/digits/1, verified by 18 checks" in lines
+    assert "export     saved_models/digits/1, verified by 19 checks" in lines
     assert lines[-1].startswith("next  ")
     assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")
 
@@ -69,6 +71,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
         "log.jsonl",
         "result.json",
         "tensorboard",
+        ".lock",
     }
     assert len((run / "log.jsonl").read_text().splitlines()) == 40
     assert len(json.loads((run / "facts.json").read_text())["class_names"]) == 10
@@ -190,7 +193,7 @@ def test_a_failed_proof_is_told_and_ends_with_code_1(workplace, monkeypatch, cap
     shown = capsys.readouterr().out
     assert "FAILED     answers serving_default: probabilities: differs by" in shown
     assert "NOT published" in shown
-    assert run_directory.versions(Path("saved_models/digits")) == []
+    assert not run_directory.versions(Path("saved_models/digits"))
     assert json.loads(Path("runs/digits-1/result.json").read_text())["export"] is None
 
 
@@ -218,6 +221,26 @@ def test_images_are_resized_when_asked(workplace):
         "digits", data={"limit": 100, "image_size": (5, 7)}, train=SHORT, model={"name": "tiny"}
     )
     assert run.task.facts["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+
+
+def test_class_names_are_shown_as_they_are(workplace, npz):
+    path = npz(class_names=["$a_{$", "ü 猫", "<b>"])
+    run = fit(
+        "digits", source={"name": "arrays", "path": path}, train=SHORT, model={"name": "tiny"}
+    )
+    assert set(run.test["per_class"]) == {"$a_{$", "ü 猫", "<b>"}
+    assert run.predict(images=np.zeros((1, 6, 6, 1), np.uint8))["label"][0].decode() in (
+        run.task.class_names
+    )
+
+
+def test_a_closed_stdout_does_not_spoil_a_command(tmp_path):
+    command = f"exec {sys.executable} -m pipeline.fit --help >&-"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_bad_data_leave_nothing_behind(workplace, npz):

@@ -125,6 +125,34 @@ def test_folders_without_permission_are_refused(config, workplace, request):
             run_directory.check(config.changed(run_directory=name))
 
 
+def test_links_that_lead_nowhere_are_refused(config, workplace):
+    (workplace / "loop").symlink_to("loop")
+    (workplace / "gone").symlink_to("nowhere")
+    for name in ("loop", "gone", "loop/run", "gone/run"):
+        refused(config, "leads nowhere|symbolic links", run_directory=name)
+        refused(config, "leads nowhere|symbolic links", export={"directory": name})
+
+
+def test_one_process_at_a_time(config, workplace):
+    run = run_directory.create(config)
+    with (
+        run.locked(),
+        pytest.raises(UsageError, match="digits-1 is in use by another process"),
+        run_directory.RunDirectory(run.path).locked(),
+    ):
+        pass
+    with run.locked():
+        pass
+
+
+@pytest.mark.parametrize("text", ["{", "null", "[1]", '{"source": 5}', "[" * 100_000, "{}"])
+def test_a_run_with_a_damaged_config_is_refused(config, text):
+    given = config.changed(run_directory="mine")
+    run_directory.create(given)
+    Path("mine/config.json").write_text(text)
+    refused(given, "mine/config.json is damaged")
+
+
 def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     target = workplace / "saved_models/digits"
     (target / "1").mkdir(parents=True)

@@ -1,5 +1,6 @@
 """Sources: every example with a stable id; damaged or foreign data refused by name."""
 
+import shutil
 import socket
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from conftest import images_and_labels
 
-from pipeline import shelf
+from pipeline import config, shelf, stream
 from pipeline.errors import UsageError
 
 
@@ -64,6 +65,10 @@ def changed(labels, **places):
         ({"labels": changed(GOOD_LABELS, _4=255)}, "no example has label 3"),
         ({"labels": np.eye(3)[GOOD_LABELS]}, "labels must be whole numbers of shape"),
         ({"labels": np.array(["x"] * 60)}, "labels must be whole numbers"),
+        ({"class_names": ["a", "a", "b"]}, "class_names must be different strings, none empty"),
+        ({"class_names": ["a", "", "b"]}, "class_names must be different strings"),
+        ({"class_names": [b"a", b"b", b"c"]}, "class_names must be different strings"),
+        ({"images": np.zeros((60, 0, 4, 1), np.uint8)}, "images must have pixels"),
         ({"class_names": ["a", "b"]}, "label 2 of example 2 is out of range: .* has 2 names"),
     ],
 )
@@ -78,6 +83,19 @@ def test_arrays_refuses_a_file_that_is_no_npz(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"x\.npz is no \.npz of plain arrays"):
         take("arrays", path=path)
+
+
+def test_flipped_bytes_of_an_npz_are_refused_or_harmless(npz):
+    path = npz()
+    whole = path.read_bytes()
+    for seed in range(60):
+        raw = bytearray(whole)
+        raw[np.random.default_rng(seed).integers(len(raw))] ^= 0x41
+        path.write_bytes(raw)
+        try:
+            take("arrays", path=path)
+        except UsageError as error:
+            assert str(path) in str(error)
 
 
 def test_arrays_never_unpickles(npz):
@@ -152,7 +170,27 @@ def test_tfds_says_at_once_what_to_do_when_data_are_missing(tmp_path, monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     with pytest.raises(UsageError, match="mnist is not prepared in .* tfds build mnist"):
         take("tfds", dataset="mnist", path=tmp_path)
+    with pytest.raises(UsageError) as caught:  # one with a config, whose folder lies one deeper
+        take("tfds", dataset="cifar10_corrupted/fog_3", path=tmp_path)
+    assert f"--data_dir {tmp_path} " in str(caught.value)
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(
+        UsageError, match=r"--data_dir (?!.*fog).*tfds|--data_dir .*tensorflow_datasets "
+    ):
+        take("tfds", dataset="cifar10_corrupted/fog_3")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_shard_is_named(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "copy")
+    (shard,) = (tmp_path / "copy/shapes").rglob("*test.tfrecord*")
+    shard.write_bytes(shard.read_bytes()[:100])
+    source = take("tfds", dataset="shapes", path=tmp_path / "copy")
+    facts = shelf.take("tasks", "image_classification", "facts")(source.info)
+    task = shelf.take("tasks", "image_classification")(facts)
+    with pytest.raises(UsageError, match="split 'test' cannot be read after 0 examples"):
+        stream.load(source, task, config.Data(), {})
 
 
 @pytest.mark.parametrize(
@@ -163,6 +201,8 @@ def test_tfds_says_at_once_what_to_do_when_data_are_missing(tmp_path, monkeypatc
         ("", "--source.dataset"),
         ("../shapes", "--source.dataset"),
         ("bare", "bare is no image classification"),
+        ("imdb_reviews", "imdb_reviews is no image classification"),
+        ("huggingface:mnist", "--source.dataset 'huggingface:mnist' is refused"),
     ],
 )
 def test_tfds_refuses_what_it_cannot_use(data_dir, dataset, message):

@@ -138,6 +138,13 @@ def test_the_manifest_is_obeyed(tmp_path):
     with pytest.raises(UsageError, match="label 99 of example 3"):
         load(source)
     load(source, dropped=dropped)  # what is left out need not be right
+    for line in ('{"id": 1e400}', '{"id": true, "action": "drop", "reason": ""}', "[" * 100_000):
+        path.write_text(line)
+        with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
+            clean.dropped(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot be read"):
+        clean.dropped(path)
     path.write_text('{"id": 3}\n')
     with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
         clean.dropped(path)

@@ -26,13 +26,13 @@ def failed(directory):
 def test_an_export_of_the_first_release_still_passes():
     outcome = verify(FIXTURE)
     assert outcome.passed, str(outcome)
-    assert len(outcome.checks) == 18
+    assert len(outcome.checks) == 19
 
 
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
     verification = digits_run.result["verification"]
-    assert verification["passed"] and len(verification["checks"]) == 18
+    assert verification["passed"] and len(verification["checks"]) == 19
     assert sorted(p.name for p in digits_run.export.parent.iterdir()) == ["1"]
 
 
@@ -85,7 +85,7 @@ def test_a_failed_proof_is_not_published(digits_run, tmp_path, monkeypatch):
     monkeypatch.setattr(proof, "write_golden", wrong)
     outcome = export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
     assert not outcome.passed
-    assert run_directory.versions(tmp_path / "digits") == []
+    assert not run_directory.versions(tmp_path / "digits")
     assert outcome.directory.name.startswith(".")
 
 
@@ -215,6 +215,49 @@ def test_another_signature_name_is_caught(tmp_path):
     assert "no signature serving_default" in failed(tmp_path / "1")["contract"]
 
 
+def without(golden, signature, side=None):
+    if side is None:
+        del golden[signature]
+    else:
+        del golden[signature][side]
+
+
+@pytest.mark.parametrize(
+    ("harm", "check", "message"),
+    [
+        (lambda golden: golden.clear(), "golden", "no stored answers"),
+        (lambda golden: without(golden, "serving_default"), "contract", "serving_default has no"),
+        (lambda golden: without(golden, "image_bytes", "outputs"), "golden", "inputs and outputs"),
+        (
+            lambda golden: golden["serving_default"]["inputs"].update(
+                images=golden["serving_default"]["inputs"]["images"][:1]
+            ),
+            "golden",
+            "differ in number",
+        ),
+    ],
+)
+def test_answers_that_prove_nothing_are_caught(copy, harm, check, message):
+    golden = proof.read_golden(copy / proof.GOLDEN)
+    harm(golden)
+    proof.write_golden(copy / proof.GOLDEN, golden)
+    assert message in failed(copy)[check]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK junk", b"\x80\x04."])
+def test_damaged_golden_answers_are_caught(copy, content):
+    (copy / proof.GOLDEN).write_bytes(content)
+    assert set(failed(copy)) == {"golden"}
+
+
+@pytest.mark.parametrize("name", ["9223372036854775807", "٣", "1" * 40])
+def test_versions_that_no_server_reads_are_no_versions(copy, name):
+    other = copy.with_name(name)
+    shutil.copytree(copy, other)
+    assert newest(copy.parent) == copy
+    assert set(run_directory.versions(copy.parent)) == {3}
+
+
 def test_the_proof_runs_without_python_tensorflow():
     (last,) = (check for check in verify(FIXTURE).checks if check.name == "finished")
     assert last.passed and "no Python TensorFlow" in last.detail
@@ -223,7 +266,7 @@ def test_the_proof_runs_without_python_tensorflow():
 def test_the_command_prints_a_table_and_a_verdict(tmp_path):
     result = run_module("pipeline.verify", FIXTURE, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("passed all 18 checks\n")
+    assert result.stdout.endswith("passed all 19 checks\n")
     assert "refuses image_bytes: half a file" in result.stdout
     as_json = run_module("pipeline.verify", FIXTURE.parent, "--json", cwd=tmp_path)
     values = json.loads(as_json.stdout)
@@ -241,7 +284,12 @@ def test_the_command_fails_where_the_export_does(copy, tmp_path):
 def test_a_version_that_is_no_number_is_never_served(copy, tmp_path):
     copy = copy.rename(copy.with_name("three"))
     result = run_module("pipeline.verify", copy, cwd=tmp_path)
-    assert result.returncode == 1 and "'three' is no number" in result.stdout
+    assert result.returncode == 1 and "'three' is no version number" in result.stdout
+
+
+def test_leading_zeros_are_the_same_number(copy):
+    copy = copy.rename(copy.with_name("007"))
+    assert newest(copy.parent) == copy
 
 
 def test_the_newest_version_is_taken_from_a_model_folder(copy, tmp_path):

@@ -1,7 +1,6 @@
 """An `.npz` file with the keys `images` and `labels`, and perhaps `class_names`."""
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -34,7 +33,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             columns = {key: file[key] for key in file.files}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, BadZipFile, AttributeError, TypeError):
+    except Exception:  # whatever a damaged archive makes zipfile, zlib or NumPy raise
         raise UsageError(
             f"{path} is no .npz of plain arrays; write it with "
             "numpy.savez(path, images=images, labels=labels)"
@@ -54,7 +53,9 @@ def _images(columns: dict[str, np.ndarray], path: Path) -> np.ndarray:
         )
     images = images[..., None] if images.ndim == 3 else images
     if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
-        raise UsageError(f"{path}: images must have 1 or 3 channels, received {images.shape}")
+        raise UsageError(
+            f"{path}: images must have pixels and 1 or 3 channels, received {images.shape}"
+        )
     return images
 
 
@@ -76,9 +77,16 @@ def _labels(columns: dict[str, np.ndarray], path: Path) -> np.ndarray:
     return labels
 
 
+def _names(given: np.ndarray, path: Path) -> tuple[str, ...]:
+    names = tuple(str(name) for name in np.ravel(given))
+    if given.dtype.kind != "U" or not all(names) or len(set(names)) != len(names):
+        raise UsageError(f"{path}: class_names must be different strings, none empty")
+    return names
+
+
 def _class_names(columns: dict[str, np.ndarray], labels: np.ndarray, path: Path) -> tuple[str, ...]:
     if "class_names" in columns:
-        names = tuple(str(name) for name in np.ravel(columns["class_names"]))
+        names = _names(columns["class_names"], path)
         if labels.max() >= len(names):
             at = int(labels.argmax())
             raise UsageError(

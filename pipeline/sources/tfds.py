@@ -20,7 +20,16 @@ def source(*, dataset: str, path: Path | None = None) -> Source:
             `tfds.builder`: `cifar10_corrupted/fog_3`.
         path: TFDS's data_dir; by default $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     """
-    return Tfds(_prepared(dataset, path))
+    builder = _builder(dataset, path)
+    _features(builder)
+    if not builder.is_prepared():
+        above = len(builder.info.full_name.split("/")) - 1  # name[/config]/version
+        where = path or Path(builder.data_dir).parents[above]
+        raise UsageError(
+            f"{dataset} is not prepared in {where}. Where there is a network, run: "
+            f"tfds build {dataset} --data_dir {where}  (or give its folder with --source.path)"
+        )
+    return Tfds(builder)
 
 
 class Tfds(Source):
@@ -63,8 +72,8 @@ class Tfds(Source):
         return records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _prepared(dataset: str, path: Path | None) -> object:
-    """The builder, checked to be prepared: reading then needs no network."""
+def _builder(dataset: str, path: Path | None) -> object:
+    """The builder of a name; it reads its folder and asks no network."""
     import tensorflow_datasets as tfds
 
     # It warns of every half-prepared folder that it passes by.
@@ -79,12 +88,6 @@ def _prepared(dataset: str, path: Path | None) -> object:
     except Exception as error:  # whatever its parser or a builder's own code makes of the name
         first = str(error).strip().partition("\n")[0]
         raise UsageError(f"--source.dataset {dataset!r} is refused by TFDS: {first}") from None
-    if not builder.is_prepared():
-        where = path or Path(builder.data_dir).parents[1]
-        raise UsageError(
-            f"{dataset} is not prepared in {where}. Where there is a network, run: "
-            f"tfds build {dataset} --data_dir {where}  (or give its folder with --source.path)"
-        )
     return builder
 
 

@@ -138,6 +138,8 @@ class ImageClassification(Task):
                     axes.text(j, i, count, ha="center", va="center", color=colour, fontsize=8)
             axes.set_xticks(range(len(counts)), self.class_names, rotation=45, ha="right")
             axes.set_yticks(range(len(counts)), self.class_names)
+            for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+                label.set_parse_math(False)  # a dollar sign is a dollar sign
         axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
         return {"confusion_matrix.png": figure}
 
@@ -148,7 +150,8 @@ class ImageClassification(Task):
         label = self.class_names[int(answer["class"])]
         share = float(np.max(answer["probabilities"]))
         right = int(answer["class"]) == int(example["label"])
-        axes.set_title(f"{label} {share:.2f}", color="green" if right else "red", fontsize=9)
+        colour = "green" if right else "red"
+        axes.set_title(f"{label} {share:.2f}", color=colour, fontsize=9, parse_math=False)
         axes.axis("off")
 
     def serve(
