@@ -33,7 +33,14 @@ def configure(arguments: list[str]) -> Config:
         raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
     default = read(saved) if saved else recipe(name or DEFAULT_RECIPE)
     about = f"--config {saved}" if saved else shelf.summary("recipes", name or DEFAULT_RECIPE)
+    if "--help" in words or "-h" in words:
+        about += f" Model options: {_model_options()}."
     return _parse(words, default, f"{PROGRAM} {default.recipe}", about)
+
+
+def _model_options() -> str:
+    known = {name: shelf.options("models", name) for name in shelf.names("models")}
+    return "; ".join(f"{name}: {', '.join(options)}" for name, options in known.items() if options)
 
 
 def recipe(name: str) -> Config:

@@ -111,7 +111,7 @@ def _fit(config: Config) -> Run:
     model = build(task, config, machine.precision, batches)
     run = run_directory.create(config)
 
-    with run.locked():
+    with run.locked(), report.interruptible(config, run):
         # Training, from the newest checkpoint on
         saver = Saver(
             checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience

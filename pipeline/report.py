@@ -3,6 +3,8 @@
 import os
 import statistics
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,20 @@ def opening(
 def finished(run: RunDirectory) -> None:
     """A run given again that needs nothing more."""
     say("finished", f"{run} was complete; nothing was trained, tested or exported again")
+
+
+@contextmanager
+def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
+    """Says on Ctrl-C how to go on, and passes it on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any(run.checkpoints.glob("step-*")) and not config.dry_run:
+            say(
+                "stopped",
+                f"the same command with --run-directory {run} goes on after the last epoch",
+            )
+        raise
 
 
 def decision(decision: Decision) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from conftest import REPOSITORY, images_and_labels, run_module
 
 from pipeline import run_directory
+from pipeline.command_line import configure
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
@@ -95,8 +97,6 @@ def test_a_saved_config_starts_an_identical_run(main_job, workplace):
     saved = json.loads((folder / "runs/digits-1/config.json").read_text())
     saved["train"]["epochs"] = 2
     Path("mine.json").write_text(json.dumps(saved))
-    from pipeline.command_line import configure
-
     first = fit(configure(["--config", "mine.json", "--run-directory", "elsewhere"]))
     results = [first, fit(configure(["--config", "elsewhere/config.json"]))]
     assert [str(run.directory) for run in results] == ["elsewhere", "runs/digits-1"]
@@ -221,6 +221,27 @@ def test_images_are_resized_when_asked(workplace):
         "digits", data={"limit": 100, "image_size": (5, 7)}, train=SHORT, model={"name": "tiny"}
     )
     assert run.task.facts["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+
+
+def test_ctrl_c_says_how_to_go_on_and_so_it_does(workplace):
+    words = ["--data.limit", "300", "--train.epochs", "300", "--log.no-tensorboard"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.fit", *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("epoch   3/300"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 and errors == "interrupted\n"
+    assert rest.endswith("--run-directory runs/digits-1 goes on after the last epoch\n")
+    again = configure([*words, "--run-directory", "runs/digits-1"])
+    run_directory.check(again)
+    assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18
 
 
 def test_class_names_are_shown_as_they_are(workplace, npz):
