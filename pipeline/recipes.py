@@ -9,7 +9,7 @@ def digits() -> Config:
         recipe="digits",
         source=Source(name="scikit_learn", dataset="digits"),
         data=Data(augment={"crop": {"padding": 1}}),
-        model=Model(name="convnet"),
+        model=Model(name="convnet", options={"blocks": 3}),
         train=Train(
             epochs=40,
             batch_size=32,
