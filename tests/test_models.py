@@ -77,9 +77,19 @@ def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
         assert difference > 0, "the mixed model computed in float32"
 
 
-def test_options_that_do_not_fit_are_named():
-    with pytest.raises(UsageError, match="--model.options filters=many does not fit"):
-        network(task_of((8, 8, 1)), config.Model(options={"filters": "many"}), "float32")
+def test_options_that_do_not_fit_are_named(tmp_path, monkeypatch):
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house/__init__.py").write_text("")
+    (tmp_path / "house/wide.py").write_text(
+        "import keras\n\n\ndef features(x, *, width):\n"
+        "    return keras.layers.Dense(width)(keras.layers.Flatten()(x))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    fits = config.Model(name="house.wide", options={"width": 5})
+    assert network(task_of((8, 8, 1)), fits, "float32").count_params() == 65 * 5 + 6 * 10
+    wrong = config.Model(name="house.wide", options={"width": "many"})
+    with pytest.raises(UsageError, match="--model.options width=many does not fit"):
+        network(task_of((8, 8, 1)), wrong, "float32")
 
 
 def test_sequential_is_a_keras_sequential():
