@@ -1,5 +1,7 @@
 """The step against references that share no code with it: stock Keras, NumPy, differences."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from pipeline import config, shelf, stream
 from pipeline.build import build
 from pipeline.errors import UsageError
+from pipeline.seeds import uniform
 
 FACTS = {"class_names": ["a", "b", "c"], "image_shape": [6, 6, 1]}
 
@@ -144,6 +147,20 @@ def test_training_augments_and_evaluation_does_not(task, monkeypatch):
     again, next_epoch = (model.step.augment(t)[0]["image"].numpy() for t in (ticket, later))
     np.testing.assert_array_equal(again, seen[0]["image"])
     assert (again != next_epoch).any(), "every epoch has the same augmentation"
+
+
+def test_each_augmentation_draws_its_own_numbers(task, tmp_path, monkeypatch):
+    operation = "def {0}(batch, seeds):\n    return {{**batch, '{0}': uniform(seeds)}}\n\n\n"
+    source = "from pipeline.seeds import uniform\n\n\n"
+    (tmp_path / "drawing.py").write_text(source + "".join(map(operation.format, ("one", "two"))))
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = settings_of(data={"augment": {"drawing.one": {}, "drawing.two": {}}})
+    model, batches = ready(task, settings, random_split())
+    (ticket, *_) = batches.dataset
+    batch, own = model.step.augment(ticket)
+    drawn = [batch["one"].numpy(), batch["two"].numpy(), uniform(own).numpy()]
+    for one, other in itertools.combinations(drawn, 2):
+        assert not np.isclose(one, other).any()
 
 
 def test_one_trace_for_training_and_one_for_validation(task, monkeypatch):
