@@ -1,16 +1,15 @@
 """Words and files to a Config: defaults, hints, exit codes, and no TensorFlow on the way."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 from conftest import REPOSITORY, run_module
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import shelf
-from pipeline.command_line import configure, read
+from pipeline.command_line import configure
 from pipeline.config import Config, Source
 from pipeline.errors import UsageError
 
@@ -186,117 +185,6 @@ def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    epochs=st.integers(1, 10**6),
-    rate=st.floats(1e-9, 10),
-    size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
-    padding=st.integers(0, 9),
-    options=st.fixed_dictionaries(
-        {},
-        optional={
-            "filters": st.integers(1),
-            "blocks": st.integers(1),
-            "momentum": st.floats(0, 1) | st.integers(0, 1),
-        },
-    ),
-    enabled=st.booleans(),
-    patience=st.none() | st.integers(1, 9),
-    directory=st.sampled_from(["a", "with space", "ümlaut/x=y", "-dash", "None"]),
-)
-def test_a_saved_config_reads_back_as_it_was(
-    tmp_path, epochs, rate, size, padding, options, enabled, patience, directory
-):
-    config = configure([]).changed(
-        train={"epochs": epochs, "learning_rate": rate, "patience": patience},
-        data={"image_size": size, "augment": {"flip": {}, "crop": {"padding": padding}}},
-        model={"options": options},
-        export={"enabled": enabled, "directory": directory},
-    )
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config.as_json()))
-    again = read(path)
-    assert again.as_json() == config.as_json()
-    assert isinstance(again, Config) and again.digest() == config.digest()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is no JSON file"),
-        ("{", "is no JSON file"),
-        ("[]", "has no section 'source'"),
-        ('{"source": {"name": "tfds"}}', "tfds needs --source.dataset"),
-        ('{"source": {"nam": "tfds"}}', "unknown option 'source.nam'; did you mean 'name'"),
-        ('{"source": {"name": 5}}', "--source.name must be str, received 5"),
-        ("[" * 100_000, "is no JSON file"),
-    ],
-)
-def test_a_damaged_config_file_is_refused(tmp_path, text, message):
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        read(path)
-
-
-@pytest.mark.parametrize(
-    ("section", "value", "message"),
-    [
-        ("train", {"epoch": 3}, "unknown option 'train.epoch'; did you mean 'epochs'"),
-        ("train", {"epochs": "3"}, "--train.epochs must be int, received '3'"),
-        ("train", None, "--train must be Train, received None"),
-        ("data", {"augment": {"crop": None}}, "--data.augment must be dict"),
-        ("recipe", "../up", "the recipe's name must be a plain file name"),
-        ("recipe", "x" * 300, "the recipe's name must be a plain file name"),
-        ("run_directory", "a\0b", "--run-directory must be a path in UTF-8"),
-        ("trian", {}, "unknown option 'trian'; did you mean 'train'"),
-    ],
-)
-def test_wrong_values_in_a_config_file_are_named(tmp_path, section, value, message):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**configure([]).as_json(), section: value}))
-    with pytest.raises(UsageError) as caught:
-        read(path)
-    assert message in str(caught.value) and str(path) in str(caught.value)
-
-
-JUNK = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["--help", "\ud800", "../x", "9" * 400]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_a_mutated_config_is_refused_or_valid(tmp_path, data):
-    values = configure([]).as_json()
-    for _ in range(data.draw(st.integers(1, 3))):
-        section = data.draw(st.sampled_from(sorted(values)))
-        inner = values[section] if isinstance(values[section], dict) else None
-        if inner and data.draw(st.booleans()):
-            inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JUNK)
-        else:
-            values[section] = data.draw(JUNK)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(values))
-    try:
-        assert isinstance(read(path), Config)
-    except UsageError as error:
-        assert str(error)
-
-
 FLAGS = [
     f"--{section}.{field}".replace("_", "-")
     for section, options in configure([]).as_json().items()
@@ -323,39 +211,3 @@ def test_fuzzed_words_are_refused_or_valid(words):
         assert str(error)
     except SystemExit as stop:
         assert stop.code in (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train": {"epochs": "3"}}, "--train.epochs must be int, received '3'"),
-        ({"train": {"batch_size": 2.5}}, "--train.batch-size must be int, received 2.5"),
-        ({"runtime": {"seed": None}}, "--runtime.seed must be int, received None"),
-        (
-            {"runtime": {"precision": "half"}},
-            "--runtime.precision must be one of 'auto', 'float32'",
-        ),
-        ({"data": {"augment": ["flip"]}}, "--data.augment must be dict"),
-        ({"train": 3}, "--train must be Train, received 3"),
-        ({"run_directory": 5}, "--run-directory must be"),
-    ],
-)
-def test_values_of_a_wrong_type_are_refused_in_python_too(changes, message):
-    with pytest.raises(UsageError) as caught:
-        configure([]).changed(**changes)
-    assert message in str(caught.value)
-
-
-def test_changed_names_an_unknown_option():
-    with pytest.raises(UsageError, match=r"unknown option 'train.epoch'; did you mean 'epochs'"):
-        configure([]).changed(train={"epoch": 3})
-    with pytest.raises(UsageError, match="unknown option 'trian'"):
-        configure([]).changed(trian={})
-
-
-def test_the_digest_ignores_only_what_cannot_change_the_result(tmp_path):
-    config = configure([])
-    assert config.digest() == config.changed(run_directory=tmp_path).digest()
-    assert config.digest() == config.changed(log={"progress": False}).digest()
-    for change in ({"runtime": {"seed": 1}}, {"data": {"split_seed": 1}}, {"train": {"epochs": 1}}):
-        assert config.digest() != config.changed(**change).digest()
