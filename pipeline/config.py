@@ -143,10 +143,6 @@ class Train(Checked):
         for kind in ("optimizer", "schedule"):
             options = getattr(self, f"{kind}_options")
             shelf.check(f"{kind}s", getattr(self, kind), options, f"--train.{kind}-options {{}}")
-        if self.engine not in shelf.names("engines"):
-            raise UsageError(
-                f"--train.engine {self.engine} is not there yet; use {shelf.names('engines')[0]}"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

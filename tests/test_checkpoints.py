@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from pipeline import shelf
 from pipeline.callbacks import JsonLog, Progress, Saver, Speed
 from pipeline.checkpoints import Checkpoints
 from pipeline.errors import UsageError
@@ -205,7 +204,3 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     assert whole.test == resumed.test
     lines = (tmp_path / "killed/log.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4]
-
-
-def test_the_engine_shelf_is_what_the_help_says():
-    assert shelf.names("engines") == ["model_fit"]

@@ -89,7 +89,6 @@ def test_a_new_source_name_drops_the_old_data_set(npz):
         ("--runtime.replicas 0", "--runtime.replicas must be at least 1"),
         ("--runtime.precision mixed_float16", "mixed_float16 is not there yet"),
         ("--runtime.seed -1", "--runtime.seed must be at least 0"),
-        ("--train.engine gradient_tape", "gradient_tape is not there yet; use model_fit"),
         ("--export.name a/b", "--export.name must be a plain file name"),
         (f"--export.name {'x' * 300}", "--export.name must be a plain file name"),
         ("--export.name \udcff", "--export.name must be a plain file name"),

@@ -1,6 +1,8 @@
 """The step against references that share no code with it: stock Keras, NumPy, differences."""
 
+import dataclasses
 import itertools
+import typing
 
 import keras
 import numpy as np
@@ -163,7 +165,78 @@ def test_each_augmentation_draws_its_own_numbers(task, tmp_path, monkeypatch):
         assert not np.isclose(one, other).any()
 
 
-def test_one_trace_for_training_and_one_for_validation(task, monkeypatch):
+ENGINES = shelf.names("engines")
+
+
+def test_the_engine_shelf_is_what_the_config_offers():
+    (hint,) = (f.type for f in dataclasses.fields(config.Train) if f.name == "engine")
+    assert sorted(typing.get_args(hint)) == ENGINES
+
+
+@pytest.mark.parametrize("steps", [None, 9])
+@pytest.mark.parametrize("optimizer", shelf.names("optimizers"))
+def test_engines_agree_bit_for_bit(task, optimizer, steps):
+    """Weights, optimizer state, dropout's state and history, with augmentation and schedule."""
+    outcomes = []
+    for name in ENGINES:
+        settings = settings_of(
+            data={"augment": {"flip": {}, "crop": {"padding": 1}}},
+            model={"name": "sequential"},
+            train={
+                "optimizer": optimizer,
+                "optimizer_options": {},
+                "schedule": "cosine",
+                "epochs": 3,
+                "steps": steps,
+            },
+        )
+        split = random_split(37)
+        model, batches = ready(task, settings, split)
+        validation = stream.evaluation(split, settings.train)
+        history = shelf.take("engines", name)(model, batches, validation, [])
+        outcomes.append((history, [*model.variables, *model.optimizer.variables]))
+    (history, variables), (other_history, others) = outcomes
+    assert history == other_history and set(history) == {
+        "loss",
+        "accuracy",
+        "val_loss",
+        "val_accuracy",
+    }
+    assert len(history["loss"]) == 3
+    for one, other in zip(variables, others, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_callbacks_hear_the_same_and_may_stop(task, name):
+    class Listener(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.heard = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.heard.append(f"begin {epoch}")
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.heard.append(batch)
+            assert isinstance(logs["loss"], float)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.heard.append(f"end {epoch}")
+            self.model.stop_training = epoch == 1
+
+        def on_train_end(self, logs=None):
+            self.heard.append("end")
+
+    listener = Listener()
+    settings = settings_of(train={"epochs": 5, "batch_size": 16})
+    model, batches = ready(task, settings, random_split())
+    shelf.take("engines", name)(model, batches, None, [listener])
+    assert listener.heard == ["begin 0", 0, 1, "end 0", "begin 1", 0, 1, "end 1", "end"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_one_trace_for_training_and_one_for_validation(task, monkeypatch, name):
     split = random_split(37)
     settings = settings_of(train={"epochs": 3})
     model, batches = ready(task, settings, split)
@@ -172,7 +245,7 @@ def test_one_trace_for_training_and_one_for_validation(task, monkeypatch):
     monkeypatch.setattr(model.step, "train", lambda *a: traced.append("train") or train(*a))
     monkeypatch.setattr(model.step, "evaluate", lambda *a: traced.append("test") or evaluate(*a))
     validation = stream.evaluation(split, settings.train)
-    history = shelf.take("engines", "model_fit")(model, batches, validation, [])
+    history = shelf.take("engines", name)(model, batches, validation, [])
     assert traced == ["train", "test"]
     assert len(history["val_loss"]) == 3 == len(history["accuracy"])
 
@@ -191,10 +264,11 @@ def test_augmentations_that_do_not_fit_are_refused_before_training(task):
         ready(task, settings, random_split())
 
 
-def test_the_engine_stops_with_the_last_step(task):
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_engine_stops_with_the_last_step(task, name):
     settings = settings_of(train={"steps": 6, "epochs": 9})
     model, batches = ready(task, settings, random_split())
-    history = shelf.take("engines", "model_fit")(model, batches, None, [])
+    history = shelf.take("engines", name)(model, batches, None, [])
     assert int(model.optimizer.iterations) == 6
     assert len(history["loss"]) == 2  # 4 steps, then 2
 
