@@ -131,13 +131,15 @@ def publish(folder: Path, parent: Path) -> Path:
     a folder that is not empty fails, and the loser takes the next number.
     """
     _flush_all(folder)
+    number = max(versions(parent), default=0) + 1
     while True:
-        version = parent / str(max(versions(parent), default=0) + 1)
+        version = parent / str(number)
         try:
             folder.rename(version)
         except OSError:
-            if not version.exists():
+            if not os.path.lexists(version):
                 raise
+            number += 1
             continue
         _flush(parent)
         return version

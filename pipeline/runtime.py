@@ -8,8 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pipeline import config
+
+if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
+    from pipeline.contracts import Decision
 
 # Lines that TensorFlow writes to stderr on every start and that tell a user nothing.
 # Everything else is passed on. Where a GPU is expected, the cuInit line is a real error: see below.
@@ -24,11 +28,10 @@ _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skippin
 class Runtime:
     """The started machine."""
 
-    device: str
-    """What computes, such as `CPU, 2 cores`."""
     precision: str
     """A Keras dtype policy: float32, mixed_bfloat16."""
-    decisions: tuple["Decision", ...]  # noqa: F821  (contracts import TensorFlow; this room starts it)
+    decisions: tuple["Decision", ...]
+    """Device and precision, each with its reason."""
 
 
 def start(options: config.Runtime) -> Runtime:
@@ -56,7 +59,7 @@ def start(options: config.Runtime) -> Runtime:
         precision = Decision("precision", "float32", "the default; ask for another by name")
     else:
         precision = Decision("precision", options.precision, "asked for")
-    return Runtime(device.value, precision.value, (device, precision))
+    return Runtime(precision.value, (device, precision))
 
 
 @contextmanager

@@ -62,7 +62,9 @@ def test_a_published_folder_is_readable_by_the_server(workplace):
     assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
     (workplace / "m/7").mkdir()
     folder = run_directory.scratch(workplace / "m")
-    assert run_directory.publish(folder, workplace / "m").name == "8"
+    (workplace / "m/8").write_text("a file that came meanwhile")
+    assert run_directory.publish(folder, workplace / "m").name == "9"
+    assert (workplace / "m/8").read_text() == "a file that came meanwhile"
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
