@@ -80,7 +80,7 @@ def build(task: Task, settings: config.Config, precision: str, train: Batches) -
     tf.function(
         lambda ticket: model.step.augment(train.fetch(ticket)), autograph=False
     ).get_concrete_function(train.dataset.element_spec)
-    # XLA halves the speed on CPUs; Keras's automatic loss scaling is wrong under several replicas.
+    # XLA loses to oneDNN on CPUs; Keras's automatic loss scaling is wrong under several replicas.
     model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     return model
 
