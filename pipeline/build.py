@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from pipeline import config, runtime, shelf
 from pipeline.contracts import Batches, Task
-from pipeline.errors import UsageError
-from pipeline.step import Step
+from pipeline.errors import UsageError, suggest
+from pipeline.step import Settings, Step
+from pipeline.update import Update
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -20,16 +21,20 @@ class SteppedModel(keras.Model):
     """
 
     step: Step | None = None
+    frozen: tuple[str, ...] = ()
+    """Names of the layers that are not trained, or not yet."""
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         return self.step.metrics if self.step else super().metrics
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        return self.step.train(self, _ticket(data))
+        self.step.train(self, _ticket(data))
+        return {metric.name: metric.result() for metric in self.metrics}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        return self.step.evaluate(self, _ticket(data))
+        self.step.evaluate(self, _ticket(data))
+        return {metric.name: metric.result() for metric in self.metrics}
 
 
 def _ticket(data: Any) -> Any:
@@ -54,35 +59,95 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
 
 
-def build(task: Task, settings: config.Config, precision: str, train: Batches) -> SteppedModel:
-    """A network with its optimizer and step, ready for an engine.
+def build(
+    task: Task, settings: config.Config, machine: runtime.Runtime, train: Batches
+) -> SteppedModel:
+    """A network with its optimizer and step, ready for an engine; made for `machine.strategy`.
 
     Args:
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
-        precision: Keras dtype policy of the layers.
+        machine: Strategy, precision of the layers, XLA.
         train: Their steps are the schedule's; their shape is tried on the augmentations.
 
     Raises:
         UsageError: An option does not fit the model or the images.
     """
-    model = network(task, settings.model, precision)
-    options = settings.train
-    schedule = shelf.take("schedules", options.schedule)(
-        options.learning_rate, train.last_step, **options.schedule_options
-    )
-    optimizer = shelf.take("optimizers", options.optimizer)(schedule, **options.optimizer_options)
-    # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
-    # of its own to build it with.
-    optimizer.build(model.trainable_variables)
-    model.step = Step(task, settings.data.augment, settings.runtime.seed)
+    settings.require_equal_parts(machine.replicas)
+    with machine.strategy.scope():
+        model = network(task, settings.model, machine.precision)
+        layers = list(model._flatten_layers())
+        _synchronize(layers, settings.train)
+        # Before any layer is frozen: what is trained later needs a place in the optimizer too.
+        variables = list(model.trainable_variables)
+        floats = [v for v in model.non_trainable_variables if "float" in v.dtype]
+        random_states = [v for v in model.non_trainable_variables if "int" in v.dtype]
+        optimizer = _optimizer(settings.train, train, variables)
+        model.frozen = _freeze(layers, settings.train)
+        scaled = machine.precision == "mixed_float16"
+        model.step = Step(
+            task,
+            Settings(
+                augmentations=settings.data.augment,
+                seed=settings.runtime.seed,
+                accumulate=settings.train.accumulate,
+                l2=settings.train.l2,
+                label_smoothing=settings.train.label_smoothing,
+                class_weight=settings.train.class_weight,
+                xla=machine.xla,
+            ),
+            Update(optimizer, variables, floats, settings.train, scaled),
+            random_states,
+        )
+        # Keras's automatic loss scaling is wrong under several replicas.
+        model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     # Tried on the shapes of a batch; without autograph, which would wrap a UsageError.
     tf.function(
         lambda ticket: model.step.augment(train.fetch(ticket)), autograph=False
     ).get_concrete_function(train.dataset.element_spec)
-    # XLA loses to oneDNN on CPUs; Keras's automatic loss scaling is wrong under several replicas.
-    model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     return model
+
+
+def _optimizer(
+    options: config.Train, train: Batches, variables: list[keras.Variable]
+) -> keras.optimizers.Optimizer:
+    rate = options.learning_rate
+    if options.learning_rate_batch_size:
+        rate *= options.batch_size / options.learning_rate_batch_size
+    schedule = shelf.take("schedules", options.schedule)(
+        rate, train.last_step, **options.schedule_options
+    )
+    optimizer = shelf.take("optimizers", options.optimizer)(schedule, **options.optimizer_options)
+    if options.weight_decay is not None:
+        optimizer.weight_decay = options.weight_decay
+    # Biases, scales and offsets; they are vectors.
+    optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) < 2])
+    # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
+    # of its own to build it with.
+    optimizer.build(variables)
+    return optimizer
+
+
+def _synchronize(layers: list[keras.Layer], options: config.Train) -> None:
+    if options.synchronized_batch_norm:
+        for layer in layers:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.synchronized = True
+
+
+def _freeze(layers: list[keras.Layer], options: config.Train) -> tuple[str, ...]:
+    frozen = []
+    for prefix in options.freeze:
+        found = [layer for layer in layers if layer.name.startswith(prefix)]
+        if not found:
+            names = [layer.name for layer in layers if layer.variables]
+            raise UsageError(
+                f"--train.freeze: no layer is named {prefix!r}; {suggest(prefix, names)}"
+            )
+        for layer in found:
+            layer.trainable = False
+            frozen.append(layer.name)
+    return tuple(frozen)
 
 
 def float32_twin(model: SteppedModel, task: Task, options: config.Model) -> SteppedModel:

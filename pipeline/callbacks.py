@@ -23,16 +23,47 @@ WARM_UP_STEPS = 5
 
 
 def standard(
-    options: config.Log, run: RunDirectory, batches: Batches, saver: "Saver"
+    settings: config.Config, run: RunDirectory, batches: Batches, saver: "Saver"
 ) -> list[keras.callbacks.Callback]:
     """The callbacks of every run."""
-    speed = Speed(batches)
-    callbacks = [speed, saver, JsonLog(run, batches)]
-    if options.progress:
+    callbacks = [Phases(settings.train), Updates(), Speed(batches), saver, JsonLog(run, batches)]
+    if settings.log.progress:
         callbacks.append(Progress(batches))
-    if options.tensorboard:
+    if settings.log.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(run.tensorboard, write_graph=False))
     return callbacks
+
+
+class Phases(keras.callbacks.Callback):
+    """Trains frozen layers from an epoch on."""
+
+    def __init__(self, options: config.Train) -> None:
+        super().__init__()
+        self._epochs = options.freeze_epochs
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._epochs is not None and epoch >= self._epochs and not self.model.step.phase:
+            for layer in self.model._flatten_layers():
+                if layer.name in self.model.frozen:
+                    layer.trainable = True
+            self.model.step.phase = 1
+
+
+class Updates(keras.callbacks.Callback):
+    """Validates with the averaged weights; adds `skipped_steps` and `loss_scale` to the logs."""
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.model.step.update.exchange()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self.model.step.update.exchange()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        update = self.model.step.update
+        if update.scaled:
+            logs["loss_scale"] = float(update.scale.numpy())
+        if update.scaled or update.skipped:
+            logs["skipped_steps"] = update.skipped
 
 
 class Speed(keras.callbacks.Callback):
@@ -40,27 +71,33 @@ class Speed(keras.callbacks.Callback):
 
     def __init__(self, batches: Batches) -> None:
         super().__init__()
-        self._batch_size = batches.batch_size
-        self._steps = -WARM_UP_STEPS
+        self._batches = batches
+        self._size = 0
+        self._done = 0
+        self._total = 0
         self._counted = 0
         self._seconds = 0.0
         self._last = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._counted, self._seconds = 0, 0.0
+        self._size = self._batches.end_of(epoch) - epoch * self._batches.steps_per_epoch
+        self._done, self._counted, self._seconds = 0, 0, 0.0
         self._last = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now = time.monotonic()
-        self._steps += 1
-        if self._steps > 0:
-            self._counted += 1
+        # Keras counts a last, shorter call as if it were whole.
+        steps = min(batch + 1, self._size) - self._done
+        if self._total >= WARM_UP_STEPS:
+            self._counted += steps
             self._seconds += now - self._last
+        self._done += steps
+        self._total += steps
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._counted:
-            logs["images_per_second"] = self._counted * self._batch_size / self._seconds
+            logs["images_per_second"] = self._counted * self._batches.batch_size / self._seconds
 
 
 class Saver(keras.callbacks.Callback):

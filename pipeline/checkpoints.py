@@ -28,6 +28,7 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(
             model=[variable.value for variable in model.variables],
             optimizer=[variable.value for variable in model.optimizer.variables],
+            update=[variable.value for variable in model.step.update.variables],
         )
 
     def save(self, step: int, state: dict[str, Any]) -> None:

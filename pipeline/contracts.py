@@ -15,6 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.errors import UsageError
+
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
 
@@ -79,6 +81,18 @@ class Task(abc.ABC):
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
         """(y, outputs) -> loss of each example, shape (batch,), float32."""
 
+    def training_loss(
+        self, label_smoothing: float, class_weight: Mapping[str, float]
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        """As `loss`, for training; raises UsageError for what this kind of problem cannot have."""
+        for flag, given in {
+            "label-smoothing": label_smoothing,
+            "class-weight": class_weight,
+        }.items():
+            if given:
+                raise UsageError(f"--train.{flag} is for classification only; leave it away")
+        return self.loss()
+
     @abc.abstractmethod
     def metrics(self) -> list[keras.metrics.Metric]:
         """New running metrics; updated with (y, outputs, sample_weight=weight)."""
@@ -113,6 +127,15 @@ class Task(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
+class Share:
+    """Some neighbouring parts of each batch, which is cut into `of` equal ones: one a replica."""
+
+    first: int = 0
+    count: int = 1
+    of: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class Batches:
     """What an engine eats: tickets for batches, all of one shape.
 
@@ -120,8 +143,9 @@ class Batches:
     epochs. Evaluation: one pass, the last batch padded with examples of weight 0.
     """
 
-    tickets: Callable[[int], tf.data.Dataset]
-    """First step -> dataset of the tickets from there to `last_step`."""
+    tickets: Callable[..., tf.data.Dataset]
+    """(first step, share of each batch = all) -> dataset of the tickets from there to
+    `last_step`; with several parts in the share, those of one step follow each other."""
     fetch: Callable[[Any], Example]
     """Ticket -> batch, called inside the compiled step; the identity where the host feeds."""
     batch_size: int
@@ -131,6 +155,7 @@ class Batches:
 
     @property
     def dataset(self) -> tf.data.Dataset:
+        """Tickets of whole batches."""
         return self.tickets(self.first_step)
 
     @property

@@ -93,7 +93,7 @@ def _fit(config: Config) -> Run:
 
     start = time.monotonic()
     machine = runtime.start(config.runtime)  # imports TensorFlow; everything after it may
-    from pipeline import checkpoints, clean, evaluate, report, stream
+    from pipeline import checkpoints, clean, evaluate, probe, report, stream
     from pipeline.build import build
     from pipeline.callbacks import Saver, standard
     from pipeline.export import export
@@ -105,10 +105,13 @@ def _fit(config: Config) -> Run:
     dropped = clean.dropped(config.clean.manifest)
     splits, decisions = stream.load(source, task, config.data, dropped)
     batches = stream.training(splits["train"], config.train, config.runtime.seed)
-    held = {name: stream.evaluation(split, config.train) for name, split in splits.items()}
+    held = {
+        name: stream.evaluation(split, config.train, machine.replicas)
+        for name, split in splits.items()
+    }
 
     # Model
-    model = build(task, config, machine.precision, batches)
+    model = build(task, config, machine, batches)
     run = run_directory.create(config)
 
     with run.locked(), report.interruptible(config, run):
@@ -123,9 +126,13 @@ def _fit(config: Config) -> Run:
         report.opening(config, run, splits, model, batches, decisions)
         if batches.first_step < batches.last_step and not saver.stopped:
             engine = shelf.take("engines", config.train.engine)
-            callbacks = standard(config.log, run, batches, saver)
-            engine(model, batches, held.get("validation"), callbacks)
+            callbacks = standard(config, run, batches, saver)
+            with machine.strategy.scope():
+                asked = config.train.steps_per_call
+                report.decision(probe.steps_per_call(model, asked, batches, held.get("validation")))
+                engine(model, batches, held.get("validation"), callbacks)
         report.decision(saver.choose())
+        model.step.update.exchange()  # tested and exported are the averaged weights, if any
 
         # Answers, hand-off, proof; a run that has been through them keeps its version
         judged = next(name for name in ("test", "validation", "train") if name in splits)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from pipeline import config
 
 if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
+    import tensorflow as tf
+
     from pipeline.contracts import Decision
 
 # Lines that TensorFlow writes to stderr on every start and that tell a user nothing.
@@ -29,13 +31,21 @@ class Runtime:
     """The started machine."""
 
     precision: str
-    """A Keras dtype policy: float32, mixed_bfloat16."""
+    """A Keras dtype policy: float32, mixed_bfloat16, mixed_float16."""
+    xla: bool
+    strategy: "tf.distribute.Strategy"
+    """The model is made and trained in its scope."""
     decisions: tuple["Decision", ...]
-    """Device and precision, each with its reason."""
+    """Device, precision and so on, each with its reason."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that share each batch."""
+        return self.strategy.num_replicas_in_sync
 
 
 def start(options: config.Runtime) -> Runtime:
-    """Imports TensorFlow without its noise, sets the seeds, chooses device and precision."""
+    """Imports TensorFlow without its noise, sets the seeds, chooses devices and precision."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # informational lines off; read at import
     with _filtered_stderr():
         import tensorflow as tf
@@ -43,6 +53,7 @@ def start(options: config.Runtime) -> Runtime:
         gpus = tf.config.list_physical_devices("GPU")
     import keras
 
+    from pipeline import strategy
     from pipeline.contracts import Decision
 
     tf.get_logger().setLevel("WARNING")  # "Assets written to: ..." under a name that is moved away
@@ -50,16 +61,19 @@ def start(options: config.Runtime) -> Runtime:
     # those of eight runs together held a ninth up for 15 s.
     gc.collect()
     keras.utils.set_random_seed(options.seed)
-    if gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        device = Decision("device", f"GPU {name}", f"the first of {len(gpus)} visible")
-    else:
-        device = Decision("device", f"CPU, {os.cpu_count()} cores", "TensorFlow sees no GPU")
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    chosen, device = strategy.choose(options)
+    decisions = [device]
     if options.precision == "auto":
-        precision = Decision("precision", "float32", "the default; ask for another by name")
+        decisions.append(Decision("precision", "float32", "the default; ask for another by name"))
     else:
-        precision = Decision("precision", options.precision, "asked for")
-    return Runtime(precision.value, (device, precision))
+        decisions.append(Decision("precision", options.precision, "asked for"))
+    xla = bool(gpus) and not options.deterministic if options.xla == "auto" else options.xla == "on"
+    if xla or options.xla != "auto":
+        reason = "it wins on GPUs" if options.xla == "auto" else "asked for"
+        decisions.append(Decision("xla", "on" if xla else "off", reason))
+    return Runtime(decisions[1].value, xla, chosen, tuple(decisions))
 
 
 @contextmanager

@@ -8,8 +8,10 @@ import psutil
 import tensorflow as tf
 
 from pipeline import config, seeds
-from pipeline.contracts import Batches, Decision, Example, Source, Task
+from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
 from pipeline.errors import UsageError
+
+_WHOLE = Share()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,51 +163,60 @@ def training(split: Split, options: config.Train, seed: int) -> Batches:
     last_step = options.epochs * steps_per_epoch
     if options.steps is not None:
         last_step = min(last_step, options.steps)
-    ones = tf.ones([batch_size])
 
-    def batch_of_step(step: tf.Tensor) -> Example:
+    def part_of_batch(step: tf.Tensor, places: tf.Tensor) -> Example:
         epoch = step // steps_per_epoch
-        positions = (step % steps_per_epoch) * batch_size + tf.range(batch_size, dtype=tf.int64)
         # tf.random.experimental.index_shuffle has 4 rounds, with which two epochs of 50,000
         # examples correlate at 0.72; with 16 they are independent (-0.003).
         positions = tf.raw_ops.RandomIndexShuffle(
-            index=positions,
+            index=(step % steps_per_epoch) * batch_size + places,
             seed=tf.stack([tf.constant(seed, tf.int64), epoch, 0]),
             max_index=tf.constant(len(split) - 1, tf.int64),  # inclusive
             rounds=16,
         )
-        return _gather(split, positions, ones, epoch)
+        return _gather(split, positions, tf.ones(places.shape), epoch)
 
-    return _batches(batch_of_step, batch_size, steps_per_epoch, last_step)
+    return _batches(part_of_batch, batch_size, steps_per_epoch, last_step)
 
 
-def evaluation(split: Split, options: config.Train) -> Batches:
+def evaluation(split: Split, options: config.Train, replicas: int = 1) -> Batches:
     """One pass in the order of the source; padding repeats the last example with weight 0.
 
-    Batches are four times as large as in training: without gradients they need less memory.
+    Batches are four times as large as in training: without gradients they need less memory. Each
+    of the `replicas` has a part of the same size, even where it is nothing but padding: Keras
+    crashes on an empty part, or makes NaN of it.
     """
-    batch_size = min(4 * options.batch_size, len(split))
+    largest = min(4 * options.batch_size, len(split))
+    batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
 
-    def batch_of_step(step: tf.Tensor) -> Example:
-        positions = step * batch_size + tf.range(batch_size, dtype=tf.int64)
+    def part_of_batch(step: tf.Tensor, places: tf.Tensor) -> Example:
+        positions = step * batch_size + places
         weight = tf.cast(positions < len(split), tf.float32)
         positions = tf.minimum(positions, tf.constant(len(split) - 1, tf.int64))
         return _gather(split, positions, weight, tf.zeros([], tf.int64))
 
-    return _batches(batch_of_step, batch_size, steps, steps)
+    return _batches(part_of_batch, batch_size, steps, steps)
 
 
 def _batches(
-    batch_of_step: Callable[[tf.Tensor], Example],
+    part_of_batch: Callable[[tf.Tensor, tf.Tensor], Example],
     batch_size: int,
     steps_per_epoch: int,
     last_step: int,
 ) -> Batches:
-    def tickets(first_step: int) -> tf.data.Dataset:
-        steps = tf.data.Dataset.range(first_step, last_step)
-        batches = steps.map(batch_of_step, num_parallel_calls=2, deterministic=True)
-        return _prefetch(batches, _accelerator())
+    """From a function of a step and places in its batch, int64 of shape (part,)."""
+
+    def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
+        size = batch_size // share.of
+
+        def part(number: tf.Tensor) -> Example:
+            start = (share.first + number % share.count) * size
+            return part_of_batch(number // share.count, start + tf.range(size, dtype=tf.int64))
+
+        parts = tf.data.Dataset.range(first_step * share.count, last_step * share.count)
+        parts = parts.map(part, num_parallel_calls=2, deterministic=True)
+        return parts.prefetch(2 * share.count)
 
     return Batches(
         tickets=tickets,
@@ -220,15 +231,3 @@ def _gather(split: Split, positions: tf.Tensor, weight: tf.Tensor, epoch: tf.Ten
     rows = tf.gather(split.rows, positions)
     batch = {name: tf.gather(column, rows) for name, column in split.columns.items()}
     return {**batch, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}
-
-
-def _accelerator() -> str | None:
-    """The device that computes, where it has memory of its own."""
-    return "/gpu:0" if tf.config.list_logical_devices("GPU") else None
-
-
-def _prefetch(tickets: tf.data.Dataset, device: str | None) -> tf.data.Dataset:
-    """Two batches ahead, in the memory of `device`; nothing may follow it in the pipeline."""
-    if device is None:
-        return tickets.prefetch(2)
-    return tickets.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))

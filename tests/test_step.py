@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import config, shelf, stream
+from pipeline import config, runtime, shelf, stream
 from pipeline.build import build
 from pipeline.errors import UsageError
 from pipeline.seeds import uniform
@@ -49,7 +49,8 @@ def ready(task, settings, split):
     """A built model and its training batches."""
     keras.utils.set_random_seed(0)
     batches = stream.training(split, settings.train, settings.runtime.seed)
-    model = build(task, settings, "float32", batches)
+    machine = runtime.Runtime("float32", False, tf.distribute.get_strategy(), ())
+    model = build(task, settings, machine, batches)
     model.step.feed(batches, stream.evaluation(split, settings.train))
     return model, batches
 

@@ -223,10 +223,11 @@ def test_batches_wait_on_the_device_that_computes():
 import tensorflow as tf
 cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipeline import stream
-assert stream._accelerator() is None
+from pipeline import replicas
 tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
-batches = list(stream._prefetch(tickets, "/cpu:1"))
+assert replicas.prefetched(tickets, "/cpu:1") is tickets
+replicas.has_own_memory = lambda device: True
+batches = list(replicas.prefetched(tickets, "/cpu:1"))
 assert [int(batch["image"][0, 0]) for batch in batches] == [0, 1, 2, 3, 4]
 assert all(batch["image"].device.endswith("CPU:1") for batch in batches), batches[0]["image"].device
 """

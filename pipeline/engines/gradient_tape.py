@@ -1,10 +1,8 @@
 """A loop of our own drives the step: every line of the training is in sight."""
 
-from typing import Any
-
 import keras
-import tensorflow as tf
 
+from pipeline import replicas
 from pipeline.contracts import Batches
 
 
@@ -17,50 +15,53 @@ def train(
     """Trains from `train.first_step` to `train.last_step`; returns value per epoch by metric.
 
     The same step in the same order as under `model_fit`: the weights come out bit for bit alike.
+    The GradientTape itself stands in `step.py`.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset.
         validation: Evaluated after each epoch; None: not at all.
-        callbacks: Keras's protocol; `model.stop_training` ends the loop.
+        callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps, and
+            `model.stop_training` ends the loop after it.
     """
     model.step.feed(train, validation)
-
-    @tf.function
-    def train_step(ticket: Any) -> dict[str, tf.Tensor]:
-        return model.step.train(model, ticket)
-
-    @tf.function
-    def evaluate_step(ticket: Any) -> dict[str, tf.Tensor]:
-        return model.step.evaluate(model, ticket)
-
+    train_call = replicas.Calls(model, "train", train)
+    validation_call = validation and replicas.Calls(model, "evaluate", validation)
+    validation_tickets = validation and replicas.tickets(validation)
     listeners = keras.callbacks.CallbackList(
         callbacks, add_history=True, model=model, epochs=train.epochs, steps=train.steps_per_epoch
     )
     model.stop_training = False
     listeners.on_train_begin()
-    step, tickets = train.first_step, iter(train.dataset)
-    for epoch in range(step // train.steps_per_epoch, train.epochs):
+    tickets = iter(replicas.tickets(train))
+    for epoch in range(train.first_step // train.steps_per_epoch, train.epochs):
         model.reset_metrics()
         listeners.on_epoch_begin(epoch)
-        for batch in range(train.end_of(epoch) - step):
-            listeners.on_train_batch_begin(batch)
-            listeners.on_train_batch_end(batch, train_step(next(tickets)))
-            step += 1
-            if model.stop_training:
-                break
+        start = epoch * train.steps_per_epoch
+        while train_call.position < train.end_of(epoch) and not model.stop_training:
+            first = train_call.position - start
+            listeners.on_train_batch_begin(first)
+            logs = train_call(tickets)
+            listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
         if validation:
-            model.reset_metrics()
-            listeners.on_test_begin()
-            for batch, ticket in enumerate(validation.dataset):
-                listeners.on_test_batch_begin(batch)
-                listeners.on_test_batch_end(batch, evaluate_step(ticket))
-            result = model.get_metrics_result()
-            listeners.on_test_end(result)
+            result = _evaluate(
+                model, validation, validation_call, iter(validation_tickets), listeners
+            )
             logs.update({f"val_{name}": value for name, value in result.items()})
         listeners.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
     listeners.on_train_end(logs)
     return model.history.history
+
+
+def _evaluate(model, validation, call, tickets, listeners) -> dict[str, float]:
+    model.reset_metrics()
+    listeners.on_test_begin()
+    for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
+        listeners.on_test_batch_begin(first)
+        listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
+    result = model.get_metrics_result()
+    listeners.on_test_end(result)
+    return result

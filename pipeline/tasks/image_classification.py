@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Facts, Info, Task
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, suggest
 
 
 def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -80,6 +80,37 @@ class ImageClassification(Task):
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+
+    def training_loss(
+        self, label_smoothing: float, class_weight: Mapping[str, float]
+    ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        """Cross-entropy with smoothed labels, each example times the weight of its class.
+
+        Args:
+            label_smoothing: Share of the label spread over all classes (Szegedy et al.,
+                "Rethinking the Inception architecture", CVPR 2016, section 7).
+            class_weight: Name of a class -> factor; 1 for those not named.
+
+        Raises:
+            UsageError: A class is unknown.
+        """
+        for name in class_weight:
+            if name not in self.class_names:
+                raise UsageError(
+                    f"--train.class-weight: unknown class {name!r}; "
+                    f"{suggest(name, self.class_names)}"
+                )
+        if not label_smoothing and not class_weight:
+            return self.loss()
+        classes = len(self.class_names)
+        weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
+
+        def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+            wanted = tf.one_hot(y, classes) * (1.0 - label_smoothing) + label_smoothing / classes
+            losses = tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
+            return losses * tf.gather(weights, y)
+
+        return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]

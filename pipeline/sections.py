@@ -1,0 +1,253 @@
+"""The sections of a config: what can be said of source, data, model, training, machine, export."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline import shelf
+from pipeline.checked import Checked, require, require_file_name
+from pipeline.errors import UsageError
+from pipeline.words import Operations, Options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source(Checked):
+    """Where the examples come from."""
+
+    name: str = "tfds"
+    """arrays, scikit_learn, tfds, or a dotted name (package.module) of your own."""
+    dataset: str | None = None
+    """Which data set of the source: a TensorFlow Datasets builder, or `digits` of scikit-learn."""
+    path: Path | None = None
+    """TensorFlow Datasets' data_dir, or an `.npz` file with the keys `images` and `labels`."""
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments for the sibling."""
+        given = {"dataset": self.dataset, "path": self.path}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _check(self) -> None:
+        shelf.check("sources", self.name, self.options(), "--source.{}")
+        if self.path is not None and not os.path.exists(self.path):  # Path.exists() may raise
+            raise UsageError(f"--source.path: {self.path} does not exist")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clean(Checked):
+    """Which examples are left out."""
+
+    manifest: Path | None = None
+    """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
+
+    def _check(self) -> None:
+        if self.manifest is not None and not os.path.isfile(self.manifest):
+            raise UsageError(f"--clean.manifest: {self.manifest} is no file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data(Checked):
+    """How examples become batches."""
+
+    image_size: tuple[int, int] | None = None
+    """Height and width that every image is resized to; None: the size that all images share."""
+    validation: float = 0.1
+    """Share of train that is held out for validation, where the source has no such split."""
+    test: float = 0.2
+    """Share of train that is held out for the test, where the source has no such split."""
+    split_seed: int = 0
+    """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
+    limit: int | None = None
+    """Read at most this many examples of each split of the source."""
+    cache: Literal["auto", "memory"] = "auto"
+    """Where decoded examples are kept; auto checks that they fit into the free memory."""
+    augment: Operations = dataclasses.field(default_factory=dict)
+    """Random changes in training, in this order, such as `flip crop padding=4`."""
+
+    def task_options(self) -> dict[str, Any]:
+        """Keyword arguments for the task's facts."""
+        return {} if self.image_size is None else {"image_size": self.image_size}
+
+    def _check(self) -> None:
+        for name in ("validation", "test"):
+            share = getattr(self, name)
+            require(0 <= share < 1, f"--data.{name}", share, "at least 0 and below 1")
+        held_out = self.validation + self.test
+        require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
+        require(self.limit is None or self.limit > 0, "--data.limit", self.limit, "at least 1")
+        size = self.image_size
+        good = size is None or (min(size) > 0 and max(size) <= 16384)
+        require(good, "--data.image-size", size, "at least 1 and at most 16384")
+        seed = self.split_seed
+        require(0 <= seed < 2**31, "--data.split-seed", seed, "at least 0 and below 2**31")
+        for name, options in self.augment.items():
+            shelf.check("augment", name, options, "--data.augment: {}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model(Checked):
+    """The network."""
+
+    name: str = "convnet"
+    """convnet, lenet, linear, sequential, tiny, or a dotted name (package.module) of your own."""
+    options: Options = dataclasses.field(default_factory=dict)
+    """Options of that model, such as `filters=32`."""
+
+    def _check(self) -> None:
+        shelf.check("models", self.name, self.options, "--model.options {}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(Checked):
+    """How the model is trained."""
+
+    epochs: int = 10
+    """Passes over the training split."""
+    steps: int | None = None
+    """Stop after at most this many optimizer steps, skipped ones counted, even within an epoch."""
+    batch_size: int = 32
+    """Examples per optimizer step, over all replicas and micro-batches."""
+    accumulate: int = 1
+    """Micro-batches that each replica's part of a batch is cut into, to need less memory."""
+    engine: Literal["model_fit", "gradient_tape"] = "model_fit"
+    """Who drives the step: Keras's `fit` or a GradientTape loop."""
+    steps_per_call: Literal["auto"] | int = "auto"
+    """Steps in one call of the compiled function; auto: as many as take half a second."""
+    optimizer: str = "sgd"
+    """adam, sgd, or a dotted name (package.module.function) of your own."""
+    optimizer_options: Options = dataclasses.field(default_factory=dict)
+    """Options of that optimizer, such as `momentum=0.9`."""
+    learning_rate: float = 0.01
+    """Highest learning rate of the schedule."""
+    learning_rate_batch_size: int | None = None
+    """The batch size that the learning rate is meant for; another one scales it in proportion."""
+    schedule: str = "constant"
+    """constant, cosine, or a dotted name (package.module.function) of your own."""
+    schedule_options: Options = dataclasses.field(default_factory=dict)
+    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps."""
+    weight_decay: float | None = None
+    """Share of each weight that a step takes off, times the learning rate; not biases and norms."""
+    l2: float = 0.0
+    """Factor of the sum of squared weights in the loss; not biases and norms."""
+    clip_norm: float | None = None
+    """Scale the gradient down to this norm, over all weights together."""
+    clip_variable_norm: float | None = None
+    """Scale each weight tensor's gradient down to this norm."""
+    clip_value: float | None = None
+    """Cut each number of the gradient to plus or minus this."""
+    clip_adaptive: float | None = None
+    """Scale each unit's gradient down to this share of the unit's own weights, such as 0.01."""
+    ema: float | None = None
+    """Test and export the moving average of the weights, with this momentum, such as 0.999."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes."""
+    class_weight: Options = dataclasses.field(default_factory=dict)
+    """Factors of the loss by class name, such as `cat=2.0`."""
+    freeze: tuple[str, ...] = ()
+    """Layers that are not trained, by the beginning of their names."""
+    freeze_epochs: int | None = None
+    """Train the frozen layers too after this many epochs; None: never."""
+    synchronized_batch_norm: bool = False
+    """Normalise over the batches of all replicas together."""
+    patience: int | None = None
+    """Stop after this many epochs without a lower validation loss, and take the best weights."""
+
+    def _check(self) -> None:
+        for name in (
+            *("epochs", "batch_size", "steps", "patience", "accumulate", "steps_per_call"),
+            *("freeze_epochs", "learning_rate_batch_size"),
+        ):
+            value = getattr(self, name)
+            good = value in (None, "auto") or 0 < value <= 10**9
+            require(good, _flag(name), value, "at least 1 and at most 10**9")
+        for name in ("learning_rate", "clip_norm", "clip_variable_norm", "clip_value"):
+            value = getattr(self, name)
+            good = value is None or 0 < value < float("inf")
+            require(good, _flag(name), value, "positive and finite")
+        for name in ("weight_decay", "l2"):
+            value = getattr(self, name)
+            good = value is None or 0 <= value < float("inf")
+            require(good, _flag(name), value, "at least 0 and finite")
+        for name in ("ema", "label_smoothing", "clip_adaptive"):
+            value = getattr(self, name)
+            require(value is None or 0 <= value < 1, _flag(name), value, "at least 0 and below 1")
+        for name, value in self.class_weight.items():
+            good = isinstance(value, int | float) and 0 <= value < float("inf")
+            require(good, f"--train.class-weight {name}", value, "a number, at least 0")
+        clips = [n for n in _CLIPS if getattr(self, n) is not None]
+        if len(clips) > 1:
+            raise UsageError(f"{_flag(clips[0])} and {_flag(clips[1])} exclude each other")
+        if self.freeze_epochs is not None and not self.freeze:
+            raise UsageError("--train.freeze-epochs says when --train.freeze ends; give both")
+        if self.synchronized_batch_norm and self.accumulate > 1:
+            raise UsageError(
+                "--train.synchronized-batch-norm cannot meet the other replicas between the "
+                "micro-batches of --train.accumulate; leave one of them away"
+            )
+        if self.batch_size % self.accumulate:
+            raise UsageError(
+                f"--train.batch-size {self.batch_size} cannot be cut into "
+                f"--train.accumulate {self.accumulate} equal parts"
+            )
+        for kind in ("optimizer", "schedule"):
+            options = getattr(self, f"{kind}_options")
+            shelf.check(f"{kind}s", getattr(self, kind), options, f"--train.{kind}-options {{}}")
+
+
+_CLIPS = ("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive")
+
+
+def _flag(name: str) -> str:
+    return f"--train.{name.replace('_', '-')}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime(Checked):
+    """What the run may use of the machine."""
+
+    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
+    """Number format of the layers' arithmetic; weights are float32 in each."""
+    replicas: Literal["auto"] | int = "auto"
+    """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
+    xla: Literal["auto", "on", "off"] = "auto"
+    """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
+    deterministic: bool = False
+    """Use only operations that give the same bits each time; on GPUs they are slower."""
+    seed: int = 0
+    """Initial weights, order of the examples, augmentation, dropout."""
+
+    def _check(self) -> None:
+        good = self.replicas == "auto" or 0 < self.replicas <= 1024
+        require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
+        require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
+        if self.deterministic and self.xla == "on":
+            raise UsageError(
+                "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "
+                "deterministic gradient of max-pooling"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export(Checked):
+    """The hand-off to TF Serving."""
+
+    enabled: bool = True
+    """Write and verify a SavedModel at the end of the run."""
+    directory: Path = Path("saved_models")
+    """Folder of all models; this one becomes DIRECTORY/NAME/VERSION."""
+    name: str | None = None
+    """Name of the model; None: the name of the recipe."""
+
+    def _check(self) -> None:
+        if self.name is not None:
+            require_file_name(self.name, "--export.name")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Log(Checked):
+    """What is shown and written along the way."""
+
+    progress: bool = True
+    """Print one line per epoch."""
+    tensorboard: bool = True
+    """Write scalars for TensorBoard into the run directory."""

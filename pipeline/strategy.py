@@ -1,0 +1,61 @@
+"""Which devices share the training, and how they are joined: one, mirrored, several machines."""
+
+import functools
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline import config
+from pipeline.contracts import Decision
+from pipeline.errors import UsageError
+
+
+def choose(options: config.Runtime) -> tuple[tf.distribute.Strategy, Decision]:
+    """The strategy under which the model is to be made, and why.
+
+    Raises UsageError if there are fewer devices than replicas.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    wanted = options.replicas
+    if gpus:
+        count = len(gpus) if wanted == "auto" else wanted
+        if count > len(gpus):
+            raise UsageError(f"--runtime.replicas {count}: TensorFlow sees {len(gpus)} GPUs")
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        reason = f"{count} of {len(gpus)} visible"
+        if count == 1:
+            return tf.distribute.get_strategy(), Decision("device", f"GPU {name}", reason)
+        devices = tuple(f"/gpu:{number}" for number in range(count))
+        return _mirrored(devices), Decision("device", f"{count} GPUs {name}, mirrored", reason)
+    cores = os.cpu_count()
+    count = 1 if wanted == "auto" else wanted
+    if count == 1:
+        decision = Decision("device", f"CPU, {cores} cores", "TensorFlow sees no GPU")
+        return tf.distribute.get_strategy(), decision
+    _divide_cpu(count)
+    devices = tuple(f"/cpu:{number}" for number in range(count))
+    value = f"CPU as {count} logical devices, mirrored; {cores} cores"
+    return _mirrored(devices), Decision("device", value, "asked for; TensorFlow sees no GPU")
+
+
+def _divide_cpu(count: int) -> None:
+    """Makes logical devices of the CPU; TensorFlow can do so once, before it computes."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        there = tf.config.get_logical_device_configuration(cpu) or ()
+        if len(there) < count:
+            parts = [tf.config.LogicalDeviceConfiguration()] * count
+            tf.config.set_logical_device_configuration(cpu, parts)
+    except RuntimeError:
+        there = len(tf.config.list_logical_devices("CPU"))
+        raise UsageError(
+            f"--runtime.replicas {count}: this process has begun with {there} CPU devices and "
+            "cannot make more; start a new process (in a notebook: restart the kernel)"
+        ) from None
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> Any:
+    # Kept: a second strategy object on the same devices cannot use their collectives.
+    return tf.distribute.MirroredStrategy(list(devices))

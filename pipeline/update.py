@@ -1,0 +1,205 @@
+"""What happens to a gradient: unscaled, summed over replicas, judged, clipped, applied, averaged.
+
+Stock Keras 3.15 clips before it sums over replicas, lets replica 0 alone judge whether a gradient
+is finite, and cannot accumulate under a strategy. Here every decision is made on the sum, which
+is the same number on every replica, so that the weights do not depend on how many there are.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline import clipping, config
+from pipeline.errors import UsageError
+
+# Of `clipping`, by the name of the option in `config.Train`.
+_CLIPPINGS: dict[str, Callable] = {
+    "clip_norm": clipping.by_global_norm,
+    "clip_variable_norm": clipping.by_norm,
+    "clip_value": clipping.by_value,
+    "clip_adaptive": clipping.adaptively,
+}
+# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2 and the numbers of its
+# later implementations: start at 2**15, halve at an overflow, double after 2000 good steps.
+FIRST_SCALE = 2.0**15
+GROWTH_STEPS = 2000
+
+
+class Update:
+    """One update of the weights from the gradients of all replicas, or none if one overflowed.
+
+    Args:
+        optimizer: Any Keras optimizer, built; it sees gradients that are summed and clipped.
+        variables: All weights that are ever trained.
+        statistics: Weights that a forward pass changes (moving averages of BatchNormalization).
+            They are averaged over the replicas and taken back where the update is skipped.
+        options: `clip_*` and `ema` are used.
+        scaled: Whether the loss is scaled dynamically, as float16 needs.
+        growth_steps: Steps without overflow after which the scale doubles.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: Sequence[keras.Variable],
+        statistics: Sequence[keras.Variable],
+        options: config.Train,
+        scaled: bool,
+        growth_steps: int = GROWTH_STEPS,
+    ) -> None:
+        _refuse_own_rules(optimizer)
+        # The one private hook of Keras that is replaced: the sum has been taken when it is called.
+        optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+        self._optimizer = optimizer
+        self._statistics = list(statistics)
+        self.scaled = scaled
+        """Whether the loss is scaled."""
+        self._growth_steps = growth_steps
+        self._decay = options.ema
+        self._clip = None
+        for name, function in _CLIPPINGS.items():
+            if (limit := getattr(options, name)) is not None:
+                self._clip = functools.partial(function, limit=limit)
+        self.steps = _counter("steps", 0, "int64")
+        """Updates tried: those of `optimizer.iterations` and the skipped ones."""
+        self.scale = _counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
+        self._good = _counter("good_steps", 0, "int64")
+        self._variables = list(variables)
+        self._averages = {}
+        if self._decay is not None:
+            self._averages = {
+                variable.path: keras.Variable(
+                    variable.numpy(), trainable=False, name=f"average_{number}"
+                )
+                for number, variable in enumerate(variables)
+            }
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Its state, for a checkpoint."""
+        return [self.steps, self.scale, self._good, *self._averages.values()]
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were left out because a gradient was not finite."""
+        return int(self.steps.numpy()) - int(self._optimizer.iterations.numpy())
+
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """What the gradient is to be taken of."""
+        return loss * self.scale.value if self.scaled else loss
+
+    def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Gradients of the loss itself; exact, since the scale is a power of two."""
+        if not self.scaled:
+            return gradients
+        inverse = 1.0 / self.scale.value
+        return [gradient * inverse for gradient in gradients]
+
+    def remember(self) -> list[tf.Tensor]:
+        """The statistics as they are now; taken before the forward pass, for `apply`."""
+        return [tf.identity(variable.value) for variable in self._statistics]
+
+    def apply(
+        self,
+        gradients: list[tf.Tensor],
+        variables: Sequence[keras.Variable],
+        before: list[tf.Tensor],
+    ) -> None:
+        """Ends a step; called in replica context.
+
+        Args:
+            gradients: This replica's part of the gradient of the mean over the global batch.
+            variables: Their weights, in the same order.
+            before: What `remember` gave before the forward pass.
+        """
+        context = tf.distribute.get_replica_context()
+        now = [tf.identity(variable.value) for variable in self._statistics]
+        replicas = context.num_replicas_in_sync
+        if replicas > 1:
+            shares = [statistic / replicas for statistic in now]
+            summed = _all_reduced(context, [*gradients, *shares])
+            gradients, now = summed[: len(gradients)], summed[len(gradients) :]
+        norm = tf.linalg.global_norm(gradients)
+        # The same on every replica, as both come from the sum.
+        finite = tf.math.is_finite(norm)
+        for statistic in now:
+            finite &= tf.reduce_all(tf.math.is_finite(statistic))
+
+        def accept(gradients: list, now: list, norm: tf.Tensor, before: list) -> None:
+            if replicas > 1:
+                _assign(self._statistics, now)
+            if self._clip:
+                gradients = self._clip(gradients, norm, variables=[v.value for v in variables])
+            first = tf.equal(self._optimizer.iterations.value, 0)
+            self._optimizer.apply(gradients, variables)
+            self._average(variables, first)
+
+        def reject(gradients: list, now: list, norm: tf.Tensor, before: list) -> None:
+            _assign(self._statistics, before)
+
+        def decide(strategy: tf.distribute.Strategy, finite: Any, *values: Any) -> None:
+            # Only here, where all replicas meet, may a branch hold an update of their variables.
+            finite = strategy.experimental_local_results(finite)[0]
+            run = strategy.extended.call_for_each_replica
+            tf.cond(finite, lambda: run(accept, args=values), lambda: run(reject, args=values))
+            self._count(finite)
+
+        context.merge_call(decide, args=(finite, gradients, now, norm, before))
+
+    def _average(self, variables: Sequence[keras.Variable], first: tf.Tensor) -> None:
+        if self._decay is None:
+            return
+        share = tf.where(first, 1.0, 1.0 - self._decay)
+        for variable in variables:
+            average = self._averages[variable.path].value
+            average.assign_add(share * (variable.value - average))
+
+    def _count(self, finite: tf.Tensor) -> None:
+        self.steps.value.assign_add(1)
+        if not self.scaled:
+            return
+        good = tf.where(finite, self._good.value + 1, 0)
+        grow = good >= self._growth_steps
+        scale = self.scale.value * tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        self._good.value.assign(tf.where(grow, tf.zeros_like(good), good))
+        # float16 overflows at 65504 = 2**16; a scale beyond 2**32 helps no gradient.
+        self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
+
+    def exchange(self) -> None:
+        """Swaps the weights and their averages; nothing without `ema`. Called between steps."""
+        for variable in self._variables:
+            if average := self._averages.get(variable.path):
+                held = variable.numpy()
+                variable.assign(average.numpy())
+                average.assign(held)
+
+
+def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
+    """Rules that Keras applies before the gradients are summed over the replicas."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UsageError("--train.optimizer: loss scaling is built in; give the optimizer inside")
+    for name, flag in {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}.items():
+        if getattr(optimizer, name, None):
+            raise UsageError(f"--train.optimizer: leave {name} away and use --train.{flag}")
+
+
+def _counter(name: str, value: float, dtype: str) -> keras.Variable:
+    return keras.Variable(
+        value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
+    )
+
+
+def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums over the replicas, all in one collective: each costs a meeting of all replicas."""
+    vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+    vector = context.all_reduce("sum", vector)
+    parts = tf.split(vector, [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(p, tensor.shape) for p, tensor in zip(parts, tensors, strict=True)]
