@@ -120,15 +120,18 @@ class Train(Checked):
     engine: Literal["model_fit", "gradient_tape"] = "model_fit"
     """Who drives the step: Keras's `fit` or a GradientTape loop."""
     optimizer: str = "sgd"
-    """adam, sgd, or a dotted name (package.module.function) of your own."""
+    """adam, adamw, lion, muon, nadam, sgd, or a dotted name (package.module.function) of your
+    own."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
     """Options of that optimizer, such as `momentum=0.9`."""
     learning_rate: float = 0.01
     """Highest learning rate of the schedule."""
     schedule: str = "constant"
-    """constant, cosine, or a dotted name (package.module.function) of your own."""
+    """constant, cosine, linear, polynomial, step, or a dotted name (package.module.function) of
+    your own."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
-    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps."""
+    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps, step's `at=0.5,0.75`
+    says where it drops."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
 
