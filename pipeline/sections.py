@@ -114,7 +114,8 @@ class Train(Checked):
     steps_per_call: Literal["auto"] | int = "auto"
     """Steps in one call of the compiled function; auto: as many as take half a second."""
     optimizer: str = "sgd"
-    """adam, sgd, or a dotted name (package.module.function) of your own."""
+    """adam, adamw, lion, muon, nadam, sgd, or a dotted name (package.module.function) of your
+    own."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
     """Options of that optimizer, such as `momentum=0.9`."""
     learning_rate: float = 0.01
@@ -122,9 +123,11 @@ class Train(Checked):
     learning_rate_batch_size: int | None = None
     """The batch size that the learning rate is meant for; another one scales it in proportion."""
     schedule: str = "constant"
-    """constant, cosine, or a dotted name (package.module.function) of your own."""
+    """constant, cosine, linear, polynomial, step, or a dotted name (package.module.function) of
+    your own."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
-    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps."""
+    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps, step's `at=0.5,0.75`
+    says where it drops."""
     weight_decay: float | None = None
     """Share of each weight that a step takes off, times the learning rate; not biases and norms."""
     l2: float = 0.0

@@ -64,8 +64,8 @@ def check(
 def _fits(annotation: ast.expr, value: Any) -> bool:
     """Whether a value has the type that an annotation says; unknown annotations let all pass.
 
-    Understands int, float, bool, str, None, unions, Literal, and `Annotated[int, (1, 9)]`: 1 to 9,
-    where None stands for no limit.
+    Understands int, float, bool, str, None, unions, Literal, `Annotated[int, (1, 9)]`: 1 to 9,
+    where None stands for no limit, and `tuple[int, ...]`, as which a list of a JSON file counts.
     """
     match annotation:
         case ast.Constant(value=None):
@@ -86,6 +86,10 @@ def _fits(annotation: ast.expr, value: Any) -> bool:
             low, high = ast.literal_eval(limits)
             inside = _fits(kind, value) and (low is None or low <= value)
             return inside and (high is None or value <= high)
+        case ast.Subscript(
+            value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[kind, ast.Constant()])
+        ):
+            return isinstance(value, tuple | list) and all(_fits(kind, item) for item in value)
     return True
 
 
@@ -98,6 +102,10 @@ def _meaning(annotation: ast.expr) -> str:
             return f"{_meaning(kind)}, {limit}"
         case ast.Subscript(value=ast.Name(id="Literal"), slice=names):
             return f"one of {ast.unparse(names).strip('()')}"
+        case ast.Subscript(
+            value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[kind, ast.Constant()])
+        ):
+            return f"values with commas (one: `value,`), each {_meaning(kind)}"
     return ast.unparse(annotation)
 
 

@@ -38,6 +38,14 @@ def test_a_missing_required_option_is_named():
         shelf.check("sources", "arrays", {}, "--source.{}")
 
 
+@pytest.mark.parametrize("wrong", [None, 0.5, "0.5", (0.5, "x"), [True], [1.5], [[0.5]]])
+def test_options_of_several_values_are_checked_value_by_value(wrong):
+    for good in ((0.5,), [0, 1], ()):  # a list is what a config file makes of a tuple
+        shelf.check("schedules", "step", {"at": good}, "{}")
+    with pytest.raises(UsageError, match="values with commas .one: `value,`., each float, from 0"):
+        shelf.check("schedules", "step", {"at": wrong}, "{}")
+
+
 def test_a_dotted_name_works_like_a_shelf_name(tmp_path, monkeypatch):
     box = tmp_path / "box"
     box.mkdir()

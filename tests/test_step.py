@@ -274,19 +274,6 @@ def test_the_engine_stops_with_the_last_step(task, name):
     assert len(history["loss"]) == 2  # 4 steps, then 2
 
 
-@pytest.mark.parametrize("name", shelf.names("schedules"))
-def test_schedules_start_high_warm_up_and_end(name):
-    schedule = shelf.take("schedules", name)
-    plain, warmed = schedule(0.5, 100), schedule(0.5, 100, warmup=0.1)
-    assert float(plain(0)) == pytest.approx(0.5)
-    assert float(warmed(0)) == pytest.approx(0.05) and float(warmed(10)) == pytest.approx(0.5)
-    end = {"constant": 0.5, "cosine": 0.0}[name]
-    assert float(plain(100)) == pytest.approx(end, abs=1e-7)
-    assert float(warmed(100)) == pytest.approx(end, abs=1e-7)
-    middle = {"constant": 0.5, "cosine": 0.25}[name]
-    assert float(plain(50)) == pytest.approx(middle) and float(warmed(55)) == pytest.approx(middle)
-
-
 @pytest.mark.parametrize("name", shelf.names("optimizers"))
 def test_every_optimizer_overfits_one_batch(task, name):
     settings = settings_of(

@@ -1,0 +1,125 @@
+"""Muon: steps whose directions all have the same length."""
+
+import math
+from typing import Any
+
+import keras
+
+# For the variables that are no hidden matrices, as the reference implementation sets them.
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
+# One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
+_COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+
+
+def orthogonalised(matrix: keras.KerasTensor) -> keras.KerasTensor:
+    """The matrix (rows, columns) with its singular values brought near 1; float32.
+
+    Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. What
+    was above 0.002 of the Frobenius norm ends between 0.68 and 1.21; zeros stay zeros.
+    """
+    a, b, c = _COEFFICIENTS
+    x = keras.ops.cast(matrix, "float32")
+    tall = x.shape[0] > x.shape[1]
+    x = keras.ops.transpose(x) if tall else x  # the products below then have the smaller side
+    x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
+    for _ in range(_ITERATIONS):
+        gram = keras.ops.matmul(x, keras.ops.transpose(x))
+        x = a * x + keras.ops.matmul(b * gram + c * keras.ops.matmul(gram, gram), x)
+    return keras.ops.transpose(x) if tall else x
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class Muon(keras.optimizers.Optimizer):
+    """Momentum, orthogonalised per matrix; Adam for everything that is no hidden matrix.
+
+    Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024,
+    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalises variables of
+    two axes only and leaves the kernels of convolutions to Adam, which in a convolutional network
+    is nearly everything. Here a kernel (height, width, in, out) is the matrix
+    (height * width * in, out).
+
+    Adam takes, as the reference advises: biases and normalisation; the first and the last matrix,
+    which are the layer that sees the input and the head; and embeddings. First and last go by the
+    order of the variables given to `build`, so that no layer needs a certain name; of several heads
+    only the last is recognised. Adam also takes what is no matrix from inputs to outputs: kernels
+    with a single column (depthwise convolutions) and variables of three axes (in attention, where
+    the shape does not say which of them belong together).
+
+    A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for LLM
+    training", 2025, section 2.2: its root mean square is then that of an Adam step, and one
+    learning rate and one weight decay serve both kinds of variables.
+
+    Args:
+        learning_rate: A number or a schedule; in the size of Adam's.
+        momentum: Share of the old direction in the new one.
+        nesterov: Look ahead along the momentum.
+        options: Those of every Keras optimizer, such as `weight_decay` and `name`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate, **options)
+        self.momentum, self.nesterov = momentum, nesterov
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Makes the state: a momentum for each variable, a second moment where Adam is used."""
+        if self.built:
+            return
+        super().build(variables)
+        matrices = [number for number, v in enumerate(variables) if _is_matrix(v.shape)]
+        hidden = {n for n in matrices[1:-1] if "embedding" not in variables[n].path}
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+        self._velocities = [
+            None if number in hidden else self.add_variable_from_reference(variable, "velocity")
+            for number, variable in enumerate(variables)
+        ]
+
+    def update_step(
+        self, gradient: keras.KerasTensor, variable: Any, learning_rate: keras.KerasTensor
+    ) -> None:
+        """Changes one variable and its state; called by Keras on each replica."""
+        index = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[index], self._velocities[index]
+        gradient = keras.ops.cast(gradient, variable.dtype)
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        if velocity is None:
+            step = self._orthogonal_step(gradient, momentum)
+        else:
+            step = self._adam_step(gradient, momentum, velocity)
+        self.assign_sub(variable, rate * step)
+
+    def _orthogonal_step(
+        self, gradient: keras.KerasTensor, momentum: keras.Variable
+    ) -> keras.KerasTensor:
+        self.assign_add(momentum, (gradient - momentum) * (1 - self.momentum))
+        direction = momentum + 0.0
+        if self.nesterov:
+            direction = gradient + (momentum - gradient) * self.momentum
+        matrix = keras.ops.reshape(direction, (-1, gradient.shape[-1]))
+        scale = 0.2 * math.sqrt(max(matrix.shape))
+        update = orthogonalised(matrix) * scale
+        return keras.ops.cast(keras.ops.reshape(update, gradient.shape), gradient.dtype)
+
+    def _adam_step(
+        self, gradient: keras.KerasTensor, momentum: keras.Variable, velocity: keras.Variable
+    ) -> keras.KerasTensor:
+        self.assign_add(momentum, (gradient - momentum) * (1 - _BETA_1))
+        self.assign_add(velocity, (keras.ops.square(gradient) - velocity) * (1 - _BETA_2))
+        count = keras.ops.cast(self.iterations + 1, gradient.dtype)
+        mean = momentum / (1 - keras.ops.power(_BETA_1, count))
+        square = velocity / (1 - keras.ops.power(_BETA_2, count))
+        return mean / (keras.ops.sqrt(square) + _EPSILON)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes back, without the state."""
+        return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    """Whether a variable maps inputs to outputs, and has more than one direction to equalise."""
+    return len(shape) in (2, 4) and min(math.prod(shape[:-1]), shape[-1]) > 1
