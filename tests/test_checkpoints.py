@@ -145,11 +145,11 @@ def test_one_line_of_log_per_epoch(tmp_path, capsys):
     callbacks = [JsonLog(run, Steps()), Progress(Steps())]
     for epoch in range(2):
         for callback in callbacks:
-            callback.on_epoch_end(epoch, {"loss": 0.25, "images_per_second": 1234.5})
+            callback.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
     lines = [json.loads(line) for line in run.log.read_text().splitlines()]
     assert [(e["epoch"], e["step"], e["loss"]) for e in lines] == [(1, 5, 0.25), (2, 10, 0.25)]
     shown = capsys.readouterr().out.splitlines()
-    assert shown[1].startswith("epoch  2/10  loss 0.2500  1,234 images/s") and "left" in shown[1]
+    assert shown[1].startswith("epoch  2/10  loss 0.2500  1,234 examples/s") and "left" in shown[1]
 
 
 def test_speed_counts_training_alone_after_the_warm_up(monkeypatch):
@@ -164,7 +164,7 @@ def test_speed_counts_training_alone_after_the_warm_up(monkeypatch):
             speed.on_train_batch_end(batch)
         logs = {}
         speed.on_epoch_end(epoch, logs)
-        assert logs["images_per_second"] == pytest.approx(4 / 0.5)
+        assert logs["examples_per_second"] == pytest.approx(4 / 0.5)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
