@@ -28,7 +28,7 @@ class Source(Checked):
     name: str = "tfds"
     """arrays, scikit_learn, tfds, or a dotted name (package.module) of your own."""
     dataset: str | None = None
-    """Which data set of the source: a TensorFlow Datasets builder, or `digits` of scikit-learn."""
+    """Which data set: a TensorFlow Datasets builder; `digits` or `diabetes` of scikit-learn."""
     path: Path | None = None
     """TensorFlow Datasets' data_dir, or an `.npz` file with the keys `images` and `labels`."""
 
@@ -116,7 +116,7 @@ class Train(Checked):
     steps: int | None = None
     """Stop after at most this many optimizer steps, skipped ones counted, even within an epoch."""
     batch_size: int = 32
-    """Images per optimizer step, over all replicas and micro-batches."""
+    """Examples per optimizer step, over all replicas and micro-batches."""
     engine: Literal["model_fit", "gradient_tape"] = "model_fit"
     """Who drives the step: Keras's `fit` or a GradientTape loop."""
     optimizer: str = "sgd"
@@ -201,7 +201,7 @@ class Config(Checked):
     recipe: tyro.conf.Suppress[str] = "custom"
     """The recipe this config started from; names the run directory and the model."""
     task: str = "image_classification"
-    """What the problem is: image_classification."""
+    """image_classification, regression, or a dotted name (package.module) of your own."""
     run_directory: Path | None = None
     """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
     dry_run: bool = False
