@@ -1,4 +1,6 @@
-"""A source whose images and labels lie in memory, shared by the siblings that read such data."""
+"""A source whose examples lie in memory, shared by the siblings that read such data."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -10,23 +12,26 @@ class ArraySource(Source):
     """One split `train`; the id of an example is its position.
 
     Args:
-        images: uint8, (n, height, width, channels).
-        labels: Whole numbers, (n,).
+        columns: Field of an example (`image`, `label`, ...) -> array of any dtype whose first axis
+            counts the examples, of which there is at least one; all are of one length.
         class_names: Names of the labels 0, 1, ...
+        feature_names: Names of the numbers in `features`.
     """
 
     def __init__(
-        self, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...]
+        self,
+        columns: Mapping[str, np.ndarray],
+        *,
+        class_names: tuple[str, ...] | None = None,
+        feature_names: tuple[str, ...] | None = None,
     ) -> None:
-        self._columns = {
-            "id": np.arange(len(images), dtype=np.int64),
-            "image": images,
-            "label": labels.astype(np.int64),
-        }
+        (count,) = {len(column) for column in columns.values()}
+        self._columns = {"id": np.arange(count, dtype=np.int64), **columns}
         self.info = Info(
-            splits={"train": len(images)},
+            splits={"train": count},
             fields={k: tf.TensorSpec(v.shape[1:], v.dtype) for k, v in self._columns.items()},
             class_names=class_names,
+            feature_names=feature_names,
         )
 
     def examples(self, split: str) -> tf.data.Dataset:

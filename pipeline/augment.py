@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 
 def flip(batch: Example, seeds: tf.Tensor) -> Example:
     """Mirrors left and right, each image with probability 1/2."""
-    images = batch["image"]
+    images = _images(batch)
     chosen = draw.uniform(seeds) < 0.5
     return {**batch, "image": tf.where(chosen[:, None, None, None], images[:, :, ::-1], images)}
 
@@ -40,7 +40,7 @@ def crop(
         padding: Pixels on each side; below the image's smaller side.
         fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
     """
-    images = batch["image"]
+    images = _images(batch)
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
         raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
@@ -56,3 +56,11 @@ def crop(
             mask = inside[:, :, None, None] if axis == 1 else inside[:, None, :, None]
             images = tf.where(mask, images, tf.zeros([], images.dtype))
     return {**batch, "image": images}
+
+
+def _images(batch: Example) -> tf.Tensor:
+    if "image" not in batch:
+        raise UsageError(
+            "--data.augment: flip and crop change images, and these examples have none"
+        )
+    return batch["image"]

@@ -28,6 +28,15 @@ class SteppedModel(keras.Model):
     def metrics(self) -> list[keras.metrics.Metric]:
         return self.step.metrics if self.step else super().metrics
 
+    @property
+    def state(self) -> dict[str, list[keras.Variable]]:
+        """Everything that training changes: weights, states of random layers, optimizer, update."""
+        return {
+            "model": self.variables,
+            "optimizer": self.optimizer.variables,
+            "update": self.step.update.variables,
+        }
+
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         self.step.train(self, _ticket(data))
         return {metric.name: metric.result() for metric in self.metrics}

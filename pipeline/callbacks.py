@@ -67,7 +67,7 @@ class Updates(keras.callbacks.Callback):
 
 
 class Speed(keras.callbacks.Callback):
-    """Adds `images_per_second` to the epoch's logs: training steps alone, warm-up left out."""
+    """Adds `examples_per_second` to the epoch's logs: training steps alone, warm-up left out."""
 
     def __init__(self, batches: Batches) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Speed(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._counted:
-            logs["images_per_second"] = self._counted * self._batches.batch_size / self._seconds
+            logs["examples_per_second"] = self._counted * self._batches.batch_size / self._seconds
 
 
 class Saver(keras.callbacks.Callback):
@@ -202,16 +202,16 @@ class Progress(keras.callbacks.Callback):
         self._start = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        speed = logs.get("images_per_second")
+        speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {value:.4f}" for name, value in logs.items() if name != "images_per_second"
+            f"{name} {value:.4f}" for name, value in logs.items() if name != "examples_per_second"
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)
         width = len(str(self._epochs))
         print(
             f"epoch {epoch + 1:{width}}/{self._epochs}  {metrics}"
-            + (f"  {speed:,.0f} images/s" if speed else "")
+            + (f"  {speed:,.0f} examples/s" if speed else "")
             + f"  {_clock(left)} left",
             flush=True,
         )

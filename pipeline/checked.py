@@ -48,7 +48,11 @@ class Checked:
             try:
                 typeguard.check_type(value, hint)
             except typeguard.TypeCheckError:
-                meant = re.sub(r"(typing|pipeline.config)\.", "", inspect.formatannotation(hint))
+                meant = re.sub(
+                    r"(typing|pipeline.config|pipeline.sections)\.",
+                    "",
+                    inspect.formatannotation(hint),
+                )
                 meant = re.sub(r"Literal\[(.*?)\]", r"one of \1", meant)
                 require(False, prefix + name.replace("_", "-"), repr(value), meant)
             if isinstance(value, Path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,15 @@ class Checkpoints:
     """A folder of `step-XXXXXXXX/`, each a TensorFlow checkpoint with sums of its files.
 
     Args:
-        model: Compiled; all its variables are kept, the states of its random layers too.
+        state: Variables by what they belong to.
         folder: Made when needed.
     """
 
-    def __init__(self, model: keras.Model, folder: Path) -> None:
+    def __init__(self, state: Mapping[str, Sequence[keras.Variable]], folder: Path) -> None:
         self._folder = folder
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._checkpoint = tf.train.Checkpoint(
-            model=[variable.value for variable in model.variables],
-            optimizer=[variable.value for variable in model.optimizer.variables],
-            update=[variable.value for variable in model.step.update.variables],
+            **{name: [variable.value for variable in group] for name, group in state.items()}
         )
 
     def save(self, step: int, state: dict[str, Any]) -> None:

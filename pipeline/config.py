@@ -40,7 +40,7 @@ class Config(Checked):
     recipe: tyro.conf.Suppress[str] = "custom"
     """The recipe this config started from; names the run directory and the model."""
     task: str = "image_classification"
-    """What the problem is: image_classification."""
+    """image_classification, regression, or a dotted name (package.module) of your own."""
     run_directory: Path | None = None
     """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
     dry_run: bool = False

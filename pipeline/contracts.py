@@ -1,9 +1,10 @@
 """The few types that rooms exchange: Example, Info, Source, Task, Batches, Engine.
 
 An example is a dictionary of tensors from the disk until `Task.target`. It has `id` (int64,
-unique over all splits of the source and the same in every run), one raw field (`image`, ...) and
-its labels. A batch is the same dictionary with the batch as the first axis, plus `weight`
-(float32: 1, or 0 for padding) and `epoch` (int64), both of shape (batch,).
+unique over all splits of the source and the same in every run), one raw field (`image`,
+`features`, ...) and what is to be learned (`label`, `target`). A batch is the same dictionary with
+the batch as the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64), both
+of shape (batch,).
 """
 
 import abc
@@ -31,6 +32,17 @@ class Info:
     """Shape and dtype of each field of an example."""
     class_names: tuple[str, ...] | None = None
     """Names of the labels 0, 1, ...; None where the source has none."""
+    feature_names: tuple[str, ...] | None = None
+    """Names of the numbers in `features`, in their order; None where the source has none."""
+
+    def field(self, name: str) -> tf.TensorSpec:
+        """Shape and dtype of a field; UsageError if the source does not have it."""
+        if name not in self.fields:
+            raise UsageError(
+                f"the source has no field {name!r} (it has {', '.join(self.fields)}); "
+                "choose another --task or --source.name"
+            )
+        return self.fields[name]
 
 
 class Source(abc.ABC):
@@ -47,7 +59,9 @@ class Task(abc.ABC):
     """What the problem is. Answers questions; holds no loop, step or optimizer.
 
     A task is made from its facts alone (what was learned from the data but is no weight: class
-    names, sizes), which are JSON and lie in the run, so that every later process makes the same.
+    names, sizes, means), which are JSON and lie in the run, so that every later process makes the
+    same. The module's `facts(info)` gives those that the source says; `learn` adds those that only
+    the training examples tell.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -60,6 +74,17 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
         """Raises UsageError naming the first decoded example that cannot be learned from."""
+
+    def learn(self, column: Callable[[str], np.ndarray]) -> Facts:
+        """Facts that change with the training examples, replacing those of the same name.
+
+        Asked once, after the splits are made and checked, so that nothing held out is learned from.
+        `decode` must not depend on them: it has been done by then.
+
+        Args:
+            column: Name of a decoded field -> its values in all training examples, (examples, ...).
+        """
+        return {}
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:

@@ -21,14 +21,16 @@ def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.nd
     """
     loss = task.loss()
 
-    @tf.function
     def answer(ticket: Any) -> dict[str, tf.Tensor]:
         batch = batches.fetch(ticket)
         y, outputs, weight = forward(task, model, batch)
         known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
         return {**task.answer(outputs, batch), **known}
 
-    parts = [answer(ticket) for ticket in batches.dataset]
+    # Traced by hand: TensorFlow warns of a tf.function that is made anew for each split.
+    dataset = batches.dataset
+    traced = tf.function(answer).get_concrete_function(dataset.element_spec)
+    parts = [traced(ticket) for ticket in dataset]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}

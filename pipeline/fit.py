@@ -30,7 +30,7 @@ class Run:
     test: dict[str, Any]
     """Metrics of the test split, or of the validation split where there is no test split."""
     model: "keras.Model"
-    """The bare network, from prepared inputs to logits; `predict` starts from raw ones."""
+    """The bare network, from prepared inputs to outputs; `predict` starts from raw ones."""
     task: "Task"
     splits: dict[str, "Split"]
     """Decoded examples: train, validation, test."""
@@ -104,6 +104,8 @@ def _fit(config: Config) -> Run:
     task = shelf.take("tasks", config.task)(facts)
     dropped = clean.dropped(config.clean.manifest)
     splits, decisions = stream.load(source, task, config.data, dropped)
+    facts = {**facts, **task.learn(splits["train"].column)}
+    task = shelf.take("tasks", config.task)(facts)
     batches = stream.training(splits["train"], config.train, config.runtime.seed)
     held = {
         name: stream.evaluation(split, config.train, machine.replicas)
@@ -117,7 +119,7 @@ def _fit(config: Config) -> Run:
     with run.locked(), report.interruptible(config, run):
         # Training, from the newest checkpoint on
         saver = Saver(
-            checkpoints.Checkpoints(model, run.checkpoints), batches, config.train.patience
+            checkpoints.Checkpoints(model.state, run.checkpoints), batches, config.train.patience
         )
         batches = saver.resume()
         decisions = [*machine.decisions, *decisions]

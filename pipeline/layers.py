@@ -2,6 +2,18 @@
 
 import keras
 
+from pipeline.errors import UsageError
+
+
+def sides(x: keras.KerasTensor) -> tuple[int, int]:
+    """Height and width of maps; UsageError if `x` is not (batch, height, width, channels)."""
+    if len(x.shape) != 4:
+        raise UsageError(
+            f"this model takes images, but an input of the task has shape {tuple(x.shape[1:])}; "
+            "choose another --model.name, such as linear"
+        )
+    return x.shape[1:3]
+
 
 def convolution(
     x: keras.KerasTensor, filters: int, kernel: int, *, padding: str = "valid", **options: object
@@ -15,11 +27,11 @@ def convolution(
         padding: `valid` (each side shrinks by `kernel` - 1) or `same`.
         options: Further arguments of `keras.layers.Conv2D`.
     """
-    if min(x.shape[1:3]) < kernel:
+    if min(sides(x)) < kernel:
         padding = "same"
     return keras.layers.Conv2D(filters, kernel, padding=padding, **options)(x)
 
 
 def pool(x: keras.KerasTensor) -> keras.KerasTensor:
     """Largest of each 2x2 block; halves height and width, and leaves maps of one pixel a side."""
-    return keras.layers.MaxPooling2D(2)(x) if min(x.shape[1:3]) >= 2 else x
+    return keras.layers.MaxPooling2D(2)(x) if min(sides(x)) >= 2 else x

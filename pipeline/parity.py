@@ -5,7 +5,6 @@ spoils all that come after it in a process. Reads its order as JSON from the com
 writes a JSON line per case.
 """
 
-import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from pipeline import command_line, config, runtime, shelf, stream
 from pipeline.build import SteppedModel, build, network
@@ -27,7 +25,6 @@ STEPS_PER_EPOCH = 11
 CALLS = (1, 8)
 RATE, MOMENTUM = 0.05, 0.9
 CLIP_NORM = 0.5
-State = list[np.ndarray]
 
 
 def settings_of(order: dict[str, Any], case: dict[str, Any]) -> config.Config:
@@ -49,77 +46,110 @@ def settings_of(order: dict[str, Any], case: dict[str, Any]) -> config.Config:
 
 
 def run(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Results of the order's cases; the reference of each lies in, or goes to, its folder."""
-    first = settings_of(order, order["cases"][0])
-    machine = runtime.start(first.runtime)
-    task, batches = _data(first, order["batch_size"])
+    """Results of the order's cases, one by one.
+
+    The first process to come to a case leaves its start and its reference in the order's folder.
+    """
+    started = runtime.start(settings_of(order, order["cases"][0]).runtime)
     for case in order["cases"]:
         settings = settings_of(order, case)
-        keras.utils.set_random_seed(0)
-        machine = runtime.Runtime(case["precision"], False, machine.strategy, ())
+        machine = runtime.Runtime(case["precision"], False, started.strategy, ())
+        task, batches = _data(settings)
         path = Path(order["folder"], f"{case['precision']}-{case['accumulate']}-{case['clip']}.npz")
         if not path.exists():
-            before = [v.numpy() for v in network(task, settings.model, "float32").variables]
-            np.savez(path, *before, *_stock(task, settings, batches, before))
+            np.savez(path, *_stock(task, settings, batches))
         held = list(np.load(path).values())
         before, reference = held[: len(held) // 2], held[len(held) // 2 :]
-        outcomes = {}
+        ends = {}
         for engine in shelf.names("engines"):
             model = build(task, settings, machine, batches)
-            _quiet(model)
+            _silence(model)
+            model.set_weights(before)
+            start = [variable.numpy() for variable in _variables(model)]
             for calls in CALLS:
-                outcomes[engine, calls] = _trained(model, engine, calls, batches, before, machine)
-        weights = {key: state[: len(before)] for key, state in outcomes.items()}
-        comparable = machine.replicas == 1 or not _normalises(model)
+                for variable, value in zip(_variables(model), start, strict=True):
+                    variable.assign(value)
+                model.steps_per_execution = calls
+                with machine.strategy.scope():
+                    shelf.take("engines", engine)(model, batches, None, [])
+                ends[engine, calls] = [variable.numpy() for variable in _variables(model)]
+        first, *others = ends.values()
+        learned = len(model.trainable_variables)
+        shared = machine.replicas == 1 or not _normalises(model)
         yield {
             **case,
             "replicas": machine.replicas,
-            "engines": max(
-                _apart(outcomes["model_fit", k], outcomes["gradient_tape", k]) for k in CALLS
-            ),
-            "calls": max(
-                _apart(outcomes[e, CALLS[0]], outcomes[e, CALLS[1]]) for e in shelf.names("engines")
-            ),
-            "reference": max(_relative(w, reference) for w in weights.values())
-            if comparable
-            else None,
+            "apart": max(_largest(first, other) for other in others),
+            "reference": _relative(model, first, reference) if shared else None,
+            "learned": learned,
         }
 
 
-def _data(settings: config.Config, batch_size: int) -> tuple[Task, Batches]:
+def _data(settings: config.Config) -> tuple[Task, Batches]:
     source = shelf.take("sources", settings.source.name)(**settings.source.options())
-    facts = shelf.take("tasks", settings.task, "facts")(
-        source.info, **settings.data.task_options()
-    )
+    facts = shelf.take("tasks", settings.task, "facts")(source.info, **settings.data.task_options())
     task = shelf.take("tasks", settings.task)(facts)
     splits, _ = stream.load(source, task, settings.data, {})
-    train, wanted = splits["train"], STEPS_PER_EPOCH * batch_size
+    train, wanted = splits["train"], STEPS_PER_EPOCH * settings.train.batch_size
     if len(train) < wanted:
         raise UsageError(f"parity needs {wanted} training examples, {len(train)} are there")
     train = stream.Split(train.columns, train.rows[:wanted])
+    task = shelf.take("tasks", settings.task)({**facts, **task.learn(train.column)})
     return task, stream.training(train, settings.train, settings.runtime.seed)
 
 
-def _trained(
-    model: SteppedModel,
-    engine: str,
-    calls: int,
-    batches: Batches,
-    before: State,
-    machine: runtime.Runtime,
-) -> State:
-    """Weights, then optimizer state, after all steps from the weights `before`."""
-    optimizer, update = model.optimizer.variables, model.step.update.variables
-    start = [np.zeros(v.shape, v.dtype) for v in optimizer]
-    start[1] = np.float32(RATE) if start[1].dtype == np.float32 else start[1]
-    for variable, value in zip(model.variables, before, strict=True):
-        variable.assign(value)
-    return []
+def _stock(task: Task, settings: config.Config, batches: Batches) -> list[np.ndarray]:
+    """Weights before and after Keras's own `fit` on one device; nothing of `step.py` is used."""
+    keras.utils.set_random_seed(0)
+    model = network(task, settings.model, settings.runtime.precision)
+    model = keras.Model(model.inputs, model.outputs)
+    _silence(model)
+    before = model.get_weights()
+    ready = [task.target(task.prepare(batch), batch["id"]) for batch in batches.dataset]
+    inputs, y = (np.concatenate([parts[i].numpy() for parts in ready]) for i in (0, 1))
+    pieces, loss = settings.train.accumulate, task.loss()
+    optimizer = keras.optimizers.SGD(
+        RATE,
+        momentum=MOMENTUM,
+        global_clipnorm=settings.train.clip_norm,
+        gradient_accumulation_steps=pieces if pieces > 1 else None,
+    )
+    # `auto_scale_loss`: under float16 Keras wraps the optimizer, which is right on one device.
+    model.compile(optimizer, lambda y, outputs: loss(y, outputs), jit_compile=False)
+    size = settings.train.batch_size // pieces
+    model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
+    return [*before, *model.get_weights()]
 
 
-def _stock(task: Task, settings: config.Config, batches: Batches, before: State) -> State:
-    """What Keras's own `fit` on one device makes of the same batches; nothing of `step.py`."""
-    return []
+def _variables(model: SteppedModel) -> list[keras.Variable]:
+    return [variable for group in model.state.values() for variable in group]
+
+
+def _silence(model: keras.Model) -> None:
+    """Dropout off: stock Keras and this package draw other numbers."""
+    for layer in model._flatten_layers():
+        if isinstance(getattr(layer, "rate", None), float):
+            layer.rate = 0.0
+
+
+def _normalises(model: keras.Model) -> bool:
+    """Whether examples of a batch act on each other, so that each replica's part counts."""
+    kinds = (keras.layers.BatchNormalization,)
+    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+
+
+def _largest(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """Largest absolute difference of two states."""
+    return max(float(np.max(np.abs(a - b), initial=0)) for a, b in zip(one, other, strict=True))
+
+
+def _relative(model: SteppedModel, state: list[np.ndarray], reference: list[np.ndarray]) -> float:
+    """Largest difference of a weight, relative to the largest weight of its tensor."""
+    worst = 0.0
+    for variable, a, b in zip(model.variables, state, reference, strict=False):
+        if variable.trainable:
+            worst = max(worst, float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)))
+    return worst
 
 
 if __name__ == "__main__":

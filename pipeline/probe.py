@@ -19,7 +19,7 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
         model: Of `build`, fed; the engine will use the same trace.
         train: At least one step must be left.
     """
-    held = [*model.variables, *model.optimizer.variables, *model.step.update.variables]
+    held = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in held]
     steps_per_execution, model.steps_per_execution = model.steps_per_execution, 1
     calls, tickets = replicas.Calls(model, "train", train), iter(replicas.tickets(train))

@@ -47,7 +47,7 @@ def opening(
         decision(one)
     say("model", f"{config.model.name}, {model.count_params():,} parameters")
     size, each = batches.batch_size, batches.steps_per_epoch
-    say("training", f"{batches.last_step:,} steps of {size} images, {each:,} an epoch")
+    say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} an epoch")
 
 
 def finished(run: RunDirectory) -> None:
@@ -83,10 +83,10 @@ def result(
 ) -> dict[str, Any]:
     """The content of `result.json`: everything that can be compared between runs.
 
-    `images_per_second` is the median over the epochs, of training steps after the warm-up; None
+    `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
     """
-    speeds = saver.history.get("images_per_second")
+    speeds = saver.history.get("examples_per_second")
     return {
         "recipe": config.recipe,
         "config_digest": config.digest(),
@@ -94,7 +94,7 @@ def result(
         "steps": saver.step,
         "epochs": len(saver.history.get("loss", ())),
         **metrics,
-        "images_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
         "seconds": round(seconds, 2),
         "export": str(verification.directory) if verification and verification.passed else None,
         "verification": verification.as_json() if verification else None,
@@ -108,8 +108,8 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
         measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
         say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
-        if result["images_per_second"]:
-            say("speed", f"{result['images_per_second']:,.0f} images/s in training")
+        if result["examples_per_second"]:
+            say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
     proved = result["verification"]
     if proved is None:

@@ -18,7 +18,7 @@ class Source(Checked):
     name: str = "tfds"
     """arrays, scikit_learn, tfds, or a dotted name (package.module) of your own."""
     dataset: str | None = None
-    """Which data set of the source: a TensorFlow Datasets builder, or `digits` of scikit-learn."""
+    """Which data set: a TensorFlow Datasets builder; `digits` or `diabetes` of scikit-learn."""
     path: Path | None = None
     """TensorFlow Datasets' data_dir, or an `.npz` file with the keys `images` and `labels`."""
 

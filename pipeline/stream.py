@@ -25,6 +25,10 @@ class Split:
     def __len__(self) -> int:
         return int(self.rows.shape[0])
 
+    def column(self, name: str) -> np.ndarray:
+        """One field of all examples of the split, (examples, ...)."""
+        return tf.gather(self.columns[name], self.rows).numpy()
+
     def take(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """The examples at these positions of the split, column by column."""
         rows = tf.gather(self.rows, positions)
@@ -90,7 +94,7 @@ def _cache_decision(source: Source, task: Task, options: config.Data) -> Decisio
     if 2 * size > (free if options.cache == "auto" else psutil.virtual_memory().total):
         raise UsageError(
             f"the decoded data need {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose a smaller --data.image-size or --data.limit"
+            "choose a smaller --data.limit, or a smaller --data.image-size for images"
         )
     if options.cache == "memory":
         return Decision("cache", "memory", "asked for")
@@ -128,9 +132,9 @@ def _decode(source: Source, task: Task, split: str, limit: int | None) -> dict[s
 def _divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
     """Holds parts of `train` out, and what remains as `train`.
 
-    Where an example goes depends on the seed, its class and its id alone, by comparing a hash
-    with the shares: an example never moves when others are added or removed, and each class is
-    divided on its own (its shares are met up to the noise of a coin toss per example).
+    Where an example goes depends on the seed, its class (where it has one) and its id alone, by
+    comparing a hash with the shares: an example never moves when others are added or removed,
+    and each class is divided on its own (shares are met up to the noise of a coin toss each).
     """
     ids = tf.gather(train.columns["id"], train.rows)
     labels = tf.zeros_like(ids)

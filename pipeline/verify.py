@@ -53,7 +53,8 @@ def verify(directory: Path) -> Verification:
     """Asks the SavedModel in `directory` in a fresh process, through TensorFlow's C++ loader.
 
     Checks the contract of the signatures, that stored real examples get the answers of the
-    trained model (in float32, to 1e-5), and that wrong requests are refused without harm.
+    trained model (in float32, to 1e-5 of the largest answer), and that wrong requests are refused
+    without harm.
 
     Raises:
         UsageError: There is no export of this package in `directory`.

@@ -37,7 +37,7 @@ def test_the_main_job_ends_with_a_good_verified_model(main_job):
     assert (folder / "saved_models/digits/1/saved_model.pb").is_file()
     assert result["recipe"] == "digits" and len(result["config_digest"]) == 64
     assert result["steps"] == 40 * 39 and result["epochs"] == 40
-    assert result["images_per_second"] > 0 and 0 < result["seconds"] < 300
+    assert result["examples_per_second"] > 0 and 0 < result["seconds"] < 300
     assert set(result["versions"]) >= {"python", "tensorflow", "keras", "numpy"}
     for split in ("train", "validation", "test"):
         assert {"loss", "accuracy", "per_class", "confusion_matrix"} <= set(result[split])

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline import shelf
-from pipeline.config import Data, Model, Source, Train
+from pipeline.config import Config, Data, Model, Source, Train
 from pipeline.errors import UsageError
 
 
@@ -65,6 +65,7 @@ def test_help_texts_name_every_sibling():
     import inspect
 
     sections = {"sources": Source, "models": Model, "optimizers": Train, "schedules": Train}
+    sections["tasks"] = Config
     for name, section in sections.items():
         text = inspect.getsource(section)
         for sibling in shelf.names(name):

@@ -133,6 +133,23 @@ def test_swapped_labels_are_caught(copy):
     assert set(failed(copy)) == {"answers image_bytes", "still answers image_bytes"}
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_answers_may_differ_by_their_size(size):
+    wanted = np.float32(size) * np.linspace(-1, 0.3, 8, dtype=np.float32)
+    golden = {"inputs": {"x": np.zeros(8)}, "outputs": {"y": wanted}}
+
+    class Server:
+        def run(self, signature, inputs):
+            return {"y": wanted[: len(inputs["x"])] + np.float32(self.error * size)}
+
+    server = Server()
+    server.error = 5e-6
+    proof._answers(server, "serving_default", golden)
+    server.error = 2e-5
+    with pytest.raises(proof.Failure, match="y: differs by .* in a batch of 1"):
+        proof._answers(server, "serving_default", golden)
+
+
 @pytest.mark.parametrize("change", [2e-5, np.nan])
 def test_answers_that_differ_are_caught(copy, change):
     golden = proof.read_golden(copy / proof.GOLDEN)

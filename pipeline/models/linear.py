@@ -1,8 +1,8 @@
-"""Softmax regression: the pixels themselves are the features."""
+"""A linear model: the inputs themselves are the features (softmax regression, least squares)."""
 
 import keras
 
 
 def features(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to (batch, height * width * channels)."""
+    """Inputs of any shape (batch, ...) to (batch, product of the other axes)."""
     return keras.layers.Flatten()(x)

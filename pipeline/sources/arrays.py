@@ -23,7 +23,8 @@ def source(*, path: Path) -> Source:
         raise UsageError(f"{path}: {len(images)} images but {len(labels)} labels")
     if not len(images):
         raise UsageError(f"{path} holds no examples")
-    return ArraySource(images, labels, _class_names(columns, labels, path))
+    examples = {"image": images, "label": labels.astype(np.int64)}
+    return ArraySource(examples, class_names=_class_names(columns, labels, path))
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str,
 
     Raises UsageError if images differ in size and no `image_size` (height, width) is given.
     """
-    *size, channels = info.fields["image"].shape
+    *size, channels = info.field("image").shape
     if image_size is not None:
         size = list(image_size)
     if None in size:
