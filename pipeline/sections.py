@@ -89,7 +89,8 @@ class Model(Checked):
     """The network."""
 
     name: str = "convnet"
-    """convnet, lenet, linear, sequential, tiny, or a dotted name (package.module) of your own."""
+    """airbench, application, convnet, lenet, linear, resnet, sequential, tiny,
+    or a dotted name (package.module) of your own."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of that model, such as `filters=32`."""
 

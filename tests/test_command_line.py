@@ -166,7 +166,8 @@ def test_help_lists_the_recipes_and_their_options(capsys):
         configure(["digits", "--help"])
     text = capsys.readouterr().out
     assert caught.value.code == 0
-    assert "convnet: filters, blocks, momentum; sequential: dropout" in " ".join(text.split())
+    models = "convnet: filters, blocks, momentum; resnet: depth, momentum; sequential: dropout"
+    assert models in " ".join(text.split())
     for flag in ("--source.path", "--train.patience", "--runtime.replicas", "--export.no-enabled"):
         assert flag in text
 

@@ -8,7 +8,8 @@ from pipeline.errors import UsageError
 
 
 def test_folder_and_module_shelves_list_their_siblings():
-    assert shelf.names("models") == ["convnet", "lenet", "linear", "sequential", "tiny"]
+    models = "airbench application convnet lenet linear resnet sequential tiny"
+    assert shelf.names("models") == models.split()
     assert shelf.names("augment") == ["flip", "crop"]
     assert shelf.summary("recipes", "digits").startswith("8x8 handwritten digits")
 
@@ -22,7 +23,7 @@ def test_options_are_the_keyword_only_arguments():
     ("name", "options", "message"),
     [
         ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        ("zzz", {}, "there are: convnet, lenet, linear, sequential, tiny"),
+        ("zzz", {}, "there are: airbench, application, convnet, lenet, linear, resnet, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module 'no.such.module'"),

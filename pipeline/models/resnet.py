@@ -1,0 +1,115 @@
+"""Residual networks: the small ones for CIFAR, ResNet-18 for CIFAR, and ResNet-50."""
+
+from typing import Annotated, Literal
+
+import keras
+
+# Blocks of each stage; every stage after the first halves height and width and doubles the width.
+_STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
+_EPSILON = 1e-5  # as in torchvision's; Keras's own is 1e-3
+
+
+def features(
+    x: keras.KerasTensor,
+    *,
+    depth: Literal[18, 20, 50, 56] = 20,
+    momentum: Annotated[float, (0, 1)] = 0.9,
+) -> keras.KerasTensor:
+    """Maps of shape (batch, height, width, channels) to (batch, 64), (batch, 512) or (batch, 2048).
+
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Convolutions
+    have no bias, batch normalisation stands before every ReLU, kernels are drawn as in He et al.,
+    "Delving Deep into Rectifiers", ICCV 2015; a global average ends the network.
+
+    - 20 and 56: section 4.2 for 32x32 images, stages of 16, 32 and 64 channels. Shortcuts have no
+      weights: where a stage begins they take every second pixel, and zeros fill the new channels
+      (option A). 0.27 and 0.85 million parameters.
+    - 18: the widths and blocks of table 1 (64 to 512 channels) as usual for CIFAR: the stem is one
+      3x3 convolution and nothing is pooled. Where a stage begins, the shortcut is a 1x1 convolution
+      with batch normalisation (option B). 11.2 million parameters.
+    - 50: table 1 for 224x224 images: 7x7 convolution and max-pooling in the stem, bottlenecks,
+      option B. Version 1.5, as most published results: the 3x3 convolution of a bottleneck has the
+      stride, where the paper's first 1x1 convolution drops three pixels of four.
+      25.6 million parameters with 1000 classes.
+
+    Layers are named by their place (`stem_convolution`, `stage2_block1_convolution1`), so that a
+    prefix names a stem, a stage or a block.
+
+    Args:
+        x: Images.
+        depth: Layers with weights, the head counted, shortcuts not.
+        momentum: Of the moving mean and variance; Keras's own 0.99 is slow (see `convnet`).
+            PyTorch's 0.1 is 0.9 here: it counts the new value, Keras the old.
+    """
+    stem = 16 if len(_STAGES[depth]) == 3 else 64
+    x = _convolution(x, stem, 7 if depth == 50 else 3, "stem_", momentum, 2 if depth == 50 else 1)
+    x = keras.layers.ReLU(name="stem_relu")(x)
+    if depth == 50:
+        x = keras.layers.ZeroPadding2D(1, name="stem_pool_padding")(x)  # after ReLU 0 is neutral
+        x = keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
+    for stage, blocks in enumerate(_STAGES[depth]):
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            place = f"stage{stage + 1}_block{block + 1}_"
+            x = _block(x, depth, stem * 2**stage, stride, place, momentum)
+    return keras.layers.GlobalAveragePooling2D(name="average")(x)
+
+
+def _block(
+    x: keras.KerasTensor, depth: int, filters: int, stride: int, place: str, momentum: float
+) -> keras.KerasTensor:
+    """ReLU(shortcut + branch); the branch is two 3x3 convolutions, or the bottleneck of depth 50.
+
+    `place` begins the names of the layers.
+    """
+    plan = [(filters, 3, stride), (filters, 3, 1)]
+    if depth == 50:
+        plan = [(filters, 1, 1), (filters, 3, stride), (4 * filters, 1, 1)]
+    branch = x
+    for number, (width, kernel, step) in enumerate(plan, 1):
+        branch = _convolution(branch, width, kernel, place, momentum, step, str(number))
+        if number < len(plan):
+            branch = keras.layers.ReLU(name=f"{place}relu{number}")(branch)
+    width = plan[-1][0]
+    if depth in (20, 56):
+        x = _option_a(x, width, stride, place)
+    elif stride > 1 or x.shape[-1] != width:
+        x = _convolution(x, width, 1, f"{place}shortcut_", momentum, stride)
+    x = keras.layers.Add(name=f"{place}add")([x, branch])
+    return keras.layers.ReLU(name=f"{place}relu")(x)
+
+
+def _option_a(x: keras.KerasTensor, width: int, stride: int, place: str) -> keras.KerasTensor:
+    """Every `stride`-th pixel, and zeros as further channels: a shortcut without weights."""
+    if stride > 1:
+        x = keras.layers.MaxPooling2D(1, stride, name=f"{place}shortcut_pixels")(x)
+    missing = width - x.shape[-1]
+    return keras.ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x
+
+
+def _convolution(
+    x: keras.KerasTensor,
+    filters: int,
+    kernel: int,
+    place: str,
+    momentum: float,
+    stride: int = 1,
+    number: str = "",
+) -> keras.KerasTensor:
+    """Convolution and batch normalisation; a side of n pixels becomes ceil(n / stride)."""
+    if stride > 1 and kernel > 1:
+        # TensorFlow's "same" pads an even side on the right only. The kernels would then be
+        # centred beside the pixels that the shortcut takes.
+        x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{place}padding{number}")(x)
+    x = keras.layers.Conv2D(
+        filters,
+        kernel,
+        stride,
+        padding="same" if stride == 1 else "valid",
+        use_bias=False,
+        kernel_initializer="he_normal",
+        name=f"{place}convolution{number}",
+    )(x)
+    return keras.layers.BatchNormalization(
+        momentum=momentum, epsilon=_EPSILON, name=f"{place}normalization{number}"
+    )(x)
