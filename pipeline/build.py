@@ -83,6 +83,8 @@ def build(
         UsageError: An option does not fit the model or the images.
     """
     settings.require_equal_parts(machine.replicas)
+    # The same weights whatever was built in this process before.
+    keras.utils.set_random_seed(settings.runtime.seed)
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers())
@@ -103,7 +105,8 @@ def build(
                 l2=settings.train.l2,
                 label_smoothing=settings.train.label_smoothing,
                 class_weight=settings.train.class_weight,
-                xla=machine.xla,
+                # Under XLA no layer can meet the other replicas in its forward pass.
+                xla=machine.xla and not settings.train.synchronized_batch_norm,
             ),
             Update(optimizer, variables, floats, settings.train, scaled),
             random_states,

@@ -23,13 +23,19 @@ WARM_UP_STEPS = 5
 
 
 def standard(
-    settings: config.Config, run: RunDirectory, batches: Batches, saver: "Saver"
+    settings: config.Config,
+    run: RunDirectory,
+    batches: Batches,
+    saver: "Saver",
+    is_chief: bool = True,
 ) -> list[keras.callbacks.Callback]:
-    """The callbacks of every run."""
-    callbacks = [Phases(settings.train), Updates(), Speed(batches), saver, JsonLog(run, batches)]
-    if settings.log.progress:
+    """The callbacks of every run; only the chief of several workers writes and prints."""
+    callbacks = [Phases(settings.train), Updates(), Speed(batches), saver]
+    if is_chief:
+        callbacks.append(JsonLog(run, batches))
+    if is_chief and settings.log.progress:
         callbacks.append(Progress(batches))
-    if settings.log.tensorboard:
+    if is_chief and settings.log.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(run.tensorboard, write_graph=False))
     return callbacks
 

@@ -21,10 +21,17 @@ class Checkpoints:
     Args:
         state: Variables by what they belong to.
         folder: Made when needed.
+        writes: Whether this process saves and deletes; of several workers only one does.
     """
 
-    def __init__(self, state: Mapping[str, Sequence[keras.Variable]], folder: Path) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Sequence[keras.Variable]],
+        folder: Path,
+        writes: bool = True,
+    ) -> None:
         self._folder = folder
+        self._writes = writes
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._checkpoint = tf.train.Checkpoint(
             **{name: [variable.value for variable in group] for name, group in state.items()}
@@ -33,7 +40,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`."""
         target = self._path(step)
-        if target.exists():  # the same step of the same run: the same numbers
+        if not self._writes or target.exists():  # the same step of the same run: the same numbers
             return
         folder = run_directory.scratch(self._folder)
         self._checkpoint.write(str(folder / "state"))
@@ -62,7 +69,7 @@ class Checkpoints:
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps."""
-        for step in set(self.steps()) - steps:
+        for step in set(self.steps()) - steps if self._writes else ():
             run_directory.remove(self._path(step))
 
     def _path(self, step: int) -> Path:

@@ -59,6 +59,11 @@ class Config(Checked):
         shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")
+        if self.train.synchronized_batch_norm and self.runtime.xla == "on":
+            raise UsageError(
+                "--train.synchronized-batch-norm meets the other replicas in the forward pass, "
+                "which --runtime.xla on cannot; leave one of them away"
+            )
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
 
@@ -90,8 +95,14 @@ class Config(Checked):
         values = self.as_json()
         for name in ("run_directory", "log", "export"):
             del values[name]
+        for section, names in HARMLESS.items():
+            for name in names:
+                del values[section][name]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
+
+# What cannot change a result, by section: another value may be given when a run is resumed.
+HARMLESS = {"train": ("steps_per_call",), "runtime": ("worker_timeout",)}
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.
 BELONGS = {

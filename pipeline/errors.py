@@ -17,6 +17,12 @@ class Diverged(UsageError):
     exit_code = 4
 
 
+class WorkerLost(UsageError):
+    """A worker of the cluster has gone; the run can be taken up after its last checkpoint."""
+
+    exit_code = 5
+
+
 def suggest(wrong: str, names: Iterable[str]) -> str:
     """End of an error message: the nearest of `names` if one is near, else all of them."""
     names = sorted(names)

@@ -1,5 +1,6 @@
 """The whole story, top to bottom: recipe, data, model, training, test, export, proof."""
 
+import contextlib
 import dataclasses
 import math
 import tempfile
@@ -7,14 +8,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, run_directory, shelf
+from pipeline import cluster, command_line, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
+from pipeline.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     import keras
 
-    from pipeline.contracts import Task
+    from pipeline.callbacks import Saver
+    from pipeline.contracts import Batches, Task
+    from pipeline.runtime import Runtime
     from pipeline.stream import Split
 
 
@@ -37,7 +41,7 @@ class Run:
     export: Path | None
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
-    """What `result.json` holds."""
+    """What `result.json` holds; empty in a worker that is not the chief."""
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> "dict[str, Any]":
         """What the exported model would answer: `run.predict(images=uint8_images)`.
@@ -92,10 +96,10 @@ def _fit(config: Config) -> Run:
     from pipeline import runtime
 
     start = time.monotonic()
-    machine = runtime.start(config.runtime)  # imports TensorFlow; everything after it may
-    from pipeline import checkpoints, clean, evaluate, probe, report, stream
-    from pipeline.build import build
-    from pipeline.callbacks import Saver, standard
+    workers = _cluster(config)
+    machine = runtime.start(config.runtime, workers)  # imports TensorFlow; all that follows may
+    from pipeline import checkpoints, clean, evaluate, report, stream
+    from pipeline.callbacks import Saver
     from pipeline.export import export
 
     # Data: from the disk to batches
@@ -112,27 +116,25 @@ def _fit(config: Config) -> Run:
         for name, split in splits.items()
     }
 
-    # Model
-    model = build(task, config, machine, batches)
-    run = run_directory.create(config)
-
-    with run.locked(), report.interruptible(config, run):
-        # Training, from the newest checkpoint on
-        saver = Saver(
-            checkpoints.Checkpoints(model.state, run.checkpoints), batches, config.train.patience
-        )
+    # Model, in the run's directory; of several workers only the chief writes and goes on to the end
+    config.require_equal_parts(machine.replicas)
+    run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
+    with contextlib.ExitStack() as stack:
+        if machine.is_chief:
+            stack.enter_context(run.locked())
+            stack.enter_context(report.interruptible(config, run))
+        machine, model = _model(task, config, machine, run, batches, held.get("validation"))
+        folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
+        saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
-        decisions = [*machine.decisions, *decisions]
-        run_directory.write_json(run.facts, facts)
-        run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-        report.opening(config, run, splits, model, batches, decisions)
-        if batches.first_step < batches.last_step and not saver.stopped:
-            engine = shelf.take("engines", config.train.engine)
-            callbacks = standard(config, run, batches, saver)
-            with machine.strategy.scope():
-                asked = config.train.steps_per_call
-                report.decision(probe.steps_per_call(model, asked, batches, held.get("validation")))
-                engine(model, batches, held.get("validation"), callbacks)
+        if machine.is_chief:
+            decisions = [*machine.decisions, *decisions]
+            run_directory.write_json(run.facts, facts)
+            run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
+            report.opening(config, run, splits, model, batches, decisions)
+        _train(config, machine, model, run, saver, batches, held.get("validation"))
+        if not machine.is_chief:
+            return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
 
@@ -148,24 +150,79 @@ def _fit(config: Config) -> Run:
             result = report.result(config, saver, metrics, proved, time.monotonic() - start)
             run_directory.write_json(run.result, result)
         report.closing(config, run, result, judged)
-    return Run(
-        config=config,
-        directory=run.path,
-        history=saver.history,
-        test=result[judged],
-        model=model,
-        task=task,
-        splits=splits,
-        export=Path(result["export"]) if result["export"] else None,
-        result=result,
-    )
+    exported = Path(result["export"]) if result["export"] else None
+    history, test = saver.history, result[judged]
+    return Run(config, run.path, history, test, model, task, splits, exported, result)
+
+
+def _cluster(config: Config) -> cluster.Cluster | None:
+    """The workers of TF_CONFIG, if this run can have several."""
+    workers = cluster.read()
+    if workers and config.train.engine == "model_fit":
+        raise UsageError(
+            "TF_CONFIG names several workers, under which Keras's own fit crashes; "
+            "use --train.engine gradient_tape"
+        )
+    if workers and (config.run_directory is None or config.dry_run):
+        raise UsageError(
+            "TF_CONFIG names several workers, which must agree on one run: give "
+            "--run-directory, on a disk that all share, and no --dry-run"
+        )
+    return workers
+
+
+def _model(
+    task: "Task",
+    config: Config,
+    machine: "Runtime",
+    run: RunDirectory,
+    batches: "Batches",
+    validation: "Batches | None",
+) -> "tuple[Runtime, keras.Model]":
+    """The built model, and the machine with the precision that was chosen for it."""
+    from pipeline import probe
+    from pipeline.build import build
+
+    chosen = run_directory.decided(run, "precision")
+    if config.runtime.precision != "auto":
+        return machine, build(task, config, machine, batches)
+    if chosen:
+        machine = dataclasses.replace(machine, precision=chosen)
+        machine = machine.decided("precision", chosen, "as this run began")
+        return machine, build(task, config, machine, batches)
+    return probe.precision(machine, lambda m: build(task, config, m, batches), batches, validation)
+
+
+def _train(
+    config: Config,
+    machine: "Runtime",
+    model: "keras.Model",
+    run: RunDirectory,
+    saver: "Saver",
+    batches: "Batches",
+    validation: "Batches | None",
+) -> None:
+    """From the first step that is left to the last."""
+    from pipeline import probe, replicas, report
+    from pipeline.callbacks import standard
+
+    if batches.first_step == batches.last_step or saver.stopped:
+        return
+    engine = shelf.take("engines", config.train.engine)
+    with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
+        replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
+        decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
+        callbacks = standard(config, run, batches, saver, machine.is_chief)
+        if machine.is_chief:
+            report.decision(decision)
+        engine(model, batches, validation, callbacks)
 
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if the proof failed."""
     config = command_line.configure(arguments)
     run = fit(config)
-    return 0 if run.export or not config.export.enabled else 1
+    return 0 if run.export or not config.export.enabled or not run.result else 1
 
 
 if __name__ == "__main__":

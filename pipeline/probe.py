@@ -1,19 +1,27 @@
 """Short trials of the compiled step that decide how it is best run."""
 
+import dataclasses
 import time
+from collections.abc import Callable
 
 import keras
-import tensorflow as tf
 
-from pipeline import replicas
+from pipeline import replicas, runtime
 from pipeline.contracts import Batches, Decision
 
 # A call cannot be interrupted; half a second is still prompt to a person who presses Ctrl-C.
 LONGEST_CALL = 0.5
+MOST_STEPS = 16  # timed in one call
+# Below, a choice costs more than it can win: a trial traces the step once more, about 2 s.
+SHORTEST_RUN = 60.0
+# Less accurate arithmetic must pay: timings of a step vary by a tenth on a busy machine.
+LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches) -> float:
-    """Measured on a few steps, after which every variable has its old value; traces the step.
+    """Measured on up to 18 steps, after which all variables are as before; traces the step.
+
+    The same on every worker, since all must come to the same decisions.
 
     Args:
         model: Of `build`, fed; the engine will use the same trace.
@@ -21,22 +29,23 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
     """
     held = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in held]
-    steps_per_execution, model.steps_per_execution = model.steps_per_execution, 1
+    steps_per_execution = model.steps_per_execution
     calls, tickets = replicas.Calls(model, "train", train), iter(replicas.tickets(train))
-    calls(tickets)  # traces, and fills caches
-    best = float("inf")
-    end = time.monotonic() + LONGEST_CALL
-    while calls.position < train.last_step and time.monotonic() < end:
-        start = time.monotonic()
-        first = calls.position
-        _wait(calls(tickets))
-        best = min(best, (time.monotonic() - start) / (calls.position - first))
-        model.steps_per_execution = min(2 * model.steps_per_execution, 16)
+    seconds, count = 0.0, 1
+    for traces in (True, False, False):
+        if calls.position == train.last_step:
+            break
+        model.steps_per_execution = count
+        first, start = calls.position, time.monotonic()
+        for value in calls(tickets).values():
+            value.numpy()  # wait: devices work on while Python goes on
+        seconds = replicas.agreed((time.monotonic() - start) / (calls.position - first))
+        count = 1 if traces else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
     for variable, value in zip(held, before, strict=True):
         variable.assign(value)
     model.steps_per_execution = steps_per_execution
     model.reset_metrics()
-    return best
+    return seconds
 
 
 def steps_per_call(
@@ -54,7 +63,38 @@ def steps_per_call(
     return Decision("call", f"{count} steps", reason)
 
 
-def _wait(logs: dict[str, tf.Tensor]) -> None:
-    """Until the step is done: devices work on while Python goes on."""
-    for value in logs.values():
-        value.numpy()
+def precision(
+    machine: runtime.Runtime,
+    build: Callable[[runtime.Runtime], keras.Model],
+    train: Batches,
+    validation: Batches | None,
+) -> tuple[runtime.Runtime, keras.Model]:
+    """The machine and the model with the faster arithmetic, where it may choose.
+
+    Args:
+        machine: Started with `--runtime.precision auto`.
+        build: Makes the model of a machine.
+        train: Their steps say whether a trial is worth its time.
+        validation: As the engine will get them.
+    """
+    model = build(machine)
+    other, reason = runtime.fast_precision()
+    if other is None or train.first_step == train.last_step:
+        return machine.decided("precision", "float32", reason), model
+
+    def seconds(model: keras.Model) -> float:
+        model.step.feed(train, validation)
+        return seconds_per_step(model, train)
+
+    slow = seconds(model)
+    run = slow * (train.last_step - train.first_step)
+    if run < SHORTEST_RUN:
+        reason = f"a run of about {run:.0f} s needs no faster one"
+        return machine.decided("precision", "float32", reason), model
+    changed = dataclasses.replace(machine, precision=other)
+    candidate = build(changed)
+    fast = seconds(candidate)
+    measured = f"{1000 * fast:.3g} ms a step, float32 {1000 * slow:.3g} ms"
+    if slow / fast < LEAST_GAIN:
+        return machine.decided("precision", "float32", f"{other}: {measured}"), model
+    return changed.decided("precision", other, measured), candidate

@@ -1,12 +1,17 @@
 """All replicas together: parts of each batch to each of them, several steps in one call."""
 
+import contextlib
 import functools
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from pipeline.cluster import Cluster
 from pipeline.contracts import Batches, Share
+from pipeline.errors import UsageError, WorkerLost
 
 
 def tickets(batches: Batches, repeat: bool = False) -> Any:
@@ -17,31 +22,73 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     Args:
         batches: From `first_step` on.
-        repeat: Start over at the end. Under a strategy Keras draws one more batch than it uses
-            before each evaluation, to build what is built already.
+        repeat: Start over at the end. Keras's `fit` needs it: it takes the number of steps in a
+            call for the number of batches taken, starts a dataset of known length over when by
+            that count it is through, and draws a batch more than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
+
+    def of(share: Share, device: str) -> tf.data.Dataset:
+        dataset = batches.tickets(batches.first_step, share)
+        return prefetched(dataset.repeat() if repeat else dataset, device)
+
     if strategy.num_replicas_in_sync == 1:
         gpu = tf.config.list_logical_devices("GPU")
-        return prefetched(batches.dataset, gpu[0].name if gpu else "CPU")
-    devices = strategy.extended.worker_devices
+        return of(Share(), gpu[0].name if gpu else "CPU")
 
     def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         replicas = context.num_replicas_in_sync
         count = replicas // context.num_input_pipelines
         share = Share(first=context.input_pipeline_id * count, count=count, of=replicas)
-        dataset = batches.tickets(batches.first_step, share)
-        dataset = dataset.repeat() if repeat else dataset
-        return prefetched(dataset, devices[context.input_pipeline_id]) if own else dataset
+        return of(share, devices[context.input_pipeline_id] if own else "CPU")
 
+    devices = strategy.extended.worker_devices
     # An iterator for each replica feeds the network of `digits` on two logical CPU devices 1.6
     # times as fast as one iterator that hands out in turn; several machines cannot have it.
     own = isinstance(strategy, tf.distribute.MirroredStrategy)
-    options = own and tf.distribute.InputOptions(
-        experimental_fetch_to_device=False,
-        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    mode = tf.distribute.InputReplicationMode
+    options = tf.distribute.InputOptions(
+        experimental_fetch_to_device=not own and bool(tf.config.list_logical_devices("GPU")),
+        experimental_replication_mode=mode.PER_REPLICA if own else mode.PER_WORKER,
     )
-    return strategy.distribute_datasets_from_function(of_pipeline, options or None)
+    return strategy.distribute_datasets_from_function(of_pipeline, options)
+
+
+def agreed(value: float) -> float:
+    """The mean over all replicas: one number for all workers."""
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync == 1:
+        return value
+
+    @tf.function
+    def mean() -> tf.Tensor:
+        own = strategy.run(lambda: tf.constant(value, tf.float64))
+        return strategy.reduce("mean", own, axis=None)
+
+    return float(mean())
+
+
+def require_same(number: int, what: str, flag: str) -> None:
+    """Raises UsageError unless all workers hold the same number."""
+    if agreed(number) != number:
+        raise UsageError(f"{flag}: the workers see different {what}; it must be on a shared disk")
+
+
+@contextlib.contextmanager
+def lost_workers(cluster: Cluster | None) -> Iterator[None]:
+    """Turns what TensorFlow says of a worker that has gone into one line that names it."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+        if cluster is None:
+            raise
+        tasks = {int(number) for number in re.findall(r"task[:=](\d+)", error.message)}
+        others = sorted(tasks & set(range(len(cluster.workers))) - {cluster.index})
+        names = ", ".join(cluster.name(index) for index in others) or "another worker"
+        raise WorkerLost(
+            f"{names} was lost; start all workers again with the same command: the run goes on "
+            "after its last checkpoint"
+        ) from error
 
 
 def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Config
+from pipeline.config import HARMLESS, Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
@@ -111,6 +111,15 @@ def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
         return None
     exported = version is not None and Path(version, "saved_model.pb").is_file()
     return result if exported or not config.export.enabled else None
+
+
+def decided(run: RunDirectory, name: str) -> str | None:
+    """The value of an automatic choice that this run made when it began; None in a new run."""
+    try:
+        decisions = json.loads(run.decisions.read_text(encoding="utf-8"))
+        return next((d["value"] for d in decisions if d["name"] == name), None)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def export_directory(config: Config) -> Path:
@@ -236,7 +245,8 @@ def _check_resumable(config: Config, run: RunDirectory) -> None:
         for section in now
         if isinstance(now[section], dict) and section != "log"
         for name in now[section]
-        if before.get(section, {}).get(name) != now[section][name]
+        if name not in HARMLESS.get(section, ())
+        and before.get(section, {}).get(name) != now[section][name]
     ]
     different += [name for name in ("recipe", "task") if before.get(name) != now[name]]
     if different:

@@ -8,9 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import config
+from pipeline.cluster import Cluster
+from pipeline.errors import UsageError
+from pipeline.graphics import missing_gpu
 
 if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
     import tensorflow as tf
@@ -38,14 +41,34 @@ class Runtime:
     decisions: tuple["Decision", ...]
     """Device, precision and so on, each with its reason."""
 
+    cluster: Cluster | None = None
+    """The workers, where there are several."""
+
     @property
     def replicas(self) -> int:
         """Copies of the model that share each batch."""
         return self.strategy.num_replicas_in_sync
 
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.cluster is None or self.cluster.is_chief
 
-def start(options: config.Runtime) -> Runtime:
-    """Imports TensorFlow without its noise, sets the seeds, chooses devices and precision."""
+    def decided(self, name: str, value: str, reason: str) -> "Runtime":
+        """The same machine after one more decision."""
+        from pipeline.contracts import Decision
+
+        made = (*self.decisions, Decision(name, value, reason))
+        return dataclasses.replace(self, decisions=made)
+
+
+def start(options: config.Runtime, cluster: Cluster | None = None) -> Runtime:
+    """Imports TensorFlow without its noise, sets the seeds, chooses devices and XLA.
+
+    The precision is the one asked for; under `auto` it is float32 until `probe` has tried.
+
+    Raises UsageError for what the devices cannot do.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # informational lines off; read at import
     with _filtered_stderr():
         import tensorflow as tf
@@ -54,7 +77,6 @@ def start(options: config.Runtime) -> Runtime:
     import keras
 
     from pipeline import strategy
-    from pipeline.contracts import Decision
 
     tf.get_logger().setLevel("WARNING")  # "Assets written to: ..." under a name that is moved away
     # The graphs of earlier runs in this process: freed one run at a time they take 0.2 s, while
@@ -63,17 +85,63 @@ def start(options: config.Runtime) -> Runtime:
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
-    chosen, device = strategy.choose(options)
-    decisions = [device]
-    if options.precision == "auto":
-        decisions.append(Decision("precision", "float32", "the default; ask for another by name"))
-    else:
-        decisions.append(Decision("precision", options.precision, "asked for"))
-    xla = bool(gpus) and not options.deterministic if options.xla == "auto" else options.xla == "on"
-    if xla or options.xla != "auto":
+    precision = "float32" if options.precision == "auto" else options.precision
+    _check_precision(precision)
+    chosen, device = strategy.choose(options, cluster)
+    machine = Runtime(precision, _compiles(options, bool(gpus)), chosen, (device,), cluster)
+    if not gpus and (why := missing_gpu()):
+        machine = machine.decided("GPU", "not used", why)
+    if options.precision != "auto":
+        machine = machine.decided("precision", precision, "asked for")
+    if options.xla != "auto" or machine.xla:
         reason = "it wins on GPUs" if options.xla == "auto" else "asked for"
-        decisions.append(Decision("xla", "on" if xla else "off", reason))
-    return Runtime(decisions[1].value, xla, chosen, tuple(decisions))
+        machine = machine.decided("xla", "on" if machine.xla else "off", reason)
+    return machine
+
+
+def _compiles(options: config.Runtime, has_gpu: bool) -> bool:
+    """XLA halves the speed of CPUs, and has no deterministic gradient of max-pooling."""
+    return options.xla == "on" or (options.xla == "auto" and has_gpu and not options.deterministic)
+
+
+def fast_precision() -> tuple[str | None, str]:
+    """The 16-bit policy that the device computes in, or None; and why."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        capability = _capability(gpus[0])
+        if capability >= (8, 0):
+            return "mixed_bfloat16", "the GPU has bfloat16"
+        if capability >= (7, 0):
+            return "mixed_float16", "the GPU has float16"
+        return None, "this GPU has no fast 16-bit arithmetic"
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            flags = set(next(line for line in file if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        flags = set()
+    if flags & {"avx512_bf16", "amx_bf16"}:
+        return "mixed_bfloat16", "the CPU has bfloat16"
+    return None, "this CPU has no bfloat16 arithmetic"
+
+
+def _check_precision(precision: str) -> None:
+    import tensorflow as tf
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        needed = {"mixed_bfloat16": (8, 0), "mixed_float16": (5, 3)}.get(precision, (0, 0))
+        if _capability(gpu) < needed:
+            raise UsageError(
+                f"--runtime.precision {precision}: {gpu.name} cannot compute in it (that takes "
+                f"compute capability {needed[0]}.{needed[1]}); use float32"
+            )
+
+
+def _capability(gpu: Any) -> tuple[int, int]:
+    import tensorflow as tf
+
+    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 
 @contextmanager

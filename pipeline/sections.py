@@ -215,6 +215,8 @@ class Runtime(Checked):
     """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
     xla: Literal["auto", "on", "off"] = "auto"
     """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
+    worker_timeout: float = 60.0
+    """Seconds to wait at the start for the other workers of TF_CONFIG."""
     deterministic: bool = False
     """Use only operations that give the same bits each time; on GPUs they are slower."""
     seed: int = 0
@@ -224,6 +226,8 @@ class Runtime(Checked):
         good = self.replicas == "auto" or 0 < self.replicas <= 1024
         require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
         require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
+        wait = self.worker_timeout
+        require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
         if self.deterministic and self.xla == "on":
             raise UsageError(
                 "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "

@@ -7,15 +7,20 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import config
+from pipeline.cluster import Cluster
 from pipeline.contracts import Decision
 from pipeline.errors import UsageError
 
 
-def choose(options: config.Runtime) -> tuple[tf.distribute.Strategy, Decision]:
+def choose(
+    options: config.Runtime, cluster: Cluster | None = None
+) -> tuple[tf.distribute.Strategy, Decision]:
     """The strategy under which the model is to be made, and why.
 
-    Raises UsageError if there are fewer devices than replicas.
+    Raises UsageError if there are fewer devices than replicas, or a worker does not come.
     """
+    if cluster:
+        return _several_machines(options, cluster)
     gpus = tf.config.list_physical_devices("GPU")
     wanted = options.replicas
     if gpus:
@@ -37,6 +42,20 @@ def choose(options: config.Runtime) -> tuple[tf.distribute.Strategy, Decision]:
     devices = tuple(f"/cpu:{number}" for number in range(count))
     value = f"CPU as {count} logical devices, mirrored; {cores} cores"
     return _mirrored(devices), Decision("device", value, "asked for; TensorFlow sees no GPU")
+
+
+def _several_machines(
+    options: config.Runtime, cluster: Cluster
+) -> tuple[tf.distribute.Strategy, Decision]:
+    if options.replicas != "auto":
+        raise UsageError(
+            f"--runtime.replicas {options.replicas}: under TF_CONFIG each worker uses all of its "
+            "GPUs, or its CPU; leave it away"
+        )
+    cluster.meet(options.worker_timeout)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
+    return strategy, Decision("device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}")
 
 
 def _divide_cpu(count: int) -> None:

@@ -30,7 +30,7 @@ def train(
             "validation_steps": validation.steps_per_epoch,
         }
     history = model.fit(
-        replicas.tickets(train),
+        replicas.tickets(train, repeat=True),
         epochs=train.epochs,
         initial_epoch=train.first_step // train.steps_per_epoch,
         steps_per_epoch=min(train.steps_per_epoch, train.last_step - train.first_step),
