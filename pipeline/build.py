@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from pipeline import config, runtime, shelf
@@ -11,6 +12,9 @@ from pipeline.contracts import Batches, Task
 from pipeline.errors import UsageError, suggest
 from pipeline.step import Settings, Step
 from pipeline.update import Update
+
+# Of airbench, arXiv 2404.00498, section 3.2; the eigenvectors of image patches need no more.
+ADAPT_EXAMPLES = 5000
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -92,7 +96,10 @@ def build(
         # Before any layer is frozen: what is trained later needs a place in the optimizer too.
         variables = list(model.trainable_variables)
         floats = [v for v in model.non_trainable_variables if "float" in v.dtype]
-        random_states = [v for v in model.non_trainable_variables if "int" in v.dtype]
+        random_states = [
+            v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
+        ]
+        _adapt(model, task, train)
         optimizer = _optimizer(settings.train, train, variables)
         model.frozen = _freeze(layers, settings.train)
         scaled = machine.precision == "mixed_float16"
@@ -138,6 +145,17 @@ def _optimizer(
     # of its own to build it with.
     optimizer.build(variables)
     return optimizer
+
+
+def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
+    """Shows the first training examples to layers that learn from data before training."""
+    for layer in model.layers:
+        if hasattr(layer, "adapt"):
+            before = keras.Model(model.inputs, layer.input)
+            tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
+            batches = (task.prepare(train.fetch(ticket)) for ticket in tickets)
+            seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
+            layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
 
 
 def _synchronize(layers: list[keras.Layer], options: config.Train) -> None:

@@ -40,12 +40,11 @@ def adaptively(
     """
     clipped = []
     for gradient, variable in zip(gradients, variables, strict=True):
-        axes = list(range(len(gradient.shape) - 1)) or None
-        if axes is None:
-            lengths, bounds = tf.abs(gradient), tf.abs(variable)
-        else:
-            lengths = tf.norm(gradient, axis=axes, keepdims=True)
-            bounds = tf.norm(variable, axis=axes, keepdims=True)
-        bounds = limit * tf.maximum(bounds, 1e-3)
-        clipped.append(gradient * tf.minimum(1.0, bounds / tf.maximum(lengths, 1e-30)))
+        axes = list(range(len(gradient.shape) - 1))
+        length, bound = (
+            tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))
+            for tensor in (gradient, tf.convert_to_tensor(variable))
+        )
+        bound = limit * tf.maximum(bound, 1e-3)
+        clipped.append(gradient * tf.minimum(1.0, bound / tf.maximum(length, 1e-30)))
     return clipped

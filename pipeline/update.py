@@ -119,9 +119,11 @@ class Update:
         now = [tf.identity(variable.value) for variable in self._statistics]
         replicas = context.num_replicas_in_sync
         if replicas > 1:
-            shares = [statistic / replicas for statistic in now]
-            summed = _all_reduced(context, [*gradients, *shares])
-            gradients, now = summed[: len(gradients)], summed[len(gradients) :]
+            # Changes, not values: what stays as it is, such as frozen weights, must not drift.
+            changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
+            summed = _all_reduced(context, [*gradients, *changes])
+            gradients, changes = summed[: len(gradients)], summed[len(gradients) :]
+            now = [old + change for old, change in zip(before, changes, strict=True)]
         norm = tf.linalg.global_norm(gradients)
         # The same on every replica, as both come from the sum.
         finite = tf.math.is_finite(norm)
@@ -171,7 +173,8 @@ class Update:
     def exchange(self) -> None:
         """Swaps the weights and their averages; nothing without `ema`. Called between steps."""
         for variable in self._variables:
-            if average := self._averages.get(variable.path):
+            average = self._averages.get(variable.path)
+            if average is not None:
                 held = variable.numpy()
                 variable.assign(average.numpy())
                 average.assign(held)
