@@ -1,6 +1,6 @@
 """What we try: each function is one complete experiment, with its command and measured result."""
 
-from pipeline.config import Config, Data, Model, Source, Train
+from pipeline.config import Config, Data, Model, Runtime, Source, Train
 
 
 def digits() -> Config:
@@ -17,6 +17,24 @@ def digits() -> Config:
             learning_rate=0.002,
             schedule="cosine",
         ),
+    )
+
+
+def digits_tiny() -> Config:
+    """The tiny network on digits: two replicas, scalars for TensorBoard."""
+    return Config(
+        recipe="digits_tiny",
+        source=Source(name="scikit_learn", dataset="digits"),
+        model=Model(name="tiny"),
+        train=Train(
+            epochs=30,
+            batch_size=32,
+            optimizer="sgd",
+            optimizer_options={"momentum": 0.9},
+            learning_rate=0.05,
+            schedule="cosine",
+        ),
+        runtime=Runtime(replicas=2),
     )
 
 
@@ -49,7 +67,7 @@ def cifar10_sequential() -> Config:
 
 
 def fashion_mnist_lenet() -> Config:
-    """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, 10 epochs."""
+    """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping, 10 epochs."""
     return Config(
         recipe="fashion_mnist_lenet",
         source=Source(name="tfds", dataset="fashion_mnist"),
@@ -58,6 +76,8 @@ def fashion_mnist_lenet() -> Config:
         train=Train(
             epochs=10,
             batch_size=32,
+            accumulate=2,
+            clip_norm=1.0,
             optimizer="sgd",
             optimizer_options={"momentum": 0.9},
             learning_rate=0.01,

@@ -35,10 +35,10 @@ def choose(
         return _mirrored(devices), Decision("device", f"{count} GPUs {name}, mirrored", reason)
     cores = os.cpu_count()
     count = 1 if wanted == "auto" else wanted
+    _divide_cpu(count)
     if count == 1:
         decision = Decision("device", f"CPU, {cores} cores", "TensorFlow sees no GPU")
         return tf.distribute.get_strategy(), decision
-    _divide_cpu(count)
     devices = tuple(f"/cpu:{number}" for number in range(count))
     value = f"CPU as {count} logical devices, mirrored; {cores} cores"
     return _mirrored(devices), Decision("device", value, "asked for; TensorFlow sees no GPU")
@@ -59,19 +59,25 @@ def _several_machines(
 
 
 def _divide_cpu(count: int) -> None:
-    """Makes logical devices of the CPU; TensorFlow can do so once, before it computes."""
+    """Makes logical devices of the CPU, which share its threads and memory.
+
+    TensorFlow can do so once, before it computes: as many are made as later runs of this process
+    are likely to ask for.
+    """
     cpu = tf.config.list_physical_devices("CPU")[0]
+    there = len(tf.config.get_logical_device_configuration(cpu) or ())
+    if there >= count:
+        return
+    parts = [tf.config.LogicalDeviceConfiguration()] * max(count, min(os.cpu_count() or 1, 8))
     try:
-        there = tf.config.get_logical_device_configuration(cpu) or ()
-        if len(there) < count:
-            parts = [tf.config.LogicalDeviceConfiguration()] * count
-            tf.config.set_logical_device_configuration(cpu, parts)
+        tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError:
         there = len(tf.config.list_logical_devices("CPU"))
-        raise UsageError(
-            f"--runtime.replicas {count}: this process has begun with {there} CPU devices and "
-            "cannot make more; start a new process (in a notebook: restart the kernel)"
-        ) from None
+        if there < count:
+            raise UsageError(
+                f"--runtime.replicas {count}: this process has begun with {there} CPU devices and "
+                "cannot make more; start a new process (in a notebook: restart the kernel)"
+            ) from None
 
 
 @functools.cache
