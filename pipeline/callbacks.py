@@ -85,6 +85,11 @@ class Speed(keras.callbacks.Callback):
         self._seconds = 0.0
         self._last = 0.0
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """What a trial has traced already needs no warm-up."""
+        if self.model.step.compiled:
+            self._total = WARM_UP_STEPS
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._size = self._batches.end_of(epoch) - epoch * self._batches.steps_per_epoch
         self._done, self._counted, self._seconds = 0, 0, 0.0
@@ -102,8 +107,8 @@ class Speed(keras.callbacks.Callback):
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._counted:
-            logs["examples_per_second"] = self._counted * self._batches.batch_size / self._seconds
+        examples = self._counted * self._batches.batch_size
+        logs["examples_per_second"] = examples / self._seconds if examples else math.nan
 
 
 class Saver(keras.callbacks.Callback):
@@ -217,7 +222,7 @@ class Progress(keras.callbacks.Callback):
         width = len(str(self._epochs))
         print(
             f"epoch {epoch + 1:{width}}/{self._epochs}  {metrics}"
-            + (f"  {speed:,.0f} examples/s" if speed else "")
+            + (f"  {speed:,.0f} examples/s" if speed and speed > 0 else "")
             + f"  {_clock(left)} left",
             flush=True,
         )

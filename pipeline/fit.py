@@ -116,14 +116,15 @@ def _fit(config: Config) -> Run:
         for name, split in splits.items()
     }
 
-    # Model, in the run's directory; of several workers only the chief writes and goes on to the end
-    config.require_equal_parts(machine.replicas)
+    # Model
+    machine, model = _model(task, config, machine, batches, held.get("validation"))
+
+    # Training; of several workers only the chief writes and goes on to the end
     run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
     with contextlib.ExitStack() as stack:
         if machine.is_chief:
             stack.enter_context(run.locked())
             stack.enter_context(report.interruptible(config, run))
-        machine, model = _model(task, config, machine, run, batches, held.get("validation"))
         folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
         saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
@@ -175,7 +176,6 @@ def _model(
     task: "Task",
     config: Config,
     machine: "Runtime",
-    run: RunDirectory,
     batches: "Batches",
     validation: "Batches | None",
 ) -> "tuple[Runtime, keras.Model]":
@@ -183,7 +183,7 @@ def _model(
     from pipeline import probe
     from pipeline.build import build
 
-    chosen = run_directory.decided(run, "precision")
+    chosen = run_directory.decided(config.run_directory, "precision")
     if config.runtime.precision != "auto":
         return machine, build(task, config, machine, batches)
     if chosen:

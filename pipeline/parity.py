@@ -18,23 +18,29 @@ from pipeline.build import SteppedModel, build, network
 from pipeline.contracts import Batches, Task
 from pipeline.errors import UsageError, run_command
 
-STEPS = 16
-# 11 steps an epoch: calls of 8 steps then end at 8, 11 and 16.
+# Calls of 8 steps then end at 8, 11, 19, 22, ...
 STEPS_PER_EPOCH = 11
 CALLS = (1, 8)
-RATE, MOMENTUM = 0.05, 0.9
+# Options of Keras's own optimizers; some defaults differ between the package and Keras.
+OPTIMIZERS: dict[str, tuple[type, dict[str, float]]] = {
+    "sgd": (keras.optimizers.SGD, {"learning_rate": 0.05, "momentum": 0.9}),
+    "adam": (keras.optimizers.Adam, {"learning_rate": 0.001}),
+    "adamw": (keras.optimizers.AdamW, {"learning_rate": 0.001}),
+    "nadam": (keras.optimizers.Nadam, {"learning_rate": 0.001}),
+}
 CLIP_NORM = 0.02  # far below the norm of these gradients, so that it always acts
 
 
 def settings_of(order: dict[str, Any], case: dict[str, Any]) -> config.Config:
-    """The recipe's data, task and network; SGD, whose differences do not grow by themselves."""
+    """The recipe's data, task and network, and the case's way to train."""
     recipe = command_line.recipe(order["recipe"])
+    options = dict(OPTIMIZERS[case["optimizer"]][1])
     train = {
-        **{"batch_size": order["batch_size"], "epochs": -(-STEPS // STEPS_PER_EPOCH)},
-        **{"steps": STEPS, "accumulate": case["accumulate"], "patience": None},
-        **{"optimizer": "sgd", "optimizer_options": {"momentum": MOMENTUM}},
-        **{"schedule": "constant", "schedule_options": {}, "learning_rate": RATE},
-        "clip_norm": CLIP_NORM if case["clip"] else None,
+        **{"batch_size": order["batch_size"], "epochs": -(-order["steps"] // STEPS_PER_EPOCH)},
+        **{"steps": order["steps"], "accumulate": case["accumulate"], "patience": None},
+        **{"schedule": "constant", "schedule_options": {}},
+        **{"optimizer": case["optimizer"], "learning_rate": options.pop("learning_rate")},
+        **{"optimizer_options": options, "clip_norm": CLIP_NORM if case["clip"] else None},
     }
     return recipe.changed(
         train=train,
@@ -90,9 +96,9 @@ def run(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _reference(
     task: Task, settings: config.Config, batches: Batches, case: dict[str, Any], folder: Path
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    path = folder / "{precision}-{accumulate}-{clip}.npz".format(**case)
+    path = folder / ("-".join(map(str, case.values())) + ".npz")
     if not path.exists():
-        np.savez(path, *_stock(task, settings, batches))
+        np.savez(path, *_stock(task, settings, batches, case["optimizer"]))
     held = list(np.load(path).values())
     return held[: len(held) // 2], held[len(held) // 2 :]
 
@@ -110,7 +116,9 @@ def _data(settings: config.Config) -> tuple[Task, Batches]:
     return task, stream.training(train, settings.train, settings.runtime.seed)
 
 
-def _stock(task: Task, settings: config.Config, batches: Batches) -> list[np.ndarray]:
+def _stock(
+    task: Task, settings: config.Config, batches: Batches, optimizer: str
+) -> list[np.ndarray]:
     """Weights before and after Keras's own `fit` on one device; nothing of `step.py` is used."""
     keras.utils.set_random_seed(0)
     model = network(task, settings.model, settings.runtime.precision)
@@ -120,14 +128,16 @@ def _stock(task: Task, settings: config.Config, batches: Batches) -> list[np.nda
     ready = [task.target(task.prepare(batch), batch["id"]) for batch in batches.dataset]
     inputs, y = (np.concatenate([parts[i].numpy() for parts in ready]) for i in (0, 1))
     pieces, loss = settings.train.accumulate, task.loss()
-    optimizer = keras.optimizers.SGD(
-        RATE,
-        momentum=MOMENTUM,
+    kind, options = OPTIMIZERS[optimizer]
+    chosen = kind(
+        **options,
         global_clipnorm=settings.train.clip_norm,
         gradient_accumulation_steps=pieces if pieces > 1 else None,
     )
+    vectors = [v for v in model.trainable_variables if len(v.shape) < 2]
+    chosen.exclude_from_weight_decay(var_list=vectors)
     # `auto_scale_loss`: under float16 Keras wraps the optimizer, which is right on one device.
-    model.compile(optimizer, lambda y, outputs: loss(y, outputs), jit_compile=False)
+    model.compile(chosen, lambda y, outputs: loss(y, outputs), jit_compile=False)
     size = settings.train.batch_size // pieces
     model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
     return [*before, *model.get_weights()]

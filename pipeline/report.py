@@ -86,7 +86,8 @@ def result(
     `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
     """
-    speeds = saver.history.get("examples_per_second")
+    speeds = saver.history.get("examples_per_second", ())
+    speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
     return {
         "recipe": config.recipe,
         "config_digest": config.digest(),

@@ -113,10 +113,12 @@ def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
     return result if exported or not config.export.enabled else None
 
 
-def decided(run: RunDirectory, name: str) -> str | None:
-    """The value of an automatic choice that this run made when it began; None in a new run."""
+def decided(path: Path | None, name: str) -> str | None:
+    """The value of an automatic choice that a run made when it began; None in a new run."""
+    if path is None:
+        return None
     try:
-        decisions = json.loads(run.decisions.read_text(encoding="utf-8"))
+        decisions = json.loads(RunDirectory(path).decisions.read_text(encoding="utf-8"))
         return next((d["value"] for d in decisions if d["name"] == name), None)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -218,7 +218,7 @@ class Runtime(Checked):
     worker_timeout: float = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
     deterministic: bool = False
-    """Use only operations that give the same bits each time; on GPUs they are slower."""
+    """Only operations that give the same bits each time (slower on GPUs), for all of a process."""
     seed: int = 0
     """Initial weights, order of the examples, augmentation, dropout."""
 

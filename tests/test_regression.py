@@ -15,6 +15,7 @@ from pipeline.contracts import Info
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
+MACHINE = runtime.Runtime("float32", False, tf.distribute.get_strategy(), ())
 RECIPE = shelf.take("recipes", "regression_linear")()
 FACTS = {"feature_names": ["width", "height"], "mean": [1.0, -2.0], "deviation": [0.5, 4.0]}
 make, learn_facts = shelf.take("tasks", "regression"), shelf.take("tasks", "regression", "facts")
@@ -58,7 +59,7 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
     task, splits = diabetes
     keras.utils.set_random_seed(1)  # any start will do
     batches = stream.training(splits["train"], RECIPE.train, 1)
-    model = build(task, RECIPE, "float32", batches)
+    model = build(task, RECIPE, MACHINE, batches)
     shelf.take("engines", engine)(model, batches, None, [])
     found, wanted = coefficients(model, task), least_squares(splits["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
@@ -253,13 +254,17 @@ def test_every_feature_has_one_name():
         learn_facts(Info({"train": 1}, fields, feature_names=("a", "b")))
 
 
-IMAGE_MODELS = [name for name in shelf.names("models") if name != "linear"]
+IMAGE_MODELS = [
+    {"name": name, "options": {"name": "VGG16"} if name == "application" else {}}
+    for name in shelf.names("models")
+    if name != "linear"
+]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        *(({"model": {"name": name}}, "this model takes images.*linear") for name in IMAGE_MODELS),
+        *(({"model": model}, "this model takes images.*linear") for model in IMAGE_MODELS),
         ({"data": {"augment": {"flip": {}}}}, "flip and crop change images"),
         ({"data": {"augment": {"crop": {}}}}, "flip and crop change images"),
         ({"data": {"image_size": (8, 8)}}, "--data.image_size: regression has no option"),
@@ -278,7 +283,7 @@ def test_padding_counts_nowhere(diabetes):
     task, splits = diabetes
     settings = RECIPE.changed(train={"batch_size": 16})
     batches = stream.training(splits["train"], settings.train, 0)
-    model = build(task, settings, "float32", batches)
+    model = build(task, settings, MACHINE, batches)
     held = stream.evaluation(
         splits["test"], config.Train(batch_size=16)
     )  # 64, 35 and 29 of padding

@@ -74,16 +74,24 @@ def test_parity_in_its_small_form(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "8 of 8 cases are as equal as they must be" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()[1:9]]
-    assert {row[4] for row in rows} == {"0"}
-    single = {float(row[5]) for row in rows if row[:2] == ["1", "float32"]}
+    assert {row[5] for row in rows} == {"0"}
+    single = {float(row[6]) for row in rows if row[1:3] == ["1", "float32"]}
     assert max(single) <= 1e-5
 
 
 def test_parity_judges():
-    same = {"apart": 0, "precision": "float32", "stock": 1e-6, "exact": 1e-6, "stock_exact": 0}
+    same = {
+        "judged": True,
+        "apart": 0,
+        "precision": "float32",
+        "stock": 1e-6,
+        "exact": 1e-6,
+        "stock_exact": 0,
+    }
     assert passed(same) and not passed({**same, "apart": 1e-12})
     assert not passed({**same, "stock": 2e-5}) and not passed({**same, "failed": "died"})
     low = {**same, "precision": "mixed_bfloat16", "stock": 0.1, "exact": 0.02, "stock_exact": 0.011}
+    assert passed({**same, "stock": 2e-5, "judged": False})
     assert passed(low) and not passed({**low, "exact": 0.03})
 
 
@@ -93,6 +101,7 @@ def test_parity_judges():
         ("--parity digit", "unknown recipe 'digit'; did you mean 'digits'?"),
         ("--parity --model tini", "unknown model 'tini'; did you mean 'tiny'?"),
         ("--parity --precisions float8", "--runtime.precision must be"),
+        ("--parity --steps 0", "--steps must be at least 1"),
         ("--parity --replicas 3", "cannot be cut into equal parts for 3 replicas"),
     ],
 )

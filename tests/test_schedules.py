@@ -136,7 +136,8 @@ def test_options_out_of_range_are_refused_by_name(name, options, message):
 def test_milestones_survive_a_config_file():
     train = Train(schedule="step", schedule_options={"at": (0.5, 0.75)})
     values = json.loads(json.dumps(Config(source=Source(dataset="x"), train=train).as_json()))
-    options = Train(**values["train"]).schedule_options
+    again = Config(source=Source(dataset="x")).changed(train=values["train"])
+    options = again.train.schedule_options
     schedule = shelf.take("schedules", "step")
     np.testing.assert_array_equal(
         rates(schedule(0.1, 50, **options), 50), rates(schedule(0.1, 50), 50)

@@ -189,8 +189,9 @@ def test_an_export_without_guards_is_caught(tmp_path):
     export_of(directory, convolve, SPEC, IMAGES)
     found = failed(Path(directory))
     assert found, "an export without shape guards passed"
+    # Which of the wrong requests comes through first depends on the CPU's kernels.
     (name, detail), *_ = found.items()
-    assert name == "refuses serving_default: no batch axis"
+    assert name.startswith("refuses serving_default: ")
     assert "ended the process" in detail or "answered" in detail or "status" in detail
 
 

@@ -35,6 +35,7 @@ def features(
             convention. The paper's 0.6 is meant so too; PyTorch's own argument is then 0.4.
             Training is short and its rate falls fast, so older statistics are soon wrong.
     """
+    layers.sides(x)  # refuses what is no image
     x = Whitening(name="whitening")(x)
     x = keras.layers.Activation("gelu", name="whitening_gelu")(x)
     for block, filters in enumerate((width, 4 * width, 4 * width), 1):
