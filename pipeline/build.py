@@ -102,6 +102,8 @@ def build(
         _adapt(model, task, train)
         optimizer = _optimizer(settings.train, train, variables)
         model.frozen = _freeze(layers, settings.train)
+        if not model.trainable_variables:
+            raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
         scaled = machine.precision == "mixed_float16"
         model.step = Step(
             task,

@@ -79,12 +79,15 @@ def precision(
     """
     model = build(machine)
     other, reason = runtime.fast_precision()
+    if machine.cluster:
+        other, reason = None, "several workers; name another for all of them"
     if other is None or train.first_step == train.last_step:
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:
-        model.step.feed(train, validation)
-        return seconds_per_step(model, train)
+        with machine.strategy.scope():
+            model.step.feed(train, validation)
+            return seconds_per_step(model, train)
 
     slow = seconds(model)
     run = slow * (train.last_step - train.first_step)

@@ -202,7 +202,12 @@ def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> Non
 
 def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Sums over the replicas, all in one collective: each costs a meeting of all replicas."""
-    vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-    vector = context.all_reduce("sum", vector)
-    parts = tf.split(vector, [tensor.shape.num_elements() for tensor in tensors])
-    return [tf.reshape(p, tensor.shape) for p, tensor in zip(parts, tensors, strict=True)]
+    summed: list[Any] = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # as a rule float32 alone
+        numbers = [n for n, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        vector = tf.concat([tf.reshape(tensors[n], [-1]) for n in numbers], axis=0)
+        vector = context.all_reduce("sum", vector)
+        parts = tf.split(vector, [tensors[n].shape.num_elements() for n in numbers])
+        for number, part in zip(numbers, parts, strict=True):
+            summed[number] = tf.reshape(part, tensors[number].shape)
+    return summed
