@@ -7,6 +7,7 @@ import sys
 import time
 
 import keras
+import numpy as np
 import pytest
 from conftest import REPOSITORY, images_and_labels, run_module
 
@@ -69,11 +70,11 @@ def test_synchronised_batch_normalisation_is_that_of_the_whole_batch(measured):
 
 def test_parity_in_its_small_form(tmp_path):
     """Both engines, 1 and 2 replicas, 1 and 8 steps a call, clipping, against stock Keras."""
-    options = "--parity digits --model tiny --precisions float32 mixed_float16 --accumulate 4"
+    options = "--parity digits --model tiny --precisions float32 --accumulate 4"
     result = run_module("pipeline.doctor", *options.split(), cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "8 of 8 cases are as equal as they must be" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines()[1:9]]
+    assert "4 of 4 cases are as equal as they must be" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()[1:5]]
     assert {row[5] for row in rows} == {"0"}
     single = {float(row[6]) for row in rows if row[1:3] == ["1", "float32"]}
     assert max(single) <= 1e-5
@@ -182,9 +183,20 @@ def workers(arguments, count, cwd):
 FIT = "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine gradient_tape"
 
 
+def momenta(path):
+    """The momentum of each weight, which after one step is the update itself."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(path / "state"))
+    names = sorted(n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/"))
+    values = [reader.get_tensor(name) for name in names]
+    return [value for value in values if value.dtype == np.float32 and value.ndim]
+
+
 def test_two_workers_are_two_replicas(tmp_path):
     """One update to 1e-5; one log, one export, and the worker that is not the chief is silent."""
     words = f"{FIT} --train.steps 1 --data.augment --train.clip-norm 0.1 --train.ema 0.9".split()
+    words += ["--train.optimizer-options", "momentum=0.9"]
     processes = workers([*words, "--run-directory", "run"], 2, tmp_path)
     (said, errors), (other, _) = (process.communicate(timeout=200) for process in processes)
     assert [p.returncode for p in processes] == [0, 0], errors[-2000:]
@@ -193,9 +205,12 @@ def test_two_workers_are_two_replicas(tmp_path):
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
     out, errors = python(*words, "--run-directory", "one", "--runtime.replicas", 2, cwd=tmp_path)
     assert "2 logical devices" in out, errors[-2000:]
-    both = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "one")]
-    first, second = (result["test"]["loss"] for result in both)
-    assert first == pytest.approx(second, rel=1e-5)
+    updates = [
+        momenta(tmp_path / name / "checkpoints" / "step-00000001") for name in ("run", "one")
+    ]
+    assert len(updates[0]) == 10
+    for one, other in zip(*updates, strict=True):
+        assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
 
 
 def test_a_lost_worker_is_named_within_seconds(tmp_path):

@@ -45,11 +45,11 @@ def random_split(count=32):
     return stream.Split(columns, tf.range(count, dtype=tf.int64))
 
 
-def ready(task, settings, split):
+def ready(task, settings, split, precision="float32"):
     """A built model and its training batches."""
     keras.utils.set_random_seed(0)
     batches = stream.training(split, settings.train, settings.runtime.seed)
-    machine = runtime.Runtime("float32", False, tf.distribute.get_strategy(), ())
+    machine = runtime.Runtime(precision, False, tf.distribute.get_strategy(), ())
     model = build(task, settings, machine, batches)
     model.step.feed(batches, stream.evaluation(split, settings.train))
     return model, batches
@@ -195,9 +195,15 @@ def test_the_engine_shelf_is_what_the_config_offers():
     assert sorted(typing.get_args(hint)) == ENGINES
 
 
-@pytest.mark.parametrize("steps", [None, 9])
-@pytest.mark.parametrize("optimizer", shelf.names("optimizers"))
-def test_engines_agree_bit_for_bit(task, optimizer, steps):
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "precision"),
+    [
+        *((name, None, "float32") for name in shelf.names("optimizers")),
+        ("adam", 9, "mixed_float16"),
+        ("sgd", 9, "mixed_bfloat16"),
+    ],
+)
+def test_engines_agree_bit_for_bit(task, optimizer, steps, precision):
     """Weights, optimizer state, dropout's state and history, with augmentation and schedule."""
     outcomes = []
     for name in ENGINES:
@@ -213,10 +219,10 @@ def test_engines_agree_bit_for_bit(task, optimizer, steps):
             },
         )
         split = random_split(37)
-        model, batches = ready(task, settings, split)
+        model, batches = ready(task, settings, split, precision)
         validation = stream.evaluation(split, settings.train)
         history = shelf.take("engines", name)(model, batches, validation, [])
-        outcomes.append((history, [*model.variables, *model.optimizer.variables]))
+        outcomes.append((history, [v for group in model.state.values() for v in group]))
     (history, variables), (other_history, others) = outcomes
     assert history == other_history and set(history) == {
         "loss",
