@@ -210,7 +210,7 @@ class Runtime(Checked):
     """What the run may use of the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Arithmetic of the layers (weights stay float32); auto: 16 bits where a trial gains a fifth."""
+    """Arithmetic of the layers, not of the weights; auto: 16 bits where a trial gains a fifth."""
     replicas: Literal["auto"] | int = "auto"
     """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
     xla: Literal["auto", "on", "off"] = "auto"
