@@ -19,9 +19,10 @@ ADAPT_EXAMPLES = 5000
 
 @keras.saving.register_keras_serializable("pipeline")
 class SteppedModel(keras.Model):
-    """A functional model that `fit` trains with the shared step.
+    """A functional model that is trained with the shared step.
 
-    Keras's `fit` and `evaluate` call `train_step` and `test_step`; both hand over to `step`.
+    The engines call it through `replicas.Calls`; Keras's own `evaluate`, which some call on the
+    model of a run, through `test_step`.
     """
 
     step: Step | None = None
@@ -91,7 +92,7 @@ def build(
     keras.utils.set_random_seed(settings.runtime.seed)
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
-        layers = list(model._flatten_layers())
+        layers = list(model._flatten_layers(include_self=False))
         _synchronize(layers, settings.train)
         # Before any layer is frozen: what is trained later needs a place in the optimizer too.
         variables = list(model.trainable_variables)
@@ -138,14 +139,17 @@ def _optimizer(
     schedule = shelf.take("schedules", options.schedule)(
         rate, train.last_step, **options.schedule_options
     )
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
+        raise UsageError(f"--train.schedule {options.schedule} gives no schedule but {schedule!r}")
     optimizer = shelf.take("optimizers", options.optimizer)(schedule, **options.optimizer_options)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UsageError(
+            f"--train.optimizer {options.optimizer} gives no Keras optimizer but {optimizer!r}"
+        )
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
     # Biases, scales and offsets; they are vectors.
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) < 2])
-    # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
-    # of its own to build it with.
-    optimizer.build(variables)
     return optimizer
 
 

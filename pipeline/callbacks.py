@@ -18,9 +18,6 @@ from pipeline.contracts import Batches, Decision
 from pipeline.errors import Diverged
 from pipeline.run_directory import RunDirectory, strict
 
-# The first steps trace the graph and fill caches; they are left out of the measured speed.
-WARM_UP_STEPS = 5
-
 
 def standard(
     settings: config.Config,
@@ -49,7 +46,7 @@ class Phases(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._epochs is not None and epoch >= self._epochs and not self.model.step.phase:
-            for layer in self.model._flatten_layers():
+            for layer in self.model._flatten_layers(include_self=False):
                 if layer.name in self.model.frozen:
                     layer.trainable = True
             self.model.step.phase = 1
@@ -73,37 +70,34 @@ class Updates(keras.callbacks.Callback):
 
 
 class Speed(keras.callbacks.Callback):
-    """Adds `examples_per_second` to the epoch's logs: training steps alone, warm-up left out."""
+    """Adds `examples_per_second` to the epoch's logs: training alone, calls that trace left out."""
 
     def __init__(self, batches: Batches) -> None:
         super().__init__()
         self._batches = batches
         self._size = 0
         self._done = 0
-        self._total = 0
         self._counted = 0
         self._seconds = 0.0
         self._last = 0.0
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """What a trial has traced already needs no warm-up."""
-        if self.model.step.compiled:
-            self._total = WARM_UP_STEPS
+        self._traces = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._size = self._batches.end_of(epoch) - epoch * self._batches.steps_per_epoch
         self._done, self._counted, self._seconds = 0, 0, 0.0
         self._last = time.monotonic()
 
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._traces = self.model.step.traces
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now = time.monotonic()
         # Keras counts a last, shorter call as if it were whole.
         steps = min(batch + 1, self._size) - self._done
-        if self._total >= WARM_UP_STEPS:
+        if self.model.step.traces == self._traces:
             self._counted += steps
             self._seconds += now - self._last
         self._done += steps
-        self._total += steps
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -133,6 +127,7 @@ class Saver(keras.callbacks.Callback):
         self._best = math.inf
         self._best_step = 0
         self._waited = 0
+        self._skipped = 0
 
     def resume(self) -> Batches:
         """Takes the run up at its newest checkpoint; returns the batches that are left."""
@@ -146,13 +141,14 @@ class Saver(keras.callbacks.Callback):
                 name: [math.nan if value is None else value for value in values]
                 for name, values in state["history"].items()
             }
+            self._skipped = int(self.history.get("skipped_steps", [0])[-1])
         return dataclasses.replace(self._batches, first_step=self.step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.step = self._batches.end_of(epoch)
-        if not math.isfinite(logs["loss"]):
+        if reason := self._divergence(epoch, logs):
             raise Diverged(
-                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; "
+                f"training diverged: {reason} of epoch {epoch + 1}; "
                 "lower --train.learning-rate. Nothing of this epoch was saved"
             )
         for name, value in logs.items():
@@ -173,6 +169,17 @@ class Saver(keras.callbacks.Callback):
         }
         self._checkpoints.save(self.step, state)
         self._checkpoints.keep({self.step, self._best_step})
+
+    def _divergence(self, epoch: int, logs: dict[str, Any]) -> str | None:
+        if not math.isfinite(logs["loss"]):
+            return f"{logs['loss']} is the loss"
+        # A loss scale that may still fall explains skipped steps; nothing else mends them.
+        steps = self.step - epoch * self._batches.steps_per_epoch
+        skipped = logs.get("skipped_steps", 0) - self._skipped
+        self._skipped += skipped
+        if 2 * skipped > steps and logs.get("loss_scale", 1.0) <= 1.0:
+            return f"the gradient was not finite in {skipped} of {steps} steps"
+        return None
 
     def choose(self) -> Decision:
         """Leaves the weights to be used in the model: the best under patience, else the last."""
@@ -215,7 +222,9 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {value:.4f}" for name, value in logs.items() if name != "examples_per_second"
+            f"{name} {_number(name, value)}"
+            for name, value in logs.items()
+            if name != "examples_per_second"
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)
@@ -226,6 +235,12 @@ class Progress(keras.callbacks.Callback):
             + f"  {_clock(left)} left",
             flush=True,
         )
+
+
+def _number(name: str, value: float) -> str:
+    if name in ("skipped_steps", "loss_scale"):
+        return f"{value:,.0f}"
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
 
 
 def _clock(seconds: float) -> str:

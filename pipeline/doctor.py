@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from pipeline import command_line
-from pipeline.errors import UsageError, run_command
+from pipeline.errors import UsageError, run_command, suggest
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # float32 sums in another order: 16 steps of SGD on the recipes here stay below 3e-6.
@@ -70,20 +70,13 @@ def parity(options: Options) -> list[dict[str, Any]]:
     Returns:
         What `pipeline.parity.run` yields, or `{**case, "replicas": ..., "failed": reason}`.
     """
-    recipe = command_line.recipe(options.parity)
-    if options.steps < 1:
-        raise UsageError(f"--steps must be at least 1, received {options.steps}")
+    _check(options)
     order: dict[str, Any] = {
         **{"recipe": options.parity, "batch_size": options.batch_size, "steps": options.steps}
     }
     if options.model:
         order["model"] = {"name": options.model}
-        recipe.changed(model=order["model"])
-    for precision in options.precisions:
-        recipe.changed(runtime={"precision": precision})
-    for replicas, accumulate in itertools.product(options.replicas, options.accumulate):
-        train = {"batch_size": options.batch_size, "accumulate": accumulate}
-        recipe.changed(train=train, runtime={"replicas": replicas})
+    print(_line([name for name, _ in _COLUMNS]), flush=True)
     cases = [
         {"optimizer": optimizer, "precision": precision, "accumulate": accumulate, "clip": clip}
         for optimizer in options.optimizers
@@ -103,6 +96,30 @@ def parity(options: Options) -> list[dict[str, Any]]:
                     print(_row(result), flush=True)
                     del left[0]
     return results
+
+
+def _check(options: Options) -> None:
+    recipe = command_line.recipe(options.parity)
+    for name in ("replicas", "precisions", "accumulate", "optimizers"):
+        if not getattr(options, name):
+            raise UsageError(f"--{name} needs at least one value")
+    for name in ("steps", "batch_size"):
+        if getattr(options, name) < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} must be at least 1, received {getattr(options, name)}")
+    for precision in options.precisions:
+        if precision not in PRECISIONS:
+            raise UsageError(f"--precisions {precision}: {suggest(precision, PRECISIONS)}")
+    if options.model:
+        recipe.changed(model={"name": options.model})
+    for replicas, accumulate in itertools.product(options.replicas, options.accumulate):
+        if min(replicas, accumulate) < 1:
+            raise UsageError("--replicas and --accumulate must be at least 1")
+        if options.batch_size % (replicas * accumulate):
+            raise UsageError(
+                f"--batch-size {options.batch_size} cannot be cut into equal parts for {replicas} "
+                f"replicas and {accumulate} micro-batches"
+            )
 
 
 def _child(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -162,13 +179,14 @@ def _line(cells: list[Any]) -> str:
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor --parity [RECIPE]`; 1 if a case is not as equal as it must be."""
-    if arguments in (["--help"], ["-h"]) or "--parity" not in arguments:
-        arguments = ["--help"]
+    arguments = [part for word in arguments for part in word.split("=", 1)]
+    if "--parity" not in arguments and arguments not in ([], ["--help"], ["-h"]):
+        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE]")
+    arguments = arguments or ["--help"]
     at = arguments.index("--parity") if "--parity" in arguments else None
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):
         arguments = [*arguments[: at + 1], command_line.DEFAULT_RECIPE, *arguments[at + 1 :]]
     options = tyro.cli(Options, args=arguments, prog="python -m pipeline.doctor")
-    print(_line([name for name, _ in _COLUMNS]))
     results = parity(options)
     wrong = [result for result in results if not passed(result)]
     print(_LEGEND.format(TOLERANCE), end="")

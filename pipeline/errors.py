@@ -26,7 +26,8 @@ class WorkerLost(UsageError):
 def suggest(wrong: str, names: Iterable[str]) -> str:
     """End of an error message: the nearest of `names` if one is near, else all of them."""
     names = sorted(names)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
+    same = [name for name in names if name.lower() == wrong.lower()]
+    near = same or difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
 
 

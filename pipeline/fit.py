@@ -97,8 +97,9 @@ def _fit(config: Config) -> Run:
 
     start = time.monotonic()
     workers = _cluster(config)
-    machine = runtime.start(config.runtime, workers)  # imports TensorFlow; all that follows may
-    from pipeline import checkpoints, clean, evaluate, report, stream
+    # Imports TensorFlow; all that follows may, too
+    machine = runtime.start(config.runtime, workers, config.digest())
+    from pipeline import checkpoints, clean, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
 
@@ -117,7 +118,8 @@ def _fit(config: Config) -> Run:
     }
 
     # Model
-    machine, model = _model(task, config, machine, batches, held.get("validation"))
+    with replicas.lost_workers(workers):
+        machine, model = _model(task, config, machine, batches, held.get("validation"))
 
     # Training; of several workers only the chief writes and goes on to the end
     run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
@@ -132,7 +134,9 @@ def _fit(config: Config) -> Run:
             decisions = [*machine.decisions, *decisions]
             run_directory.write_json(run.facts, facts)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, run, splits, model, batches, decisions)
+            report.opening(config, machine, run, splits, model, batches, decisions)
+        else:
+            report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))
         if not machine.is_chief:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})

@@ -19,7 +19,7 @@ LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches) -> float:
-    """Measured on up to 18 steps, after which all variables are as before; traces the step.
+    """Measured in three calls, after which all variables are as before; traces the step.
 
     The same on every worker, since all must come to the same decisions.
 
@@ -32,7 +32,7 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
     steps_per_execution = model.steps_per_execution
     calls, tickets = replicas.Calls(model, "train", train), iter(replicas.tickets(train))
     seconds, count = 0.0, 1
-    for traces in (True, False, False):
+    for is_first in (True, False, False):  # traces; takes one step; takes some
         if calls.position == train.last_step:
             break
         model.steps_per_execution = count
@@ -40,7 +40,7 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
         for value in calls(tickets).values():
             value.numpy()  # wait: devices work on while Python goes on
         seconds = replicas.agreed((time.monotonic() - start) / (calls.position - first))
-        count = 1 if traces else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
+        count = 1 if is_first else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
     for variable, value in zip(held, before, strict=True):
         variable.assign(value)
     model.steps_per_execution = steps_per_execution
@@ -55,12 +55,12 @@ def steps_per_call(
     model.step.feed(train, validation)
     if asked != "auto":
         model.steps_per_execution = asked
-        return Decision("call", f"{asked} steps", "asked for")
+        return Decision("call", f"{asked:,} steps", "asked for; at most an epoch")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
-    reason = f"{count * seconds:.1g} s, at {1000 * seconds:.2g} ms a step"
-    return Decision("call", f"{count} steps", reason)
+    reason = f"{count * seconds:.1f} s of the compiled function, {1000 * seconds:,.1f} ms a step"
+    return Decision("call", f"{count:,} steps", reason)
 
 
 def precision(
@@ -97,7 +97,7 @@ def precision(
     changed = dataclasses.replace(machine, precision=other)
     candidate = build(changed)
     fast = seconds(candidate)
-    measured = f"{1000 * fast:.3g} ms a step, float32 {1000 * slow:.3g} ms"
+    measured = f"{1000 * fast:,.1f} ms a step, float32 {1000 * slow:,.1f} ms"
     if slow / fast < LEAST_GAIN:
         return machine.decided("precision", "float32", f"{other}: {measured}"), model
     return changed.decided("precision", other, measured), candidate

@@ -55,17 +55,19 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
 
 def agreed(value: float) -> float:
-    """The mean over all replicas: one number for all workers."""
+    """The mean over all workers: one number for all of them."""
     strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync == 1:
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return value
+    return float(_mean(strategy)(tf.constant(value, tf.float64)))
 
-    @tf.function
-    def mean() -> tf.Tensor:
-        own = strategy.run(lambda: tf.constant(value, tf.float64))
-        return strategy.reduce("mean", own, axis=None)
 
-    return float(mean())
+@functools.cache
+def _mean(strategy: tf.distribute.Strategy) -> Any:
+    def mean(value: tf.Tensor) -> tf.Tensor:
+        return strategy.reduce("mean", strategy.run(lambda: value + 0.0), axis=None)
+
+    return tf.function(mean, autograph=False)
 
 
 def require_same(number: int, what: str, flag: str) -> None:
@@ -84,7 +86,9 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
             raise
         tasks = {int(number) for number in re.findall(r"task[:=](\d+)", error.message)}
         others = sorted(tasks & set(range(len(cluster.workers))) - {cluster.index})
-        names = ", ".join(cluster.name(index) for index in others) or "another worker"
+        if not others:  # a failure of this worker's own
+            raise
+        names = ", ".join(cluster.name(index) for index in others)
         raise WorkerLost(
             f"{names} was lost; start all workers again with the same command: the run goes on "
             "after its last checkpoint"

@@ -1,5 +1,6 @@
 """What a run says of itself: the lines on the console and `result.json`."""
 
+import math
 import os
 import statistics
 import sys
@@ -12,6 +13,7 @@ import keras
 
 from pipeline import runtime
 from pipeline.callbacks import Saver
+from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision
 from pipeline.run_directory import RunDirectory
@@ -26,6 +28,7 @@ def say(name: str, text: object) -> None:
 
 def opening(
     config: Config,
+    machine: runtime.Runtime,
     run: RunDirectory,
     splits: dict[str, Split],
     model: keras.Model,
@@ -45,9 +48,33 @@ def opening(
     say("data", f"{counts}; {fields}")
     for one in decisions:
         decision(one)
-    say("model", f"{config.model.name}, {model.count_params():,} parameters")
+    trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
+    say(
+        "model",
+        f"{config.model.name}, {model.count_params():,} parameters{frozen if model.frozen else ''}",
+    )
+    if machine.replicas > 1 and _normalises_apart(model):
+        say(
+            "note",
+            "BatchNormalization sees each replica's part of a batch; "
+            "--train.synchronized-batch-norm makes it see the whole",
+        )
     size, each = batches.batch_size, batches.steps_per_epoch
     say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} an epoch")
+    if batches.first_step:
+        say("resumed", f"after step {batches.first_step:,}, from the newest checkpoint")
+
+
+def worker(cluster: Cluster) -> None:
+    """All that a worker says which is not the chief."""
+    say("worker", f"{cluster.index} of {len(cluster.workers)} trains; worker 0 prints and writes")
+
+
+def _normalises_apart(model: keras.Model) -> bool:
+    kind = keras.layers.BatchNormalization
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return any(not layer.synchronized for layer in layers)
 
 
 def finished(run: RunDirectory) -> None:
@@ -64,7 +91,7 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
         if any(run.checkpoints.glob("step-*")) and not config.dry_run:
             say(
                 "stopped",
-                f"the same command with --run-directory {run} goes on after the last epoch",
+                f"the command with --run-directory {run} goes on after the last finished epoch",
             )
         raise
 

@@ -62,7 +62,7 @@ class Runtime:
         return dataclasses.replace(self, decisions=made)
 
 
-def start(options: config.Runtime, cluster: Cluster | None = None) -> Runtime:
+def start(options: config.Runtime, cluster: Cluster | None = None, token: str = "") -> Runtime:
     """Imports TensorFlow without its noise, sets the seeds, chooses devices and XLA.
 
     The precision is the one asked for; under `auto` it is float32 until `probe` has tried.
@@ -87,7 +87,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None) -> Runtime:
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
     _check_precision(precision)
-    chosen, device = strategy.choose(options, cluster)
+    chosen, device = strategy.choose(options, cluster, token)
     machine = Runtime(precision, _compiles(options, bool(gpus)), chosen, (device,), cluster)
     if not gpus and (why := missing_gpu()):
         machine = machine.decided("GPU", "not used", why)

@@ -142,7 +142,8 @@ class Train(Checked):
     clip_adaptive: float | None = None
     """Scale each unit's gradient down to this share of the unit's own weights, such as 0.01."""
     ema: float | None = None
-    """Test and export the moving average of the weights, with this momentum, such as 0.999."""
+    """Test and export the moving average of the weights, with this momentum, such as 0.999; it
+    lags behind by about 1 / (1 - momentum) steps."""
     label_smoothing: float = 0.0
     """Share of each label that is spread over all classes."""
     class_weight: Options = dataclasses.field(default_factory=dict)
@@ -166,23 +167,28 @@ class Train(Checked):
             require(good, _flag(name), value, "at least 1 and at most 10**9")
         for name in ("learning_rate", "clip_norm", "clip_variable_norm", "clip_value"):
             value = getattr(self, name)
-            good = value is None or 0 < value < float("inf")
-            require(good, _flag(name), value, "positive and finite")
+            good = value is None or 0 < value < 3e38
+            require(good, _flag(name), value, "positive, and finite in float32")
         for name in ("weight_decay", "l2"):
             value = getattr(self, name)
-            good = value is None or 0 <= value < float("inf")
-            require(good, _flag(name), value, "at least 0 and finite")
+            good = value is None or 0 <= value < 3e38
+            require(good, _flag(name), value, "at least 0, and finite in float32")
         for name in ("ema", "label_smoothing", "clip_adaptive"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 1, _flag(name), value, "at least 0 and below 1")
         for name, value in self.class_weight.items():
-            good = isinstance(value, int | float) and 0 <= value < float("inf")
-            require(good, f"--train.class-weight {name}", value, "a number, at least 0")
+            good = isinstance(value, int | float) and 0 <= value <= 1e6
+            require(good, f"--train.class-weight {name}", value, "a number from 0 to 1e6")
         clips = [n for n in _CLIPS if getattr(self, n) is not None]
         if len(clips) > 1:
             raise UsageError(f"{_flag(clips[0])} and {_flag(clips[1])} exclude each other")
         if self.freeze_epochs is not None and not self.freeze:
             raise UsageError("--train.freeze-epochs says when --train.freeze ends; give both")
+        if self.freeze_epochs is not None and self.freeze_epochs >= self.epochs:
+            raise UsageError(
+                f"--train.freeze-epochs {self.freeze_epochs} never comes in --train.epochs "
+                f"{self.epochs}; lower it, or leave it away"
+            )
         if self.synchronized_batch_norm and self.accumulate > 1:
             raise UsageError(
                 "--train.synchronized-batch-norm cannot meet the other replicas between the "

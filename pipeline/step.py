@@ -79,6 +79,12 @@ class Step:
             self.compiled.clear()
         self._batch_size, self._fetch_training, self._fetch_evaluation = fed
 
+    @property
+    def traces(self) -> int:
+        """How often a training call has been traced."""
+        call = self.compiled.get("train")
+        return call.experimental_get_tracing_count() if call else 0
+
     def augment(self, batch: Example) -> tuple[Example, tf.Tensor]:
         """The batch after all augmentations, and the seeds that are left for `Task.target`."""
         own = seeds.of_examples(self._settings.seed, batch["epoch"], batch["id"])
@@ -121,7 +127,8 @@ class Step:
             loss = tf.reduce_sum(losses * weight) / self._batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        none = tf.UnconnectedGradients.ZERO  # of a weight that the loss does not depend on
+        gradients = tape.gradient(loss, variables, unconnected_gradients=none)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 

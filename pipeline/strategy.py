@@ -13,14 +13,16 @@ from pipeline.errors import UsageError
 
 
 def choose(
-    options: config.Runtime, cluster: Cluster | None = None
+    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """The strategy under which the model is to be made, and why.
+
+    Several workers must bring the same `token`, which stands for all their options.
 
     Raises UsageError if there are fewer devices than replicas, or a worker does not come.
     """
     if cluster:
-        return _several_machines(options, cluster)
+        return _several_machines(options, cluster, token)
     gpus = tf.config.list_physical_devices("GPU")
     wanted = options.replicas
     if gpus:
@@ -45,14 +47,14 @@ def choose(
 
 
 def _several_machines(
-    options: config.Runtime, cluster: Cluster
+    options: config.Runtime, cluster: Cluster, token: str
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(
             f"--runtime.replicas {options.replicas}: under TF_CONFIG each worker uses all of its "
-            "GPUs, or its CPU; leave it away"
+            "GPUs, or its CPU; give --runtime.replicas auto"
         )
-    cluster.meet(options.worker_timeout)
+    cluster.meet(options.worker_timeout, token)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
     return strategy, Decision("device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}")

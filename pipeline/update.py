@@ -32,7 +32,8 @@ class Update:
     """One update of the weights from the gradients of all replicas, or none if one overflowed.
 
     Args:
-        optimizer: Any Keras optimizer, built; it sees gradients that are summed and clipped.
+        optimizer: Any Keras optimizer, not yet built; it sees gradients that are summed and
+            clipped.
         variables: All weights that are ever trained.
         statistics: Weights that a forward pass changes (moving averages of BatchNormalization).
             They are averaged over the replicas and taken back where the update is skipped.
@@ -51,6 +52,9 @@ class Update:
         growth_steps: int = GROWTH_STEPS,
     ) -> None:
         _refuse_own_rules(optimizer)
+        # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
+        # of its own to build it with.
+        optimizer.build(variables)
         # The one private hook of Keras that is replaced: the sum has been taken when it is called.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
         self._optimizer = optimizer
@@ -71,7 +75,7 @@ class Update:
         self._averages = {}
         if self._decay is not None:
             self._averages = {
-                variable.path: keras.Variable(
+                id(variable): keras.Variable(
                     variable.numpy(), trainable=False, name=f"average_{number}"
                 )
                 for number, variable in enumerate(variables)
@@ -156,7 +160,7 @@ class Update:
             return
         share = tf.where(first, 1.0, 1.0 - self._decay)
         for variable in variables:
-            average = self._averages[variable.path].value
+            average = self._averages[id(variable)].value
             average.assign_add(share * (variable.value - average))
 
     def _count(self, finite: tf.Tensor) -> None:
@@ -173,7 +177,7 @@ class Update:
     def exchange(self) -> None:
         """Swaps the weights and their averages; nothing without `ema`. Called between steps."""
         for variable in self._variables:
-            average = self._averages.get(variable.path)
+            average = self._averages.get(id(variable))
             if average is not None:
                 held = variable.numpy()
                 variable.assign(average.numpy())
@@ -182,6 +186,10 @@ class Update:
 
 def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
     """Rules that Keras applies before the gradients are summed over the replicas."""
+    if optimizer.built:
+        raise UsageError(
+            "--train.optimizer: it has trained another model; make a new one each time"
+        )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UsageError("--train.optimizer: loss scaling is built in; give the optimizer inside")
     for name, flag in {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}.items():

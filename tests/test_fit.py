@@ -15,7 +15,7 @@ from conftest import REPOSITORY, images_and_labels, run_module
 
 from pipeline import run_directory
 from pipeline.command_line import configure
-from pipeline.errors import UsageError
+from pipeline.errors import Diverged, UsageError
 from pipeline.fit import fit
 
 SHORT = {"epochs": 1, "batch_size": 16}
@@ -164,11 +164,23 @@ def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     assert run.model.layers[1].compute_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_skipping_every_step_is_divergence_too(workplace, precision):
+    """The loss stays finite, as the ruined weights no longer change."""
+    with pytest.raises(Diverged, match=r"not finite in \d+ of 39 steps of epoch 1"):
+        fit(
+            "digits",
+            train={"optimizer": "sgd", "learning_rate": 1e4, "epochs": 2},
+            runtime={"precision": precision},
+        )
+    assert not list(Path("runs/digits-1/checkpoints").glob("step-*"))
+
+
 def test_a_run_that_diverges_stops_with_a_remedy_and_saves_nothing_bad(workplace):
     words = "--train.optimizer sgd --train.learning-rate 1e30 --data.limit 200 --train.epochs 2"
     process = run_module("pipeline.fit", *words.split(), cwd=workplace)
     assert process.returncode == 4
-    assert process.stderr.startswith("error: training diverged: the loss of epoch 1 is nan; lower")
+    assert process.stderr.startswith("error: training diverged: nan is the loss of epoch 1; lower")
     assert process.stderr.count("\n") == 1
     assert not Path("saved_models").exists() and not Path("runs/digits-1/checkpoints").exists()
 
@@ -240,7 +252,7 @@ def test_ctrl_c_says_how_to_go_on_and_so_it_does(workplace):
             break
     rest, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and errors == "interrupted\n"
-    assert rest.endswith("--run-directory runs/digits-1 goes on after the last epoch\n")
+    assert rest.endswith("--run-directory runs/digits-1 goes on after the last finished epoch\n")
     again = configure([*words, "--run-directory", "runs/digits-1"])
     run_directory.check(again)
     assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import keras
@@ -101,7 +102,7 @@ def test_parity_judges():
     [
         ("--parity digit", "unknown recipe 'digit'; did you mean 'digits'?"),
         ("--parity --model tini", "unknown model 'tini'; did you mean 'tiny'?"),
-        ("--parity --precisions float8", "--runtime.precision must be"),
+        ("--parity --precisions float8", "--precisions float8: did you mean"),
         ("--parity --steps 0", "--steps must be at least 1"),
         ("--parity --replicas 3", "cannot be cut into equal parts for 3 replicas"),
     ],
@@ -200,7 +201,8 @@ def test_two_workers_are_two_replicas(tmp_path):
     processes = workers([*words, "--run-directory", "run"], 2, tmp_path)
     (said, errors), (other, _) = (process.communicate(timeout=200) for process in processes)
     assert [p.returncode for p in processes] == [0, 0], errors[-2000:]
-    assert "2 workers, 2 replicas" in said and other == ""
+    assert "2 workers, 2 replicas" in said and other.count("\n") == 1
+    assert other.startswith("worker     1 of 2")
     assert (tmp_path / "saved_models" / "digits" / "1").is_dir()
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
     out, errors = python(*words, "--run-directory", "one", "--runtime.replicas", 2, cwd=tmp_path)
@@ -233,7 +235,7 @@ def test_a_lost_worker_is_named_within_seconds(tmp_path):
     [
         (FIT.replace("gradient_tape", "model_fit"), "under which Keras's own fit crashes"),
         (FIT, "must agree on one run: give --run-directory"),
-        (f"{FIT} --run-directory run --runtime.replicas 2", "leave it away"),
+        (f"{FIT} --run-directory run --runtime.replicas 2", "give --runtime.replicas auto"),
         (f"{FIT} --run-directory run --runtime.worker-timeout 1", "did not come within 1 seconds"),
     ],
 )
@@ -244,6 +246,39 @@ def test_what_several_workers_cannot_do_is_refused(tmp_path, words, message):
     assert process.returncode == 2 and message in errors, errors[-1000:]
 
 
+def text_of(workers, kind="worker", index=0):
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": kind, "index": index}})
+
+
+def test_workers_with_other_options_are_refused():
+    """TensorFlow would wait for ever, deaf to SIGTERM, for steps that the other does not take."""
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports(2))
+    found = {}
+
+    def meet(index, token):
+        try:
+            cluster.Cluster(addresses, index).meet(20, token)
+        except UsageError as error:
+            found[index] = str(error)
+
+    for tokens in (("same", "same"), ("one", "other")):
+        threads = [threading.Thread(target=meet, args=pair) for pair in enumerate(tokens)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if tokens[0] == tokens[1]:
+            assert not found
+    assert all("was started with other options" in found[index] for index in (0, 1))
+    assert "worker 1 (127.0.0.1:" in found[0] and "worker 0 (127.0.0.1:" in found[1]
+
+
+def test_an_unknown_host_is_named():
+    found = cluster.Cluster(("127.0.0.1:1", "no-such-host.invalid:2"), 0)
+    with pytest.raises(UsageError, match=r"the host of no-such-host.invalid:2 is unknown here"):
+        found.meet(1, "token")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -251,14 +286,13 @@ def test_what_several_workers_cannot_do_is_refused(tmp_path, words, message):
         ("[]", "lacks a cluster or a task"),
         ('{"cluster": {"worker": ["a:1", "b:2"]}}', "lacks a cluster or a task"),
         ('{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "parameter servers"),
-        (
-            '{"cluster": {"worker": ["a", "b:2"]}, "task": {"type": "worker", "index": 0}}',
-            "must be different host:port",
+        *(
+            (text_of([first, "b:2"]), "must be different host:port")
+            for first in ("a", "a..b:1", f"{'a' * 64}:1", "B:2", "a:0", "a:1\n", 1)
         ),
-        (
-            '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 2}}',
-            "task index 2 names none",
-        ),
+        (text_of(["a:1", "b:2"], index=2), "names none of its workers"),
+        (text_of(["a:1", "b:2"], index=True), "names none of its workers"),
+        (text_of(["a:1", "b:2"], "chief"), "names none of its chiefs"),
     ],
 )
 def test_a_broken_tf_config_is_refused(text, message):
