@@ -127,8 +127,10 @@ class Step:
             loss = tf.reduce_sum(losses * weight) / self._batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
-        none = tf.UnconnectedGradients.ZERO  # of a weight that the loss does not depend on
-        gradients = tape.gradient(loss, variables, unconnected_gradients=none)
+        # Zero for a weight that the loss does not depend on; TensorFlow makes it for its own
+        # variables only.
+        none = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(loss, [v.value for v in variables], unconnected_gradients=none)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
