@@ -23,7 +23,7 @@ def prepare(replicas: int) -> tuple:
     import numpy as np
     import tensorflow as tf
 
-    from pipeline import command_line, runtime, shelf, stream
+    from pipeline import command_line, runtime, shelf, splits, stores, stream
     from pipeline.build import build
 
     settings = command_line.recipe("cifar10_convnet").changed(
@@ -36,7 +36,7 @@ def prepare(replicas: int) -> tuple:
         "image": tf.constant(generator.integers(0, 256, (count, 32, 32, 3), np.uint8)),
         "label": tf.constant(generator.integers(0, 10, count)),
     }
-    split = stream.Split(columns, tf.range(count, dtype=tf.int64))
+    split = splits.Split(stores.Memory(columns), np.arange(count))
     facts = {"class_names": [str(n) for n in range(10)], "image_shape": [32, 32, 3]}
     task = shelf.take("tasks", "image_classification")(facts)
     batches = stream.training(split, settings.train, 0)

@@ -102,7 +102,11 @@ class Config(Checked):
 
 
 # What cannot change a result, by section: another value may be given when a run is resumed.
-HARMLESS = {"train": ("steps_per_call",), "runtime": ("worker_timeout",)}
+HARMLESS = {
+    "data": ("cache",),
+    "train": ("steps_per_call",),
+    "runtime": ("worker_timeout",),
+}
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.
 BELONGS = {

@@ -188,6 +188,9 @@ class Batches:
     `last_step`; with several parts in the share, those of one step follow each other."""
     fetch: Callable[[Any], Example]
     """Ticket -> batch, called inside the compiled step; the identity where the host feeds."""
+    explain: Callable[[int, int], None]
+    """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
+    be decoded, if there is one."""
     batch_size: int
     steps_per_epoch: int
     last_step: int

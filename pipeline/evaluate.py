@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Task
+from pipeline.replicas import explained
 from pipeline.step import forward
 
 
@@ -30,7 +31,8 @@ def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.nd
     # Traced by hand: TensorFlow warns of a tf.function that is made anew for each split.
     dataset = batches.dataset
     traced = tf.function(answer).get_concrete_function(dataset.element_spec)
-    parts = [traced(ticket) for ticket in dataset]
+    with explained(batches, 0, batches.last_step):
+        parts = [traced(ticket) for ticket in dataset]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}

@@ -8,7 +8,7 @@ from pipeline import proof, run_directory
 from pipeline.build import SteppedModel, float32_twin
 from pipeline.config import Config
 from pipeline.contracts import Task
-from pipeline.stream import Split
+from pipeline.splits import Split
 from pipeline.verify import Verification, verify
 
 # Golden examples: at most so many, and at most so many bytes of decoded columns.

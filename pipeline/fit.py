@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the front door stands before TensorFlow
     from pipeline.callbacks import Saver
     from pipeline.contracts import Batches, Task
     from pipeline.runtime import Runtime
-    from pipeline.stream import Split
+    from pipeline.splits import Split
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _data(settings: config.Config) -> tuple[Task, Batches]:
     train, wanted = splits["train"], STEPS_PER_EPOCH * settings.train.batch_size
     if len(train) < wanted:
         raise UsageError(f"parity needs {wanted} training examples, {len(train)} are there")
-    train = stream.Split(train.columns, train.rows[:wanted])
+    train = train.first(wanted)
     task = shelf.take("tasks", settings.task)({**facts, **task.learn(train.column)})
     return task, stream.training(train, settings.train, settings.runtime.seed)
 

@@ -13,6 +13,8 @@ from pipeline.cluster import Cluster
 from pipeline.contracts import Batches, Share
 from pipeline.errors import UsageError, WorkerLost
 
+_AHEAD = 8  # steps, at most, that are fetched before they are taken
+
 
 def tickets(batches: Batches, repeat: bool = False) -> Any:
     """The batches' dataset, or one that gives each replica of the current strategy its part.
@@ -95,6 +97,17 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
+    """Names the example that could not be decoded, where that is why these steps failed."""
+    try:
+        yield
+    except tf.errors.OpError:
+        # What is fetched ahead fails early.
+        batches.explain(first, min(first + count + _AHEAD, batches.last_step))
+        raise
+
+
 def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
     """Two tickets ahead in the memory of a GPU; a CPU device reads them where they are."""
     if not has_own_memory(device):
@@ -137,7 +150,8 @@ class Calls:
         epoch = self.position // self._batches.steps_per_epoch
         left = self._batches.end_of(epoch) - self.position
         count = min(self._model.steps_per_execution, left)
-        logs = self._run(iterator, tf.constant(count), self._model.step.phase)
+        with explained(self._batches, self.position, count):
+            logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
         return logs
 

@@ -17,7 +17,7 @@ from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision
 from pipeline.run_directory import RunDirectory
-from pipeline.stream import Split
+from pipeline.splits import Split
 from pipeline.verify import Verification
 
 
@@ -39,10 +39,10 @@ def opening(
     where = "(dry run: two steps on a few examples)" if config.dry_run else f"in {run}"
     say("run", f"{config.recipe} {where}")
     counts = ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
-    columns = next(iter(splits.values())).columns
+    specs = next(iter(splits.values())).store.specs
     fields = ", ".join(
-        f"{name} {'x'.join(map(str, column.shape[1:]))} {column.dtype.name}".replace("  ", " ")
-        for name, column in columns.items()
+        f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
+        for name, spec in specs.items()
         if name != "id"
     )
     say("data", f"{counts}; {fields}")

@@ -59,8 +59,9 @@ class Data(Checked):
     """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
     limit: int | None = None
     """Read at most this many examples of each split of the source."""
-    cache: Literal["auto", "memory"] = "auto"
-    """Where decoded examples are kept; auto checks that they fit into the free memory."""
+    cache: Literal["auto", "device", "memory", "none"] = "auto"
+    """Where decoded examples are kept; auto: on the GPU or in memory where they fit, else they are
+    decoded anew in each epoch."""
     augment: Operations = dataclasses.field(default_factory=dict)
     """Random changes in training, in this order, such as `flip crop padding=4`."""
 

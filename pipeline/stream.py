@@ -1,44 +1,27 @@
 """From a source and a task to batches: decode, cache, split, order, batch, pad, prefetch."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-import psutil
 import tensorflow as tf
 
-from pipeline import config, seeds
-from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
+from pipeline import cache, config
+from pipeline.contracts import Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError
+from pipeline.splits import Split, divide
+from pipeline.stores import Device, Fresh, Memory, Store, is_short, undecodable
 
 _WHOLE = Share()
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Decoded examples of one split: some rows of columns that several splits may share."""
-
-    columns: Mapping[str, tf.Tensor]
-    rows: tf.Tensor
-    """int64, (examples,): which rows, in the order of the source."""
-
-    def __len__(self) -> int:
-        return int(self.rows.shape[0])
-
-    def column(self, name: str) -> np.ndarray:
-        """One field of all examples of the split, (examples, ...)."""
-        return tf.gather(self.columns[name], self.rows).numpy()
-
-    def take(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples at these positions of the split, column by column."""
-        rows = tf.gather(self.rows, positions)
-        return {name: tf.gather(column, rows).numpy() for name, column in self.columns.items()}
+_AT_ONCE = 256  # examples
+_Places = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+"""Positions in a split, int64; their weights, float32; the epoch, int64 and a scalar."""
 
 
 def load(
     source: Source, task: Task, options: config.Data, dropped: Mapping[int, str]
 ) -> tuple[dict[str, Split], list[Decision]]:
-    """Decodes everything once into memory and divides it into train, validation and test.
+    """Decodes everything once, unless there is no room for it, and divides it into the splits.
 
     Args:
         source: Where the examples come from.
@@ -49,20 +32,17 @@ def load(
     Raises:
         UsageError: The data do not fit into memory, a split is empty, a label is wrong.
     """
-    decisions = [_cache_decision(source, task, options)]
-    splits = {}
+    decisions = [cache.decided(source, task, options)]
+    splits, left_out = {}, np.fromiter(dropped, np.int64)
     for name in source.info.splits:
-        columns = _decode(source, task, name, options.limit)
-        rows = np.arange(len(columns["id"]))
-        if dropped:
-            rows = rows[~np.isin(columns["id"], list(dropped))]
-        task.check({key: c[rows] for key, c in columns.items()} if dropped else columns, name)
-        tensors = {key: tf.convert_to_tensor(column) for key, column in columns.items()}
-        splits[name] = Split(tensors, tf.constant(rows, tf.int64))
+        store = _store(decisions[0].value, source, task, name, options.limit, left_out)
+        rows = np.flatnonzero(~np.isin(store.short["id"], left_out))
+        splits[name] = Split(store, rows)
+        task.check({key: splits[name].column(key) for key in store.short}, name)
     shares = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in shares.items() if share and name not in splits}
     if missing:
-        splits.update(_divide(splits["train"], missing, options.split_seed))
+        splits.update(divide(splits["train"], missing, options.split_seed))
         held_out = ", ".join(f"{share:g} for {name}" for name, share in missing.items())
         decisions.append(Decision("splits", held_out, "held out of train by a hash of the ids"))
     for name, split in splits.items():
@@ -75,81 +55,60 @@ def load(
     }, decisions
 
 
-def _cache_decision(source: Source, task: Task, options: config.Data) -> Decision:
-    spec = (
-        tf.data.Dataset.from_tensors(
-            {
-                key: tf.zeros([1 if n is None else n for n in field.shape], field.dtype)
-                for key, field in source.info.fields.items()
-            }
-        )
-        .map(task.decode)
-        .element_spec
-    )
-    each = sum(s.dtype.size * s.shape.num_elements() for s in spec.values())
-    counts = source.info.splits.values()
-    size = each * sum(min(n, options.limit or n) for n in counts)
-    free = psutil.virtual_memory().available
-    # Twice: TensorFlow copies each column once it is full.
-    if 2 * size > (free if options.cache == "auto" else psutil.virtual_memory().total):
-        raise UsageError(
-            f"the decoded data need {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose a smaller --data.limit, or a smaller --data.image-size for images"
-        )
-    if options.cache == "memory":
-        return Decision("cache", "memory", "asked for")
-    return Decision("cache", "memory", f"{size / 1e6:.1f} MB decoded, {free / 1e9:.0f} GB free")
+def _store(
+    kind: str, source: Source, task: Task, split: str, limit: int | None, dropped: np.ndarray
+) -> Store:
+    if kind == "none":
+        count = min(source.info.splits[split], limit or source.info.splits[split])
+        specs = cache.decoded(source, task)
+        return Fresh(source, task, split, specs, _short(source, split, count, specs))
+    columns = _decode(source, task, split, limit, dropped)
+    return {"memory": Memory, "device": Device}[kind](columns)
 
 
-def _decode(source: Source, task: Task, split: str, limit: int | None) -> dict[str, np.ndarray]:
-    """All decoded examples of a split, in the order of the source."""
+def _decode(
+    source: Source, task: Task, split: str, limit: int | None, dropped: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The decoded examples of a split that are not left out, in the order of the source."""
     count = min(source.info.splits[split], limit or source.info.splits[split])
-    decoded = (
-        source.examples(split)
-        .take(count)
-        .map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    )
+    raw = source.examples(split).take(count)
+    if len(dropped):  # before they are decoded: some of them cannot be
+        raw = raw.filter(lambda example: tf.reduce_all(example["id"] != dropped))
+    decoded = raw.map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     columns = {
         key: np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
         for key, spec in decoded.element_spec.items()
     }
     at = 0
     try:
-        for batch in decoded.batch(256).prefetch(2).as_numpy_iterator():
+        for batch in decoded.batch(_AT_ONCE).prefetch(2).as_numpy_iterator():
             for key, values in batch.items():
                 columns[key][at : at + len(values)] = values
             at += len(batch["id"])
     except tf.errors.OpError as error:
+        for example in raw.skip(at).take(_AT_ONCE):
+            try:
+                task.decode(example)
+            except tf.errors.OpError as reason:
+                raise undecodable(source, int(example["id"]), reason) from None
         reason = (error.message or type(error).__name__).partition("\n")[0][:200]
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason}"
         ) from None
-    if at != count:
+    if not count - len(dropped) <= at <= count:
         raise UsageError(f"the split {split!r} should hold {count} examples, but {at} were read")
-    return columns
+    return {key: column[:at] for key, column in columns.items()}
 
 
-def _divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
-    """Holds parts of `train` out, and what remains as `train`.
-
-    Where an example goes depends on the seed, its class (where it has one) and its id alone, by
-    comparing a hash with the shares: an example never moves when others are added or removed,
-    and each class is divided on its own (shares are met up to the noise of a coin toss each).
-    """
-    ids = tf.gather(train.columns["id"], train.rows)
-    labels = tf.zeros_like(ids)
-    if "label" in train.columns and train.columns["label"].dtype.is_integer:
-        labels = tf.cast(tf.gather(train.columns["label"], train.rows), tf.int64)
-    place = seeds.uniform(seeds.of_examples(seed, labels, ids)).numpy()
-    # From the two ends, so that another share for validation moves no example into the test.
-    validation = place < shares.get("validation", 0.0)
-    test = place >= 1.0 - shares.get("test", 0.0)
-    masks = {"validation": validation, "test": test, "train": ~(validation | test)}
-    parts = {name: mask for name, mask in masks.items() if name in shares or name == "train"}
-    return {
-        name: Split(train.columns, tf.boolean_mask(train.rows, mask))
-        for name, mask in parts.items()
-    }
+def _short(
+    source: Source, split: str, count: int, specs: Mapping[str, tf.TensorSpec]
+) -> dict[str, np.ndarray]:
+    """The short fields of all examples as the source has them; nothing is decoded."""
+    names = [name for name, spec in specs.items() if is_short(spec)]
+    raw = source.examples(split).take(count)
+    raw = raw.map(lambda example: {name: example[name] for name in names}).batch(_AT_ONCE)
+    parts = list(raw.as_numpy_iterator())
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def training(split: Split, options: config.Train, seed: int) -> Batches:
@@ -168,7 +127,7 @@ def training(split: Split, options: config.Train, seed: int) -> Batches:
     if options.steps is not None:
         last_step = min(last_step, options.steps)
 
-    def part_of_batch(step: tf.Tensor, places: tf.Tensor) -> Example:
+    def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         epoch = step // steps_per_epoch
         # tf.random.experimental.index_shuffle has 4 rounds, with which two epochs of 50,000
         # examples correlate at 0.72; with 16 they are independent (-0.003).
@@ -178,9 +137,9 @@ def training(split: Split, options: config.Train, seed: int) -> Batches:
             max_index=tf.constant(len(split) - 1, tf.int64),  # inclusive
             rounds=16,
         )
-        return _gather(split, positions, tf.ones(places.shape), epoch)
+        return positions, tf.ones(places.shape), epoch
 
-    return _batches(part_of_batch, batch_size, steps_per_epoch, last_step)
+    return _batches(split, order, batch_size, steps_per_epoch, last_step)
 
 
 def evaluation(split: Split, options: config.Train, replicas: int = 1) -> Batches:
@@ -194,44 +153,51 @@ def evaluation(split: Split, options: config.Train, replicas: int = 1) -> Batche
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
 
-    def part_of_batch(step: tf.Tensor, places: tf.Tensor) -> Example:
+    def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         positions = step * batch_size + places
         weight = tf.cast(positions < len(split), tf.float32)
         positions = tf.minimum(positions, tf.constant(len(split) - 1, tf.int64))
-        return _gather(split, positions, weight, tf.zeros([], tf.int64))
+        return positions, weight, tf.zeros([], tf.int64)
 
-    return _batches(part_of_batch, batch_size, steps, steps)
+    return _batches(split, order, batch_size, steps, steps)
 
 
 def _batches(
-    part_of_batch: Callable[[tf.Tensor, tf.Tensor], Example],
+    split: Split,
+    order: Callable[[tf.Tensor, tf.Tensor], _Places],
     batch_size: int,
     steps_per_epoch: int,
     last_step: int,
 ) -> Batches:
     """From a function of a step and places in its batch, int64 of shape (part,)."""
+    rows = tf.constant(split.rows)
+    parallel = 2 if isinstance(split.store, Memory) else tf.data.AUTOTUNE
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         size = batch_size // share.of
 
-        def part(number: tf.Tensor) -> Example:
+        def part(number: tf.Tensor) -> Any:
             start = (share.first + number % share.count) * size
-            return part_of_batch(number // share.count, start + tf.range(size, dtype=tf.int64))
+            places = start + tf.range(size, dtype=tf.int64)
+            positions, weight, epoch = order(number // share.count, places)
+            ticket = split.store.ticket(tf.gather(rows, positions))
+            return {**ticket, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}
 
         parts = tf.data.Dataset.range(first_step * share.count, last_step * share.count)
-        parts = parts.map(part, num_parallel_calls=2, deterministic=True)
+        parts = parts.map(part, num_parallel_calls=parallel, deterministic=True)
         return parts.prefetch(2 * share.count)
+
+    def explain(first: int, end: int) -> None:
+        for step in range(first, end):
+            places = tf.range(batch_size, dtype=tf.int64)
+            positions, *_ = order(tf.constant(step, tf.int64), places)
+            split.store.explain(split.rows[positions.numpy()])
 
     return Batches(
         tickets=tickets,
-        fetch=lambda ticket: ticket,
+        fetch=split.store.fetch,
+        explain=explain,
         batch_size=batch_size,
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,
     )
-
-
-def _gather(split: Split, positions: tf.Tensor, weight: tf.Tensor, epoch: tf.Tensor) -> Example:
-    rows = tf.gather(split.rows, positions)
-    batch = {name: tf.gather(column, rows) for name, column in split.columns.items()}
-    return {**batch, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}

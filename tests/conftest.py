@@ -74,7 +74,8 @@ def split():
     """A `stream.Split` of examples whose images say which example they are."""
     import tensorflow as tf
 
-    from pipeline.stream import Split
+    from pipeline.splits import Split
+    from pipeline.stores import Memory
 
     def make(count: int, shape=(2, 2, 1), classes: int = 3):
         columns = {
@@ -83,6 +84,6 @@ def split():
             * tf.ones(shape, tf.uint8),
             "label": tf.range(count, dtype=tf.int64) % classes,
         }
-        return Split(columns, tf.range(count, dtype=tf.int64))
+        return Split(Memory(columns), np.arange(count))
 
     return make

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from pipeline import command_line, runtime, shelf, stream
+from pipeline import command_line, runtime, shelf, splits, stores
 
 SIDE, CLASSES = 8, 3
 TASK = shelf.take("tasks", "image_classification")(
@@ -16,15 +16,15 @@ def machine(precision="float32", strategy=None):
     return runtime.Runtime(precision, False, strategy or tf.distribute.get_strategy(), ())
 
 
-def random_split(count=32):
-    """Random images and labels."""
+def random_split(count=32, store=stores.Memory):
+    """Random images and labels, kept by a store of columns."""
     generator = np.random.default_rng(0)
     columns = {
         "id": tf.range(count, dtype=tf.int64),
         "image": tf.constant(generator.integers(0, 256, (count, SIDE, SIDE, 1), np.uint8)),
         "label": tf.constant(generator.integers(0, CLASSES, count)),
     }
-    return stream.Split(columns, tf.range(count, dtype=tf.int64))
+    return splits.Split(store(columns), np.arange(count))
 
 
 def settings_of(**changes):

@@ -65,6 +65,12 @@ def test_replicas_draw_different_dropout_masks(measured):
     assert replicas_differ and steps_differ and same_step_is_same
 
 
+def test_each_replica_reads_a_copy_on_its_own_device(measured):
+    copies, same = measured["resident"]
+    assert len(copies) == 2 and same
+    assert all(places == [device] for device, places in copies.items())
+
+
 def test_synchronised_batch_normalisation_is_that_of_the_whole_batch(measured):
     assert measured["synchronized"] <= 1e-5 and measured["statistics"] <= 1e-6
 

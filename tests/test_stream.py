@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from conftest import REPOSITORY
 
-from pipeline import clean, config, shelf, stream
+from pipeline import cache, clean, config, shelf, stream
 from pipeline.contracts import Info, Source
 from pipeline.errors import UsageError
 
@@ -113,7 +113,7 @@ def test_data_that_do_not_fit_into_memory_are_refused(monkeypatch):
     class Full:
         available = 100
 
-    monkeypatch.setattr(stream.psutil, "virtual_memory", Full)
+    monkeypatch.setattr(cache.psutil, "virtual_memory", Full)
     with pytest.raises(UsageError, match="the decoded data need"):
         load(Counting(900))
 

@@ -11,7 +11,7 @@ import numpy as np
 import small
 import tensorflow as tf
 
-from pipeline import command_line, replicas, runtime, shelf, stream
+from pipeline import command_line, replicas, runtime, shelf, stores, stream
 from pipeline.build import build
 
 BATCH = 16
@@ -23,11 +23,11 @@ def settings_of(**changes):
     )
 
 
-def trained(machine, settings, steps, precision="float32"):
+def trained(machine, settings, steps, precision="float32", store=stores.Memory):
     """(model, distance that it moved) after some steps of the tape engine."""
     machine = small.machine(precision, machine.strategy)
     settings = settings.changed(train={"steps": steps})
-    batches = stream.training(small.random_split(16 * steps), settings.train, 0)
+    batches = stream.training(small.random_split(16 * steps, store), settings.train, 0)
     model = build(small.TASK, settings, machine, batches)
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
@@ -163,6 +163,24 @@ def dropout(machine):
     )
 
 
+def resident(machine):
+    """Of a store on the devices: (devices that hold a copy, whether the weights are the same)."""
+    made = []
+
+    def store(columns):
+        made.append(stores.Device(columns))
+        return made[-1]
+
+    first, _ = trained(machine, settings_of(), 4)
+    second, _ = trained(machine, settings_of(), 4, store=store)
+    pairs = zip(first.variables, second.variables, strict=True)
+    copies = {
+        device: sorted({tensor.device for tensor in columns.values()})
+        for device, columns in made[0]._copies.items()
+    }
+    return copies, all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+
+
 def main():
     two = runtime.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
@@ -189,6 +207,7 @@ def main():
                 "overflows": overflows(two),
                 "growth": growth(two),
                 "dropout": dropout(two),
+                "resident": resident(two),
                 "synchronized": apart(one, two, batch_norm, 1, floor=0.1),
                 "statistics": statistics_apart(one, two, batch_norm),
             }

@@ -1,0 +1,139 @@
+"""Where decoded examples lie changes no bit; what cannot be decoded is named."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from small import CLASSES, SIDE, TASK, machine, settings_of
+
+from pipeline import cache, config, shelf, stream
+from pipeline.build import build
+from pipeline.contracts import Info, Source
+from pipeline.errors import UsageError
+
+COUNT = 40
+
+
+class Encoded(Source):
+    """PNG files in memory; `damaged` is the position of one that is cut off."""
+
+    def __init__(self, damaged=None, reads_by_index=True):
+        pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE), np.uint8)
+        files = []
+        for image in pixels:
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "png")
+            files.append(file.getvalue())
+        if damaged is not None:
+            files[damaged] = files[damaged][:-30]
+        self._files, self._by_index = tf.constant(files), reads_by_index
+        self.info = Info(
+            splits={"train": COUNT},
+            fields={
+                "id": tf.TensorSpec((), tf.int64),
+                "image": tf.TensorSpec((), tf.string),
+                "label": tf.TensorSpec((), tf.int64),
+            },
+            class_names=("a", "b", "c"),
+        )
+
+    def _example(self, position):
+        label = position % CLASSES
+        return {"id": position + 100, "image": self._files[position], "label": label}
+
+    def examples(self, split):
+        return tf.data.Dataset.range(COUNT).map(self._example)
+
+    def reader(self, split):
+        return self._example if self._by_index else None
+
+    def location(self, id):
+        return f"cats/{id}.png"
+
+
+def load(source, dropped=(), **options):
+    options = config.Data(**{"validation": 0.25, "test": 0, **options})
+    return stream.load(source, TASK, options, dict.fromkeys(dropped, "why"))
+
+
+def trained(source, kind, engine="gradient_tape", dropped=()):
+    splits, decisions = load(source, dropped, cache=kind)
+    settings = settings_of(train={"epochs": 2, "batch_size": 4})
+    keras.utils.set_random_seed(0)
+    batches = stream.training(splits["train"], settings.train, 0)
+    validation = stream.evaluation(splits["validation"], settings.train)
+    model = build(TASK, settings, machine(), batches)
+    model.steps_per_execution = 3
+    history = shelf.take("engines", engine)(model, batches, validation, [])
+    assert decisions[0].value == kind
+    return [v.numpy() for v in model.variables], history
+
+
+@pytest.mark.parametrize("kind", ["device", "none"])
+def test_no_bit_depends_on_the_cache(kind):
+    weights, history = trained(Encoded(), "memory")
+    others, found = trained(Encoded(), kind)
+    assert history == found
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_device_gets_rows_and_no_pixels():
+    split = load(Encoded(), cache="device")[0]["train"]
+    batches = stream.training(split, settings_of().train, 0)
+    (ticket, *_) = batches.dataset
+    assert {name: tensor.shape for name, tensor in ticket.items()} == dict.fromkeys(
+        ("row", "weight", "epoch"), (8,)
+    )
+    memory = stream.training(load(Encoded(), cache="memory")[0]["train"], settings_of().train, 0)
+    (whole, *_) = memory.dataset
+    fetched = batches.fetch(ticket)
+    assert set(fetched) == set(whole)
+    for name, values in whole.items():
+        np.testing.assert_array_equal(values, fetched[name])
+
+
+@pytest.mark.parametrize("kind", ["memory", "none"])
+def test_what_is_left_out_need_not_be_decodable(kind):
+    trained(Encoded(damaged=17), kind, dropped=[117])
+
+
+def test_a_damaged_example_is_named_when_it_is_decoded():
+    for source in (Encoded(17), Encoded(17, reads_by_index=False)):
+        with pytest.raises(UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"):
+            load(source, cache="memory")
+
+
+@pytest.mark.parametrize("engine", shelf.names("engines"))
+def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
+        trained(Encoded(damaged=17), "none", engine)
+
+
+def test_the_decision_follows_the_memory(monkeypatch):
+    class Machine:
+        available = total = 10**6
+
+    monkeypatch.setattr(cache.psutil, "virtual_memory", Machine)
+    size = cache.decoded_size(Encoded(), TASK, config.Data())
+    assert size == COUNT * (SIDE * SIDE + 8 + 8)
+
+    def decided(source=None, **options):
+        return cache.decided(source or Encoded(), TASK, config.Data(**options))
+
+    assert decided().value == "memory"
+    monkeypatch.setattr(cache, "_device_memory", lambda: 3 * size)
+    assert decided().value == "device"
+    monkeypatch.setattr(cache, "_device_memory", lambda: 2 * size)
+    assert decided().value == "memory"
+    Machine.available = Machine.total = 2 * size - 1
+    assert decided().value == "none"
+    with pytest.raises(UsageError, match="the decoded data need"):
+        decided(Encoded(reads_by_index=False))
+    with pytest.raises(UsageError, match="the decoded data need"):
+        decided(cache="memory")
+    with pytest.raises(UsageError, match="--data.cache none: this source can only be read"):
+        decided(Encoded(reads_by_index=False), cache="none")
