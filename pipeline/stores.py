@@ -95,7 +95,7 @@ def _device() -> str:
         return computing_devices()[0]
     context = tf.distribute.get_replica_context()
     devices = context.devices if context else tf.distribute.get_strategy().extended.worker_devices
-    return devices[0]
+    return tf.nest.flatten(devices)[0]  # a list of lists, under MirroredStrategy
 
 
 def computing_devices() -> list[str]:
