@@ -95,7 +95,9 @@ def _device() -> str:
         return computing_devices()[0]
     context = tf.distribute.get_replica_context()
     devices = context.devices if context else tf.distribute.get_strategy().extended.worker_devices
-    return tf.nest.flatten(devices)[0]  # a list of lists, under MirroredStrategy
+    # MirroredStrategy gives a list of lists, and says the job and the task too.
+    found = tf.DeviceSpec.from_string(tf.nest.flatten(devices)[0])
+    return f"/device:{found.device_type}:{found.device_index}"
 
 
 def computing_devices() -> list[str]:
