@@ -168,3 +168,10 @@ def test_damage_is_an_invalid_argument_or_decodes(kind):
 def test_other_files_are_refused(contents):
     with pytest.raises(tf.errors.InvalidArgumentError):
         colours(contents)
+
+
+@pytest.mark.parametrize("image", [RGB, RGBA], ids=["opaque", "alpha"])
+def test_a_moving_webp_is_refused_and_does_not_end_the_process(image):
+    frames = {"save_all": True, "append_images": [image.rotate(180)], "lossless": True}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP is not read"):
+        colours(encoded(image, "WEBP", **frames))
