@@ -34,6 +34,11 @@ class Info:
     """Names of the labels 0, 1, ...; None where the source has none."""
     feature_names: tuple[str, ...] | None = None
     """Names of the numbers in `features`, in their order; None where the source has none."""
+    image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
+    """Height, width and channels that all images have where `image` holds encoded bytes; None for
+    each that differs."""
+    notes: tuple[str, ...] = ()
+    """Lines that a person should read, such as what was left out."""
 
     def field(self, name: str) -> tf.TensorSpec:
         """Shape and dtype of a field; UsageError if the source does not have it."""

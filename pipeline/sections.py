@@ -16,15 +16,18 @@ class Source(Checked):
     """Where the examples come from."""
 
     name: str = "tfds"
-    """arrays, scikit_learn, tfds, or a dotted name (package.module) of your own."""
+    """arrays, folder, scikit_learn, tfds, or a dotted name (package.module) of your own."""
     dataset: str | None = None
     """Which data set: a TensorFlow Datasets builder; `digits` or `diabetes` of scikit-learn."""
     path: Path | None = None
-    """TensorFlow Datasets' data_dir, or an `.npz` file with the keys `images` and `labels`."""
+    """TensorFlow Datasets' data_dir, an `.npz` file with the keys `images` and `labels`, or a
+    folder of images with a sub-folder for each class."""
+    group: str | None = None
+    """Regular expression on the paths in a folder; files of one match stay in one split."""
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments for the sibling."""
-        given = {"dataset": self.dataset, "path": self.path}
+        given = {"dataset": self.dataset, "path": self.path, "group": self.group}
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:

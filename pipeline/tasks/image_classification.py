@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline import decoding
 from pipeline.contracts import Example, Facts, Info, Task
 from pipeline.errors import UsageError, suggest
 
@@ -16,7 +17,8 @@ def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str,
 
     Raises UsageError if images differ in size and no `image_size` (height, width) is given.
     """
-    *size, channels = info.field("image").shape
+    field = info.field("image")
+    *size, channels = info.image_shape if field.dtype == tf.string else field.shape
     if image_size is not None:
         size = list(image_size)
     if None in size:
@@ -47,8 +49,7 @@ class ImageClassification(Task):
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = tf.io.decode_image(image, channels=channels, expand_animations=False)
-            image.set_shape((None, None, channels))
+            image = decoding.pixels(image, channels)
         if image.shape != self.image_shape:
             resized = tf.image.resize(image, (height, width), antialias=True)
             image = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)

@@ -1,0 +1,186 @@
+"""TFRecord files: where their records begin, reading one by its number, and naming what is damaged.
+
+A record is its length (uint64), a checksum of that (uint32), the bytes, and their checksum; all
+little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
+"""
+
+import dataclasses
+import hashlib
+import json
+import mmap
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.errors import UsageError
+
+MANIFEST = "shards.json"
+_SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
+_LENGTH = struct.Struct("<Q").unpack_from
+_STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """The records of several files, one file after the other."""
+
+    files: tuple[Path, ...]
+    offsets: np.ndarray
+    """int64 (records,): place of each record in its file."""
+    first: np.ndarray
+    """int64 (files + 1,): number of each file's first record; at the end the number of all."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def read(self, number: tf.Tensor) -> tf.Tensor:
+        """The bytes of a record by its number (int64, scalar), in a graph; string, scalar.
+
+        TensorFlow's own reader compares the checksums. A record that it cannot read is a
+        tf.errors.InvalidArgumentError with the file and the number in that file, from 0.
+        """
+        with tf.init_scope():  # captured, not copied into the graph, which holds 2 GB at most
+            first, offsets = tf.constant(self.first), tf.constant(self.offsets)
+            names = tf.constant([str(path) for path in self.files])
+        file = tf.searchsorted(first, number[None], side="right")[0] - 1
+        name = tf.gather(names, file)
+        # The public TFRecordDataset takes no offset, its raw operation does.
+        records = tf.raw_ops.TFRecordDatasetV2(
+            filenames=name[None],
+            compression_type="",
+            buffer_size=tf.constant(0, tf.int64),
+            byte_offsets=tf.gather(offsets, number)[None],
+        )
+        # What cannot be read becomes an empty text; an empty record is no example either.
+        records = tf.raw_ops.IgnoreErrorsDataset(input_dataset=records, **_STRING)
+        empty = tf.raw_ops.TensorDataset(
+            components=[tf.constant("")], output_shapes=_STRING["output_shapes"]
+        )
+        records = tf.raw_ops.ConcatenateDataset(
+            input_dataset=records, another_dataset=empty, **_STRING
+        )
+        one = tf.raw_ops.TakeDataset(
+            input_dataset=records, count=tf.constant(1, tf.int64), **_STRING
+        )
+        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **_STRING)
+        inside = number - tf.gather(first, file)
+        message = ["damaged record in", name, "number", inside]
+        with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(record, ""), message)]):
+            return tf.identity(record)
+
+    def location(self, number: int) -> str:
+        """A record as a person calls it."""
+        file = int(np.searchsorted(self.first, number, side="right")) - 1
+        return f"record {number - int(self.first[file])} of {self.files[file].name}"
+
+
+def index(files: Sequence[Path]) -> Records:
+    """Finds all records by walking over their lengths; the bytes themselves are not read.
+
+    Raises:
+        UsageError: A file cannot be read, is no TFRecord, ends inside a record (named by its
+            number), a shard of `...-00000-of-00010` is missing, or a manifest says otherwise.
+    """
+    require_all_shards(files)
+    offsets = [_offsets(path) for path in files]
+    manifests = {path.parent for path in files if (path.parent / MANIFEST).is_file()}
+    for folder in sorted(manifests):
+        _compare(folder, {p.name: len(o) for p, o in zip(files, offsets, strict=True)})
+    first = np.cumsum([0, *(len(places) for places in offsets)])
+    return Records(tuple(files), np.concatenate(offsets), first.astype(np.int64))
+
+
+def require_all_shards(files: Sequence[Path]) -> None:
+    """Raises UsageError naming the first shard that is not among the files."""
+    names = {path.name for path in files}
+    for path in files:
+        if found := _SHARD.fullmatch(path.name):
+            stem, number, count = found.groups()
+            for at in range(int(count)):
+                wanted = f"{stem}-{at:0{len(number)}}-of-{count}"
+                if wanted not in names:
+                    raise UsageError(f"{path.parent}: the shard {wanted} is missing")
+
+
+def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
+    """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a folder.
+
+    Write it beside them as `shards.json`, and every later run compares it:
+    `json.dump(manifest(folder), open(folder / "shards.json", "w"))`.
+    """
+    files = sorted(path for path in folder.iterdir() if "tfrecord" in path.name)
+    return {path.name: {"examples": len(_offsets(path)), "sha256": _sha256(path)} for path in files}
+
+
+def _compare(folder: Path, counts: dict[str, int]) -> None:
+    path = folder / MANIFEST
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        wanted = {str(n): (int(v["examples"]), str(v["sha256"])) for n, v in said.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        meant = '{"FILE": {"examples": 10, "sha256": "..."}}'
+        raise UsageError(f"{path} is not of the form {meant}") from None
+    for name, (examples, digest) in wanted.items():
+        if not (folder / name).is_file():
+            raise UsageError(f"{folder}: {name} is missing, which {MANIFEST} names")
+        if counts.get(name, examples) != examples:
+            raise UsageError(
+                f"{folder / name} holds {counts[name]} examples, {MANIFEST} says {examples}"
+            )
+        if _sha256(folder / name) != digest:
+            raise UsageError(f"{folder / name} has another sha256 than {MANIFEST} says")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _offsets(path: Path) -> np.ndarray:
+    """Place of each record, int64 (records,)."""
+    try:
+        size = path.stat().st_size
+        if not size:
+            return np.zeros(0, np.int64)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            places, at = [], 0
+            while at + 12 <= size:
+                places.append(at)
+                at += _LENGTH(raw, at)[0] + 16
+            _require_lengths(path, raw, np.array(places, np.int64))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if at != size:
+        number = len(places) - (at > size)
+        raise UsageError(f"{path} is cut off inside record {number}; copy or write it again")
+    return np.array(places, np.int64)
+
+
+def _require_lengths(path: Path, raw: mmap.mmap, places: np.ndarray) -> None:
+    """Compares the checksums of all lengths, 8 steps for all records together."""
+    heads = np.frombuffer(b"".join(raw[at : at + 12] for at in places), np.uint8).reshape(-1, 12)
+    sums = np.full(len(heads), 0xFFFFFFFF, np.uint32)
+    for column in heads[:, :8].T:
+        sums = _TABLE[(sums ^ column) & 0xFF] ^ (sums >> np.uint32(8))
+    sums = ~sums
+    masked = ((sums >> np.uint32(15)) | (sums << np.uint32(17))) + np.uint32(0xA282EAD8)
+    wrong = np.flatnonzero(masked != heads[:, 8:].copy().view("<u4")[:, 0])
+    if len(wrong) and wrong[0] == 0:
+        raise UsageError(f"{path} is no TFRecord file (compressed ones are not read)")
+    if len(wrong):
+        raise UsageError(f"{path}: the length of record {wrong[0]} is damaged; copy it again")
+
+
+def _crc32c_table() -> np.ndarray:
+    """Castagnoli's CRC-32C (RFC 3720, appendix B.4), one byte at a time."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> 1)
+    return table.astype(np.uint32)
+
+
+_TABLE = _crc32c_table()

@@ -1,0 +1,249 @@
+"""A folder of image files, one sub-folder for each class."""
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Example, Info, Source
+from pipeline.errors import UsageError, suggest
+
+_KINDS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
+_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+
+
+class _File(NamedTuple):
+    relative: str
+    """Path from the root, with `/`."""
+    size: int
+    time: int
+
+
+def source(*, path: Path, group: str | None = None) -> Source:
+    """The files of `CLASS/...`, or of `train/CLASS/...` and such folders for the other splits.
+
+    Files are JPEG, PNG, GIF, BMP or WebP by their names' endings, at any depth below the class, in
+    the sorted order of their paths; hidden ones are passed by, and others with a note. The id of an
+    example is a hash of its path from the root, so that adding files moves no other id.
+
+    Args:
+        path: The root. The other splits are `validation` (or `valid`, `val`) and `test`; a class
+            may lack there.
+        group: Regular expression, searched in the path from the root. What its first group
+            matches (the whole match where it has none) is the same for files that must stay in one
+            split, as the images of one patient: `patient(\\d+)`.
+
+    Raises:
+        UsageError: No classes, an empty one, a file that cannot be read or is in no group.
+    """
+    if not path.is_dir():
+        raise UsageError(f"--source.path: {path} is no folder")
+    return Folder(path, group)
+
+
+class Folder(Source):
+    """`image` is a string of shape (), the bytes of a file; `label` and `group` are int64."""
+
+    def __init__(self, root: Path, group: str | None) -> None:
+        self._root = root
+        self._ignored: list[str] = []
+        folders = _split_folders(root)
+        classes = tuple(sorted(_folders(folders["train"])))
+        if not classes:
+            raise UsageError(f"{folders['train']} has no sub-folders; make one for each class")
+        self._files: dict[str, list[_File]] = {}
+        self._columns: dict[str, dict[str, np.ndarray]] = {}
+        self._paths: dict[int, str] = {}
+        for split, folder in folders.items():
+            files, labels = self._scan(folder, classes, split)
+            columns = {"id": self._ids(files), "label": np.array(labels, np.int64)}
+            if group is not None:
+                columns["group"] = _groups(files, group)
+            self._files[split], self._columns[split] = files, columns
+        fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
+        everything = [root / f.relative for files in self._files.values() for f in files]
+        self.info = Info(
+            splits={split: len(files) for split, files in self._files.items()},
+            fields={**fields, "image": tf.TensorSpec((), tf.string)},
+            class_names=classes,
+            image_shape=_common_shape(everything),
+            notes=_note(root, self._ignored),
+        )
+
+    def _scan(
+        self, folder: Path, classes: tuple[str, ...], split: str
+    ) -> tuple[list[_File], list[int]]:
+        files: list[_File] = []
+        labels: list[int] = []
+        for name in sorted(_folders(folder, self._ignored)):
+            if name not in classes:
+                raise UsageError(
+                    f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
+                )
+            found = sorted(_images(folder / name, self._root, self._ignored, set()))
+            if not found and split == "train":
+                raise UsageError(
+                    f"{folder / name} holds no images; remove it, or fill it with files named "
+                    f"*{', *'.join(sorted(_KINDS))}"
+                )
+            files += found
+            labels += [classes.index(name)] * len(found)
+        return files, labels
+
+    def _ids(self, files: list[_File]) -> np.ndarray:
+        for file in files:
+            id = _hash(file.relative)
+            if id in self._paths:
+                raise UsageError(
+                    f"{self._paths[id]} and {file.relative} have the same id; rename one of them"
+                )
+            self._paths[id] = file.relative
+        return np.array([_hash(file.relative) for file in files], np.int64)
+
+    def _tensors(self, split: str) -> dict[str, tf.Tensor]:
+        paths = [os.fsencode(self._root / file.relative) for file in self._files[split]]
+        columns = {"path": tf.constant(paths, tf.string, (len(paths),))}
+        return columns | {k: tf.constant(v) for k, v in self._columns[split].items()}
+
+    def examples(self, split: str) -> tf.data.Dataset:
+        rows = tf.data.Dataset.from_tensor_slices(self._tensors(split))
+        return rows.map(_read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        columns = self._tensors(split)
+        return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
+
+    def fingerprint(self) -> str:
+        """Hash of the classes, groups, and every file's path, size and time of last change."""
+        digest = hashlib.sha256(repr(self.info.class_names).encode())
+        for split, files in self._files.items():
+            digest.update(repr((split, files)).encode())
+            digest.update(self._columns[split].get("group", np.array([])).tobytes())
+        return digest.hexdigest()
+
+    def location(self, id: int) -> str:
+        """Path from the root."""
+        return self._paths[id]
+
+
+def _read(row: dict[str, tf.Tensor]) -> Example:
+    fields = {name: value for name, value in row.items() if name != "path"}
+    return {**fields, "image": tf.io.read_file(row["path"])}
+
+
+def _hash(text: str) -> int:
+    """63 bits of a text's SHA-256."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(text)).digest()[:8], "big") >> 1
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+
+
+def _folders(folder: Path, ignored: list[str] | None = None) -> Iterator[str]:
+    """Names of the folders in a folder; the names of files go to `ignored`."""
+    for entry in _entries(folder):
+        if entry.is_dir():
+            try:
+                entry.name.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{entry.path!r}: rename it; its name is not UTF-8") from None
+            yield entry.name
+        elif ignored is not None:
+            ignored.append(entry.name)
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """Split -> its folder; `train` is the root itself where no sub-folder has that name."""
+    names = set(_folders(root))
+    known = {name for theirs in _SPLITS.values() for name in theirs}
+    if "train" not in names:
+        if names and names <= known:
+            raise UsageError(f"{root} has {', '.join(sorted(names))} but no folder train")
+        return {"train": root}
+    if names - known:
+        raise UsageError(
+            f"{root / min(names - known)} is no split beside train; move it away, or name it "
+            "validation or test"
+        )
+    found = {ours: [name for name in theirs if name in names] for ours, theirs in _SPLITS.items()}
+    for several in found.values():
+        if len(several) > 1:
+            raise UsageError(f"{root} has {' and '.join(several)}, which are one split; join them")
+    return {ours: root / theirs[0] for ours, theirs in found.items() if theirs}
+
+
+def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator[_File]:
+    """Image files at any depth; each real folder once, so that links in a circle end."""
+    there = folder.stat()
+    if (there.st_dev, there.st_ino) in seen:
+        return
+    seen.add((there.st_dev, there.st_ino))
+    for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _images(folder / entry.name, root, ignored, seen)
+        elif Path(entry.name).suffix.lower() not in _KINDS:
+            ignored.append(entry.name)
+        else:
+            try:
+                found = entry.stat()
+            except OSError as error:
+                raise UsageError(f"{entry.path} cannot be read: {error.strerror}") from None
+            if not os.access(entry.path, os.R_OK):
+                raise UsageError(f"{entry.path} cannot be read: you have no right to")
+            relative = (folder / entry.name).relative_to(root).as_posix()
+            yield _File(relative, found.st_size, found.st_mtime_ns)
+
+
+def _groups(files: list[_File], pattern: str) -> np.ndarray:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--source.group {pattern!r} is no regular expression: {error}") from None
+    groups = []
+    for file in files:
+        match = compiled.search(file.relative)
+        text = match and match.group(1 if compiled.groups else 0)
+        if not text:
+            raise UsageError(f"--source.group {pattern!r} matches nothing in {file.relative}")
+        groups.append(_hash(text))
+    return np.array(groups, np.int64)
+
+
+def _common_shape(paths: list[Path]) -> tuple[int | None, int | None, int | None]:
+    """(height, width, channels) from the headers; looks no further once two sizes differ."""
+    from PIL import Image
+
+    sizes, grey = set(), True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large images, which decoding refuses itself
+        for path in paths:
+            try:
+                with Image.open(path) as image:
+                    turned = image.format in ("JPEG", "MPO") and image.getexif().get(274, 1) >= 5
+                    sizes.add(image.size if turned else image.size[::-1])
+                    grey &= image.mode in ("1", "L", "LA") or image.mode.startswith("I")
+            except (OSError, ValueError, SyntaxError, TypeError, Image.DecompressionBombError):
+                continue  # damaged; decoding or cleaning says so
+            if len(sizes) > 1:
+                return None, None, None
+    return (*sizes.pop(), 1 if grey else 3) if sizes else (None, None, None)
+
+
+def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:
+    if not ignored:
+        return ()
+    names = ", ".join(sorted(set(ignored))[:3])
+    return (
+        f"{root}: {len(ignored)} files that are no images by name are left out, such as {names}",
+    )
