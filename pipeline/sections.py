@@ -63,7 +63,8 @@ class Data(Checked):
     """Where decoded examples are kept; auto checks that they fit into the free memory."""
     augment: Operations = dataclasses.field(default_factory=dict)
     """Random changes in training, in this order, such as `flip crop padding=4`;
-    there are affine, alternating_flip, color_jitter, crop, erase, flip, random_resized_crop."""
+    there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
+    random_resized_crop."""
 
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""
