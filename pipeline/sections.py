@@ -64,7 +64,7 @@ class Data(Checked):
     augment: Operations = dataclasses.field(default_factory=dict)
     """Random changes in training, in this order, such as `flip crop padding=4`;
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
-    random_resized_crop."""
+    rand_augment, random_resized_crop."""
 
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""

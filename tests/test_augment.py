@@ -24,6 +24,8 @@ def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_conformance(name, dtype):
     """Shape, dtype and labels stay; an image is changed alike in any batch; most are changed."""
+    if name == "rand_augment" and dtype == np.float32:
+        pytest.skip("for 8-bit images only; refused otherwise, in test_rand_augment.py")
     operation = OPERATIONS[name]
     batch, own = batch_of(dtype=dtype)
     done = operation(batch, own)
