@@ -3,6 +3,7 @@
 import inspect
 import re
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,14 @@ def require(condition: bool, flag: str, received: Any, meant: str) -> None:
     """Raises UsageError naming the flag and what it must be, unless the condition holds."""
     if not condition:
         raise UsageError(f"{flag} must be {meant}, received {received}")
+
+
+def require_range(given: Sequence[float], flag: str, low: float, high: float | None) -> None:
+    """Raises UsageError unless `given` is two numbers, the smaller first, from `low` to `high`."""
+    good = len(given) == 2 and low <= given[0] <= given[1] and (high is None or given[1] <= high)
+    limits = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+    received = ",".join(f"{number:g}" for number in given)
+    require(good, flag, received, f"two numbers with a comma, the smaller first, {limits}")
 
 
 def require_file_name(name: str, flag: str) -> None:

@@ -66,7 +66,9 @@ class Data(Checked):
     """Where decoded examples are kept; auto: on the GPU or in memory where they fit, else they are
     decoded anew in each epoch."""
     augment: Operations = dataclasses.field(default_factory=dict)
-    """Random changes in training, in this order, such as `flip crop padding=4`."""
+    """Random changes in training, in this order, such as `flip crop padding=4`;
+    there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
+    rand_augment, random_resized_crop."""
 
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""

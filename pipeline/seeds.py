@@ -41,6 +41,26 @@ def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
     return tf.cast(bits, tf.float32) * (1.0 / (1 << 24))
 
 
-def integers(seeds: tf.Tensor, below: int, draw: int = 0) -> tf.Tensor:
-    """int64 numbers in 0 ... `below` - 1, one per seed; biased by less than `below` / 2**32."""
+def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: int = 0) -> tf.Tensor:
+    """int64 numbers in 0 ... `below` - 1, one per seed; biased by less than `below` / 2**32.
+
+    `below` may be a tensor, with a number for each seed.
+    """
     return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))
+
+
+def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
+    """Float32 values of a table of one axis, one per seed, each alike probable.
+
+    A table of quantiles draws from any distribution, with the same bits on every device: roots,
+    sines and exponentials are taken by NumPy when the table is made.
+    """
+    values = tf.constant(np.asarray(table), tf.float32)
+    return tf.gather(values, integers(seeds, len(table), draw))
+
+
+def between(seeds: tf.Tensor, low: float, high: float, draw: int = 0) -> tf.Tensor:
+    """Float32 multiples of 2**-10 from `low` to `high`, both included, one per seed."""
+    first, last = round(low * 1024), round(high * 1024)
+    steps = first + integers(seeds, last - first + 1, draw)
+    return tf.cast(steps, tf.float32) * (1.0 / 1024)

@@ -1,9 +1,10 @@
 """Shelves of interchangeable siblings: what stands there, what it takes, and taking one by name.
 
 A shelf is a folder of modules (`models/convnet.py`, each with one function of the name in `ENTRY`)
-or a module of functions (`augment.py`). The file is the registry: a file name, or a function name,
-is the name used in a config. Listing and checking read the source text, so that a typing error
-is found without importing TensorFlow. A dotted name (`mypackage.models.foo`) works everywhere.
+or a module of functions (`schedules.py`). The file is the registry: a file name, or a function
+name, is the name used in a config. Listing and checking read the source text, so that a typing
+error is found without importing TensorFlow. A dotted name (`mypackage.models.foo`) works
+everywhere.
 """
 
 import ast
@@ -17,8 +18,14 @@ from typing import Any
 from pipeline.errors import UsageError, suggest
 
 ROOT = Path(__file__).parent
-# The function that a module on each folder shelf offers.
-ENTRY = {"sources": "source", "models": "features", "tasks": "task", "engines": "train"}
+# The function that a module on each folder shelf offers; None: the function of the file's name.
+ENTRY = {
+    "sources": "source",
+    "models": "features",
+    "tasks": "task",
+    "engines": "train",
+    "augment": None,
+}
 
 
 def names(shelf: str) -> list[str]:
@@ -118,9 +125,11 @@ def take(shelf: str, name: str, entry: str | None = None) -> Callable:
 
 def _place(shelf: str, name: str, entry: str | None) -> tuple[str, str]:
     """(module, function) behind a name."""
-    if shelf in ENTRY:
+    if ENTRY.get(shelf):
         return name if "." in name else f"pipeline.{shelf}.{name}", entry or ENTRY[shelf]
     module, _, function = name.rpartition(".")
+    if shelf in ENTRY and not module:
+        return f"pipeline.{shelf}.{name}", name
     return module or f"pipeline.{shelf}", function
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import seeds, shelf
+from pipeline import seeds
+from pipeline.augmenter import Augmenter
 from pipeline.contracts import Batches, Example, Task
 from pipeline.update import Update
 
@@ -21,7 +22,8 @@ class Settings:
     """What of the config one step depends on."""
 
     augmentations: Mapping[str, Mapping[str, Any]]
-    """Name -> options of functions of `augment.py`, in order."""
+    """Name -> options of siblings of the shelf `augment`, in order; none where the tickets come
+    augmented, from `augmenter.on_host`."""
     seed: int = 0
     accumulate: int = 1
     """Micro-batches that a replica's part of the batch is cut into."""
@@ -56,10 +58,7 @@ class Step:
         self._settings = settings
         self.update = update
         self._random_states = random_states
-        self._augmentations = [
-            functools.partial(shelf.take("augment", name), **options)
-            for name, options in settings.augmentations.items()
-        ]
+        self._augmenter = Augmenter(settings.augmentations, settings.seed)
         self._loss = task.loss()
         self._training_loss = task.training_loss(settings.label_smoothing, settings.class_weight)
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
@@ -87,10 +86,7 @@ class Step:
 
     def augment(self, batch: Example) -> tuple[Example, tf.Tensor]:
         """The batch after all augmentations, and the seeds that are left for `Task.target`."""
-        own = seeds.of_examples(self._settings.seed, batch["epoch"], batch["id"])
-        for number, operation in enumerate(self._augmentations, start=1):
-            batch = operation(batch, seeds.fold(own, number))
-        return batch, own
+        return self._augmenter(batch), self._augmenter.seeds(batch)
 
     def train(self, model: keras.Model, ticket: Any) -> None:
         """Changes the weights once, with this replica's part of a batch; updates the metrics."""

@@ -265,8 +265,8 @@ IMAGE_MODELS = [
     ("changes", "message"),
     [
         *(({"model": model}, "this model takes images.*linear") for model in IMAGE_MODELS),
-        ({"data": {"augment": {"flip": {}}}}, "flip and crop change images"),
-        ({"data": {"augment": {"crop": {}}}}, "flip and crop change images"),
+        ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
+        ({"data": {"augment": {"crop": {}}}}, "crop changes images"),
         ({"data": {"image_size": (8, 8)}}, "--data.image_size: regression has no option"),
         ({"task": "image_classification"}, "the source has no field 'image'"),
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),

@@ -10,7 +10,8 @@ from pipeline.errors import UsageError
 def test_folder_and_module_shelves_list_their_siblings():
     models = "airbench application convnet lenet linear resnet sequential tiny"
     assert shelf.names("models") == models.split()
-    assert shelf.names("augment") == ["flip", "crop"]
+    assert {"crop", "flip"} < set(shelf.names("augment"))
+    assert shelf.names("schedules")[:2] == ["constant", "step"]  # the order of the file
     assert shelf.summary("recipes", "digits").startswith("8x8 handwritten digits")
 
 

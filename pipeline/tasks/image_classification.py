@@ -33,8 +33,24 @@ def task(facts: Facts) -> Task:
     return ImageClassification(facts)
 
 
+def _is_mixed(y: tf.Tensor) -> bool:
+    """Whether y is the share of each class, not the number of one."""
+    return len(y.shape) == 2
+
+
+class _Accuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Share of the examples answered with their label, or with the larger of two."""
+
+    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
+        label = tf.argmax(y_true, axis=-1) if _is_mixed(y_true) else y_true
+        super().update_state(label, y_pred, sample_weight)
+
+
 class ImageClassification(Task):
-    """Batches hold `image` uint8 (batch, height, width, channels) and `label` int64 (batch,)."""
+    """Batches hold `image` uint8 (batch, height, width, channels) and `label` int64 (batch,).
+
+    In training, after mixup or cutmix, also `partner_label` and `share`.
+    """
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
@@ -70,7 +86,16 @@ class ImageClassification(Task):
         return {**batch, "image": tf.cast(batch["image"], tf.float32) * (1 / 255)}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return batch["image"], batch["label"], batch["weight"]
+        """y is `label`, (batch,), or after mixing the share of each class, (batch, classes)."""
+        y = batch["label"]
+        if "partner_label" in batch:
+            share = batch["share"][:, None]
+            own, other = (
+                tf.one_hot(batch[name], len(self.class_names))
+                for name in ("label", "partner_label")
+            )
+            y = own * share + other * (1 - share)
+        return batch["image"], y, batch["weight"]
 
     def inputs(self) -> keras.KerasTensor:
         return keras.Input(self.image_shape, dtype="float32", name="image")
@@ -80,12 +105,16 @@ class ImageClassification(Task):
         return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+        plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+        mixed = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
+        return lambda y, outputs: (mixed if _is_mixed(y) else plain)(y, outputs)
 
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         """Cross-entropy with smoothed labels, each example times the weight of its class.
+
+        An example of two labels has the mean of their losses, by their shares.
 
         Args:
             label_smoothing: Share of the label spread over all classes (Szegedy et al.,
@@ -107,6 +136,12 @@ class ImageClassification(Task):
         weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
 
         def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+            if _is_mixed(y):
+                wanted = y * weights
+                total = tf.reduce_sum(wanted, axis=-1, keepdims=True)
+                wanted = wanted * (1.0 - label_smoothing) + total * label_smoothing / classes
+                # The kernel below takes it that labels sum to 1; these sum to their weight.
+                return -tf.reduce_sum(wanted * tf.nn.log_softmax(outputs), axis=-1)
             wanted = tf.one_hot(y, classes) * (1.0 - label_smoothing) + label_smoothing / classes
             losses = tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
             return losses * tf.gather(weights, y)
@@ -114,7 +149,7 @@ class ImageClassification(Task):
         return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [_Accuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,)."""

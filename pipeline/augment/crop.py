@@ -1,24 +1,13 @@
-"""Random changes of training images: batched, stateless, inside the compiled step.
-
-Each operation is `op(batch, seeds, *, options) -> batch`. It draws all its randomness from `seeds`
-(int64, shape (batch,), one per example), so that an example is changed alike in every batch, on
-every replica and under both engines. Images are (batch, height, width, channels) of any dtype.
-"""
+"""Shifts images at random."""
 
 from typing import Annotated, Literal
 
 import tensorflow as tf
 
+from pipeline import boxes, pixels
 from pipeline import seeds as draw
 from pipeline.contracts import Example
 from pipeline.errors import UsageError
-
-
-def flip(batch: Example, seeds: tf.Tensor) -> Example:
-    """Mirrors left and right, each image with probability 1/2."""
-    images = _images(batch)
-    chosen = draw.uniform(seeds) < 0.5
-    return {**batch, "image": tf.where(chosen[:, None, None, None], images[:, :, ::-1], images)}
 
 
 def crop(
@@ -35,18 +24,20 @@ def crop(
     probable, so it is done by two gathers without making the padded image.
 
     Args:
-        batch: Holds `image`.
+        batch: Holds `image`, and perhaps `boxes`.
         seeds: One per example.
         padding: Pixels on each side; below the image's smaller side.
         fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
     """
-    images = _images(batch)
+    images = pixels.of(batch, "crop")
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
         raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
+    shares = []
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
+        shares.append(tf.cast(shift, tf.float32) / size)
         index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]  # (batch, size)
         inside = (index >= 0) & (index < size)
         index = tf.abs(index)
@@ -55,12 +46,7 @@ def crop(
         if fill == "zero":
             mask = inside[:, :, None, None] if axis == 1 else inside[:, None, :, None]
             images = tf.where(mask, images, tf.zeros([], images.dtype))
+    if "boxes" in batch:
+        offset = tf.stack(2 * shares, axis=-1)[:, None, :]
+        batch = boxes.moved(batch, batch["boxes"] - offset)
     return {**batch, "image": images}
-
-
-def _images(batch: Example) -> tf.Tensor:
-    if "image" not in batch:
-        raise UsageError(
-            "--data.augment: flip and crop change images, and these examples have none"
-        )
-    return batch["image"]

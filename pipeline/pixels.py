@@ -1,0 +1,43 @@
+"""What augmentations know of pixels: where they lie in a batch, their range, and their dtype.
+
+Levels of integer images run from 0 to the largest of their dtype, those of floating-point images
+from 0 to 1. Operations compute in float32. Random factors are multiples of 2**-10, weights of
+neighbouring pixels of 2**-8: products and sums of 8-bit levels are then exact in float32, so that
+every device and compiler gives the same bits, whatever it fuses or reorders.
+"""
+
+import tensorflow as tf
+
+from pipeline.contracts import Example
+from pipeline.errors import UsageError
+
+
+def of(batch: Example, operation: str) -> tf.Tensor:
+    """The images, (batch, height, width, channels); UsageError where the examples have none."""
+    if "image" not in batch:
+        raise UsageError(
+            f"--data.augment: {operation} changes images, and these examples have none"
+        )
+    return batch["image"]
+
+
+def refuse_boxes(batch: Example, operation: str) -> None:
+    """Raises UsageError for examples with `boxes`, for an operation that cannot keep them true."""
+    if "boxes" in batch:
+        raise UsageError(f"--data.augment: {operation} cannot be used on examples with boxes")
+
+
+def white(dtype: tf.DType) -> float:
+    """The brightest level."""
+    return float(dtype.max) if dtype.is_integer else 1.0
+
+
+def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Float32 levels in the dtype of the image: clipped to its range, rounded where integer."""
+    values = tf.clip_by_value(values, 0.0, white(dtype))
+    return tf.cast(tf.round(values) if dtype.is_integer else values, dtype)
+
+
+def each(values: tf.Tensor) -> tf.Tensor:
+    """One number per image, (batch,), to be broadcast over the image."""
+    return values[:, None, None, None]
