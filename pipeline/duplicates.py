@@ -37,7 +37,7 @@ _PIXEL_LIMIT, _PIXEL_SHARE = 16.0, 0.4
 _CROWD, _CROWD_SHARE, _SURE = 8, 0.4, 4.0
 # A step of one pixel moves brightness a little: pairs further apart than this are not compared.
 _REACH = _COARSE_LIMIT + 1.5
-_ROWS, _COLUMNS, _PAIRS = 1024,1024, 4096
+_ROWS, _COLUMNS, _PAIRS = 256, 4096, 4096
 
 
 @dataclasses.dataclass(frozen=True)
