@@ -14,14 +14,15 @@ from pipeline.config import BELONGS, Config, Source
 from pipeline.errors import UsageError, suggest
 
 PROGRAM = "python -m pipeline.fit"
+PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and proves the export."
 DEFAULT_RECIPE = "digits"
 
 
-def configure(arguments: list[str]) -> Config:
+def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE) -> Config:
     """The recipe is chosen here, so that its values are the defaults that `--help` shows."""
     words = list(arguments)
     if words[:1] in (["--help"], ["-h"]):
-        print(_help())
+        print(_help(program, purpose))
         sys.exit(0)
     name = words.pop(0) if words and not words[0].startswith("-") else None
     if name and words and not words[0].startswith("-"):
@@ -35,7 +36,7 @@ def configure(arguments: list[str]) -> Config:
     about = f"--config {saved}" if saved else shelf.summary("recipes", name or DEFAULT_RECIPE)
     if "--help" in words or "-h" in words:
         about += f" Model options: {_model_options()}."
-    return _parse(words, default, f"{PROGRAM} {default.recipe}", about)
+    return _parse(words, default, f"{program} {default.recipe}", about)
 
 
 def _model_options() -> str:
@@ -63,21 +64,21 @@ def _pop_config(words: list[str]) -> Path | None:
     return None
 
 
-def _help() -> str:
+def _help(program: str, purpose: str) -> str:
     recipes = shelf.names("recipes")
     width = max(map(len, recipes))
     lines = [f"  {name:{width}}  {shelf.summary('recipes', name)}" for name in recipes]
     return "\n".join(
         [
-            f"usage: {PROGRAM} [RECIPE] [--config FILE] [--section.option VALUE ...]",
+            f"usage: {program} [RECIPE] [--config FILE] [--section.option VALUE ...]",
             "",
-            "Trains a recipe, tests it, exports it for TensorFlow Serving and proves the export.",
+            purpose,
             "",
             f"recipes (without one: {DEFAULT_RECIPE}):",
             *lines,
             "",
-            f"{PROGRAM} RECIPE --help  shows every option with its meaning and default.",
-            "--config runs/digits-1/config.json  starts an identical run from a saved config.",
+            f"{program} RECIPE --help  shows every option with its meaning and default.",
+            "--config runs/digits-1/config.json  takes the recipe and all options of a saved run.",
         ]
     )
 

@@ -69,12 +69,12 @@ def check(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
-    _check_writable(config.run_directory or RUNS, "--run-directory")
+    check_writable(config.run_directory or RUNS, "--run-directory")
     if config.run_directory is not None:
         _check_resumable(config, RunDirectory(config.run_directory))
     if config.export.enabled:
         target = export_directory(config)
-        _check_writable(target, "--export.directory")
+        check_writable(target, "--export.directory")
         files = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
         files = [p.name for p in files if p.name != "README.md" and p.suffix not in _SERVER_FILES]
         if files:
@@ -96,7 +96,7 @@ def create(config: Config) -> RunDirectory:
         config.run_directory.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(config.run_directory)
     else:
-        run = RunDirectory(_make_next(RUNS, config.recipe))
+        run = RunDirectory(make_next(RUNS, config.recipe))
     # Without its own place: a saved config starts another run, it does not come back to this one.
     write_json(run.config, {**config.as_json(), "run_directory": None})
     return run
@@ -174,12 +174,17 @@ def is_version(name: str) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """The values as JSON in a file, written as `write_text` does."""
     text = json.dumps(strict(values), indent=2)
     # A list of plain values goes on one line: a confusion matrix is then a row a line.
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
-    beside.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.write_text(text, encoding="utf-8")
     _flush(beside)
     beside.rename(path)
 
@@ -198,7 +203,8 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_next(parent: Path, stem: str) -> Path:
+def make_next(parent: Path, stem: str) -> Path:
+    """Makes the next free folder PARENT/STEM-N."""
     number = 1
     parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -210,8 +216,8 @@ def _make_next(parent: Path, stem: str) -> Path:
             number += 1
 
 
-def _check_writable(path: Path, flag: str) -> None:
-    """The folder, or the nearest parent that is there, must be a folder one can write into."""
+def check_writable(path: Path, flag: str) -> None:
+    """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{flag}: {path} is a file; give a folder")
     there = path

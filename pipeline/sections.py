@@ -40,12 +40,29 @@ class Source(Checked):
 class Clean(Checked):
     """Which examples are left out."""
 
+    enabled: bool = False
+    """Look for unfit examples before training, as `python -m pipeline.clean` does."""
     manifest: Path | None = None
     """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
+    allow_leakage: bool = False
+    """Go on although a picture stands in two splits; it is only listed."""
+    drop_leakage: bool = False
+    """Leave the copy out that is not held out: validation goes before train, test before both."""
+    near: bool = True
+    """Look for near duplicates, too: re-encoded, resized, mirrored, moved by a pixel."""
+    directory: Path | None = None
+    """Folder for the manifest and the gallery of the command; None: the next free
+    cleaned/RECIPE-N."""
 
     def _check(self) -> None:
         if self.manifest is not None and not os.path.isfile(self.manifest):
             raise UsageError(f"--clean.manifest: {self.manifest} is no file")
+        if self.allow_leakage and self.drop_leakage:
+            raise UsageError("--clean.allow-leakage and --clean.drop-leakage exclude each other")
+        if self.enabled and self.manifest is not None:
+            raise UsageError(
+                "--clean.enabled makes a manifest of its own; leave --clean.manifest away"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
