@@ -208,3 +208,36 @@ def test_a_damaged_shard_is_named(data_dir, tmp_path):
 def test_tfds_refuses_what_it_cannot_use(data_dir, dataset, message):
     with pytest.raises(UsageError, match=message):
         take("tfds", dataset=dataset, path=data_dir)
+
+
+def spoil_images(folder):
+    """Replaces the image of every record by a text that no one can decode."""
+    for shard in folder.rglob("*.tfrecord*"):
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
+        with tf.io.TFRecordWriter(str(shard)) as writer:
+            for record in records:
+                example = tf.train.Example.FromString(record)
+                example.features.feature["image"].bytes_list.value[:] = [b"<html>"]
+                writer.write(example.SerializeToString())
+
+
+def test_columns_are_what_the_examples_say(data_dir, npz):
+    for source in (
+        take("arrays", path=npz()),
+        take("scikit_learn", dataset="diabetes"),
+        take("tfds", dataset="shapes", path=data_dir),
+    ):
+        for split in source.info.splits:
+            wanted, columns = read(source, split), source.columns(split)
+            assert set(columns) == set(wanted) - {"image"}
+            for name, column in columns.items():
+                np.testing.assert_array_equal(column, wanted[name])
+                assert column.dtype == wanted[name].dtype
+
+
+def test_columns_of_tfds_ask_for_no_image(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "copy")
+    wanted = take("tfds", dataset="shapes", path=data_dir).columns("test")
+    spoil_images(tmp_path / "copy/shapes")
+    columns = take("tfds", dataset="shapes", path=tmp_path / "copy").columns("test")
+    np.testing.assert_array_equal(columns["label"], wanted["label"])

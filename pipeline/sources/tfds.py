@@ -3,9 +3,10 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Info, Source
+from pipeline.contracts import Info, Source, short_columns
 from pipeline.errors import UsageError, suggest
 
 # Their names for the three splits, most wanted first.
@@ -56,18 +57,29 @@ class Tfds(Source):
         )
 
     def examples(self, split: str) -> tf.data.Dataset:
+        return self._read(split, ("image", "label"))
+
+    def columns(self, split: str) -> dict[str, np.ndarray]:
+        """The images are not decoded."""
+        return short_columns(self._read(split, ("label",)), split)
+
+    def _read(self, split: str, names: tuple[str, ...]) -> tf.data.Dataset:
+        """The examples with their `id` and these fields; others are not even parsed."""
         import tensorflow_datasets as tfds
 
         # One shard after the other: the position in the split is then the same in every run.
         order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         records = self._builder.as_dataset(
-            split=self._splits[split], shuffle_files=False, read_config=order
+            split=self._splits[split],
+            shuffle_files=False,
+            read_config=order,
+            decoders=tfds.decode.PartialDecoding({self._keys[name]: True for name in names}),
         )
         first = list(_SPLITS).index(split) << 40  # so that ids differ between splits
 
         def example(position: tf.Tensor, record: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            label = tf.cast(record[self._keys["label"]], tf.int64)
-            return {"id": position + first, "image": record[self._keys["image"]], "label": label}
+            fields = {name: record[self._keys[name]] for name in names}
+            return {**fields, "id": position + first, "label": tf.cast(fields["label"], tf.int64)}
 
         return records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE)
 
