@@ -64,16 +64,24 @@ def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray
 
     Raises UsageError naming the split if an example cannot be read.
     """
-    specs = {name: spec for name, spec in examples.element_spec.items() if is_short(spec)}
-    empty = {n: np.empty((0, *spec.shape), spec.dtype.as_numpy_dtype) for n, spec in specs.items()}
-    parts = [empty]
+    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
+    rows = examples.map(lambda example: {name: example[name] for name in names})
+    return joined(rows.batch(1024), split)
+
+
+def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """The fields of all batches as one, (examples, ...).
+
+    Raises UsageError naming the split if one cannot be read.
+    """
+    specs = batches.element_spec.items()
+    parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
     try:
-        rows = examples.map(lambda example: {name: example[name] for name in specs})
-        parts.extend(rows.batch(1024).as_numpy_iterator())
+        parts.extend(batches.as_numpy_iterator())
     except tf.errors.OpError as error:
         reason = (error.message or type(error).__name__).partition("\n")[0][:200]
         raise UsageError(f"the split {split!r} cannot be read: {reason}") from None
-    return {name: np.concatenate([part[name] for part in parts]) for name in specs}
+    return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 
 
 class Source(abc.ABC):

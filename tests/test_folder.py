@@ -178,5 +178,5 @@ def test_a_file_is_no_folder(tmp_path):
         take(tmp_path / "x")
     with pytest.raises(UsageError, match="folder needs --source.path"):
         config.Source(name="folder")
-    with pytest.raises(UsageError, match="tfds has no option 'group'"):
-        config.Source(dataset="cifar10", group="x")
+    with pytest.raises(UsageError, match="scikit_learn has no option 'group'"):
+        config.Source(name="scikit_learn", dataset="digits", group="x")
