@@ -99,9 +99,10 @@ class TFRecords(Source):
 
     def _checked(self, split: str, labels: np.ndarray) -> tuple[str, ...]:
         def place(at: int) -> str:
-            return self._records.location(int(self._numbers[split][at]))
+            return self.location(int(self._ids(self._numbers[split][at])))
 
-        return classes.named(labels, self._names, str(self._root), place, "--source.class-names")
+        given = f"--source.class-names, or {_CLASSES} beside the files"
+        return classes.named(labels, self._names, str(self._root), place, given)
 
     def _batches(self, split: str, names: tuple[str, ...]) -> tf.data.Dataset:
         """These fields alone of all examples, as they are in the file."""
