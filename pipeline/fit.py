@@ -135,6 +135,8 @@ def _fit(config: Config) -> Run:
             run_directory.write_json(run.facts, facts)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             report.opening(config, machine, run, splits, model, batches, decisions)
+            for note in source.info.notes:
+                report.say("note", note)
         else:
             report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))

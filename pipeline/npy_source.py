@@ -1,6 +1,8 @@
 """A source whose images lie in `.npy` files, read one at a time, and the rest in memory."""
 
 import hashlib
+import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +13,6 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 
 _SPLITS = ("train", "validation", "test")
-_STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
 
 
 class Part(NamedTuple):
@@ -28,10 +29,10 @@ class Part(NamedTuple):
 
 
 class NpySource(Source):
-    """`image` is uint8; the id of an example is its position, above 40 bits of it its split's.
+    """`image` is uint8; an id is the position, with the split's number above 40 bits.
 
-    TensorFlow reads the bytes of one image, without Python's lock, and no page of the file stays in
-    this process, as pages of a memory map would.
+    The bytes of an image are read when it is wanted; no page of the file stays in this process, as
+    those of a memory map would.
 
     Args:
         parts: Split -> its files; the images of all are of one shape.
@@ -58,7 +59,7 @@ class NpySource(Source):
 
     def examples(self, split: str) -> tf.data.Dataset:
         part, columns = self._parts[split], self._columns[split]
-        size = int(np.prod(part.shape))
+        size = math.prod(part.shape)
         rest = part.path.stat().st_size - part.start - size * len(columns["id"])
         images = tf.data.FixedLengthRecordDataset(str(part.path), size, part.start, rest)
         rows = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(columns), images)
@@ -67,23 +68,15 @@ class NpySource(Source):
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         part = self._parts[split]
         columns = {name: tf.constant(column) for name, column in self._columns[split].items()}
-        size = int(np.prod(part.shape))
-        end = part.path.stat().st_size
+
+        def image(position: np.ndarray) -> np.ndarray:
+            return _bytes_of(part, int(position))
 
         def read(position: tf.Tensor) -> Example:
-            start = part.start + position * size
-            # The public FixedLengthRecordDataset takes no tensors for the places.
-            records = tf.raw_ops.FixedLengthRecordDatasetV2(
-                filenames=[str(part.path)],
-                header_bytes=start,
-                record_bytes=tf.constant(size, tf.int64),
-                footer_bytes=end - start - size,
-                buffer_size=tf.constant(size, tf.int64),
-                compression_type="",
-            )
-            (image,) = tf.raw_ops.DatasetToSingleElement(dataset=records, **_STRING)
             row = {name: tf.gather(column, position) for name, column in columns.items()}
-            return {**row, "image": _image(image, part.shape)}
+            # TensorFlow's own FixedLengthRecordDataset reads all that stands before.
+            found = tf.numpy_function(image, [position], tf.uint8)
+            return {**row, "image": tf.ensure_shape(found, part.shape)}
 
         return read
 
@@ -107,6 +100,13 @@ class NpySource(Source):
         split, position = divmod(id, 1 << 40)
         path = self._parts[_SPLITS[split]].path
         return f"example {position} of {path.parent.name}/{path.name}"
+
+
+def _bytes_of(part: Part, position: int) -> np.ndarray:
+    size = math.prod(part.shape)
+    with part.path.open("rb", buffering=0) as file:
+        content = os.pread(file.fileno(), size, part.start + position * size)
+    return np.frombuffer(content, np.uint8).reshape(part.shape)
 
 
 def _image(content: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
