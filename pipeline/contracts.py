@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
@@ -79,8 +79,7 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     try:
         parts.extend(batches.as_numpy_iterator())
     except tf.errors.OpError as error:
-        reason = (error.message or type(error).__name__).partition("\n")[0][:200]
-        raise UsageError(f"the split {split!r} cannot be read: {reason}") from None
+        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 
 

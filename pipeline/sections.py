@@ -102,9 +102,12 @@ class Data(Checked):
     """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
     limit: int | None = None
     """Read at most this many examples of each split of the source."""
-    cache: Literal["auto", "device", "memory", "none"] = "auto"
-    """Where decoded examples are kept; auto: on the GPU or in memory where they fit, else they are
-    decoded anew in each epoch."""
+    cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
+    """Where decoded examples are kept; auto: on the GPU, in memory or on the disk, the first where
+    they fit, else they are decoded anew in each epoch."""
+    cache_directory: Path | None = None
+    """Folder of the disk cache, which later runs find again; None: $XDG_CACHE_HOME/pipeline, else
+    ~/.cache/pipeline. It may be deleted whenever no run uses it."""
     augment: Operations = dataclasses.field(default_factory=dict)
     """Random changes in training, in this order, such as `flip crop padding=4`;
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
