@@ -18,7 +18,8 @@ import tyro
 from pipeline import shelf
 from pipeline.checked import Checked, require_file_name
 from pipeline.errors import UsageError, suggest
-from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Source, Train
+from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Train
+from pipeline.source_section import Source
 
 __all__ = [
     "BELONGS",

@@ -140,7 +140,7 @@ def _fit(config: Config) -> Run:
             run_directory.write_json(run.facts, facts)
             write_examples(run.splits, splits)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, machine, run, splits, model, batches, decisions)
+            report.opening(config, machine, run, source.info, splits, model, batches, decisions)
         else:
             report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))
