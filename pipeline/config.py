@@ -103,7 +103,7 @@ class Config(Checked):
 
 # What cannot change a result, by section: another value may be given when a run is resumed.
 HARMLESS = {
-    "data": ("cache",),
+    "data": ("cache", "augment_on"),
     "train": ("steps_per_call",),
     "runtime": ("worker_timeout",),
 }

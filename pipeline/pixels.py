@@ -1,9 +1,11 @@
 """What augmentations know of pixels: where they lie in a batch, their range, and their dtype.
 
-Levels of integer images run from 0 to the largest of their dtype, those of floating-point images
-from 0 to 1. Operations compute in float32. Random factors are multiples of 2**-10, weights of
-neighbouring pixels of 2**-8: products and sums of 8-bit levels are then exact in float32, so that
-every device and compiler gives the same bits, whatever it fuses or reorders.
+Levels of integer images run from 0 to the largest of their dtype, and what leaves this range is
+clipped. Floating-point images have no known range and are never clipped: of theirs, 0 counts as
+black, and 1 as white where noise is drawn. Operations compute in float32. Random factors are
+multiples of 2**-10, weights of neighbouring pixels of 2**-8: products and sums of 8-bit levels are
+then exact in float32, so that every device and compiler gives the same bits, whatever it fuses or
+reorders.
 """
 
 import tensorflow as tf
@@ -33,9 +35,10 @@ def white(dtype: tf.DType) -> float:
 
 
 def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Float32 levels in the dtype of the image: clipped to its range, rounded where integer."""
-    values = tf.clip_by_value(values, 0.0, white(dtype))
-    return tf.cast(tf.round(values) if dtype.is_integer else values, dtype)
+    """Float32 levels in the dtype of the image; integer ones are clipped to its range, rounded."""
+    if not dtype.is_integer:
+        return tf.cast(values, dtype)
+    return tf.cast(tf.round(tf.clip_by_value(values, 0.0, white(dtype))), dtype)
 
 
 def each(values: tf.Tensor) -> tf.Tensor:

@@ -87,6 +87,10 @@ class Data(Checked):
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
     rand_augment, random_resized_crop."""
 
+    augment_on: Literal["auto", "host", "device"] = "auto"
+    """Where they are done, to the same bits: by `tf.data` on the host, or on the device inside the
+    compiled step; auto: TODO."""
+
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""
         return {} if self.image_size is None else {"image_size": self.image_size}
@@ -103,6 +107,11 @@ class Data(Checked):
         require(good, "--data.image-size", size, "at least 1 and at most 16384")
         seed = self.split_seed
         require(0 <= seed < 2**31, "--data.split-seed", seed, "at least 0 and below 2**31")
+        if self.cache == "device" and self.augment_on == "host":
+            raise UsageError(
+                "--data.augment-on host never sees the examples of --data.cache device; "
+                "leave one of them away"
+            )
         for name, options in self.augment.items():
             shelf.check("augment", name, options, "--data.augment: {}")
 

@@ -16,8 +16,9 @@ def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
     images = (levels / (1 if dtype == np.uint8 else 255)).astype(dtype)
     ids = tf.range(500, 500 + count, dtype=tf.int64)
     epoch = tf.fill([count], tf.constant(3, tf.int64))
+    own = seeds.of_examples(1, epoch, ids)
     batch = {"image": tf.constant(images), "label": tf.range(count) % 10, "id": ids, "epoch": epoch}
-    return batch, seeds.of_examples(1, epoch, ids)
+    return {**batch, "lasting_seed": seeds.fold(own, 99)}, own
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
@@ -241,6 +242,38 @@ def test_transform_is_that_of_scipy(mode, interpolation):
             )
             # Weights are rounded to 2**-8: half a level each way, and the level itself.
             assert np.abs(wanted - done[i, ..., channel]).max() <= 1.6
+
+
+@pytest.mark.parametrize("fill", ["zero", "edge", "reflect"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_places_far_outside_are_those_of_scipy(fill, interpolation):
+    """A hundred times smaller, 1024 pixels reach 51,200 to each side: 2**31.6 of 2**-16 pixels."""
+    from scipy import ndimage
+
+    image = np.random.default_rng(4).integers(1, 256, (1, 1024), np.uint8)
+    matrix = tf.constant([[[1.0, 0, 0], [0, 100, 0]]], tf.float64)
+    done = geometry.transform(tf.constant(image[None, :, :, None]), matrix, interpolation, fill)
+    modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
+    places = np.stack([np.zeros(1024), (np.arange(1024) - 511.5) * 100 + 511.5])
+    order = int(interpolation == "bilinear")
+    wanted = ndimage.map_coordinates(image.astype(float), places, order=order, mode=modes[fill])
+    # In the middle between two pixels both are the nearest.
+    close = np.abs(wanted - done[0, 0, :, 0].numpy()) <= 1
+    assert close.all() if order else ((places[1] % 1 == 0.5) | close).all()
+
+
+@pytest.mark.parametrize("name", ["affine", "random_resized_crop", "mixup", "color_jitter"])
+def test_floats_have_no_range_and_are_not_clipped(name):
+    """Twice the image, less than 0 and more than 1, gives twice the result."""
+    batch, own = batch_of(dtype=np.float32)
+    images = batch["image"] * 8 - 4
+    options = {"fill": "edge"} if name == "affine" else {}
+    once, twice = (
+        OPERATIONS[name]({**batch, "image": images * factor}, own, **options)["image"].numpy()
+        for factor in (1, 2)
+    )
+    assert once.min() < -1 and once.max() > 1
+    np.testing.assert_array_equal(twice, once * 2)
 
 
 def test_an_inverse_undoes_its_map():

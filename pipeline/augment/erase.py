@@ -33,7 +33,8 @@ def erase(
         probability: Of an image to lose a rectangle.
         area: Smallest and largest share of the image.
         ratio: Smallest and largest height over width.
-        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value.
+        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value
+            (from 0 to 1 in images of floats).
     """
     images = pixels.of(batch, "erase")
     require_range(area, "--data.augment: erase area", 1e-6, 1.0)
