@@ -102,24 +102,25 @@ def _fit(config: Config) -> Run:
     from pipeline import augmenter, checkpoints, clean, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
+    from pipeline.splits import require_same_examples, write_examples
 
     # Data: from the disk to batches
     source = shelf.take("sources", config.source.name)(**config.source.options())
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
     dropped = clean.dropped(config.clean.manifest)
-    splits, decisions = stream.load(source, task, config.data, dropped)
+    splits, decisions = stream.load(source, task, config, dropped)
+    if config.run_directory:  # what is resumed must find what it began with
+        written = RunDirectory(config.run_directory).splits
+        require_same_examples(written, splits, source.location)
     facts = {**facts, **task.learn(splits["train"].column)}
+    facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
     plain = stream.training(splits["train"], config.train, config.runtime.seed)
-    batches, decided = augmenter.placed(
-        plain, config.data, config.runtime.seed, cache=decisions[0].value
-    )
-    decisions += decided
-    held = {
-        name: stream.evaluation(split, config.train, machine.replicas)
-        for name, split in splits.items()
-    }
+    cache, seed = decisions[0].value, config.runtime.seed
+    batches, more = augmenter.placed(plain, config.data, seed, cache)
+    decisions += more
+    held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
     with replicas.lost_workers(workers):
@@ -137,6 +138,7 @@ def _fit(config: Config) -> Run:
         if machine.is_chief:
             decisions = [*machine.decisions, *decisions]
             run_directory.write_json(run.facts, facts)
+            write_examples(run.splits, splits)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             report.opening(config, machine, run, splits, model, batches, decisions)
         else:

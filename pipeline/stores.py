@@ -154,8 +154,15 @@ def is_short(spec: tf.TensorSpec) -> bool:
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
     """One line that names the example."""
-    reason = (error.message or type(error).__name__).partition("\n")[0][:200]
     return UsageError(
-        f"{source.location(id)} cannot be decoded: {reason}; "
+        f"{source.location(id)} cannot be decoded: {reason(error)}; "
         "--clean.enabled finds such examples and leaves them out"
     )
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """The first line of an error, without the node of the graph and the operation around it."""
+    text = (error.message or type(error).__name__).partition("\n")[0]
+    if text.startswith("{{"):
+        text = text.partition("}} ")[2] or text
+    return text.partition(" [Op:")[0][:200]

@@ -55,3 +55,9 @@ def trained_where(place, machine, accumulate=1):
     with machine.strategy.scope():
         history = shelf.take("engines", "gradient_tape")(model, batches, None, [])
     return history["loss"], [variable.numpy() for variable in model.variables]
+
+
+def loaded(source, task=TASK, dropped=(), groups=None, **data):
+    """Splits and decisions of a source of the test's own."""
+    settings = command_line.recipe("digits").changed(data=data)
+    return stream.load(source, task, settings, dict.fromkeys(dropped, "why"), groups)

@@ -142,7 +142,7 @@ def test_where_it_is_done_is_decided_with_a_reason():
     assert placed("auto", "memory") == placed("auto", "none")
     assert placed_of(plain, settings_of().data, 4, "memory") == (plain, [])
     with pytest.raises(UsageError, match="--data.augment-on host never sees .* --data.cache dev"):
-        dataclasses.replace(options, augment_on="host", cache="device")
+        settings_of(data={"augment_on": "host", "cache": "device"})
 
 
 def test_a_run_says_where_and_is_resumed_elsewhere(workplace, monkeypatch, capsys):

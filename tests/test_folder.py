@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from small import loaded
 
-from pipeline import config, shelf, stream
+from pipeline import config, shelf
 from pipeline.errors import UsageError
 
 
@@ -70,7 +71,7 @@ def test_a_folder_is_decoded_and_divided(root):
     facts = shelf.take("tasks", "image_classification", "facts")(source.info)
     assert facts == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
     task = shelf.take("tasks", "image_classification")(facts)
-    splits, _ = stream.load(source, task, config.Data(test=0.0), {})
+    splits, _ = loaded(source, task, test=0.0)
     shades = splits["train"].column("image").reshape(10, -1).astype(int)
     wanted = [int(np.median(row)) for row in shades]
     assert sorted(round(shade, -1) for shade in wanted) == [*range(0, 50, 10), *range(100, 150, 10)]

@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from conftest import images_and_labels
+from small import loaded
 
-from pipeline import config, shelf, stream
+from pipeline import shelf
 from pipeline.errors import UsageError
 
 
@@ -190,7 +191,7 @@ def test_a_damaged_shard_is_named(data_dir, tmp_path):
     facts = shelf.take("tasks", "image_classification", "facts")(source.info)
     task = shelf.take("tasks", "image_classification")(facts)
     with pytest.raises(UsageError, match="split 'test' cannot be read after 0 examples"):
-        stream.load(source, task, config.Data(), {})
+        loaded(source, task)
 
 
 @pytest.mark.parametrize(
