@@ -117,8 +117,7 @@ def _fit(config: Config) -> Run:
     facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
     plain = stream.training(splits["train"], config.train, config.runtime.seed)
-    cache, seed = decisions[0].value, config.runtime.seed
-    batches, more = augmenter.placed(plain, config.data, seed, cache)
+    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, decisions[0].value)
     decisions += more
     held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
