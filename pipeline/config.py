@@ -115,7 +115,10 @@ HARMLESS = {
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.
 BELONGS = {
-    "source.name": {"dataset": None, "path": None},
+    "source.name": {
+        **dict.fromkeys(("dataset", "path", "group", "image", "label")),
+        **{"splits": {}, "class_names": ()},
+    },
     "model.name": {"options": {}},
     "train.optimizer": {"optimizer_options": {}},
     "train.schedule": {"schedule_options": {}},
@@ -140,7 +143,7 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
             "run_directory",
         )
         value = Path(value) if is_path else value
-        is_tuple = isinstance(value, list) and name in ("image_size", "freeze")
+        is_tuple = isinstance(value, list) and name in ("image_size", "freeze", "class_names")
         value = tuple(value) if is_tuple else value
         values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
     return dataclasses.replace(part, **values)

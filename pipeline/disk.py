@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import run_directory
-from pipeline.contracts import Example
+from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
-from pipeline.stores import Store, is_short
+from pipeline.stores import Store
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"

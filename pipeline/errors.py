@@ -31,6 +31,17 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
+def reason(error: Exception) -> str:
+    """The first line of an error, without the node and the operation that TensorFlow puts around.
+
+    Kept to 200 characters.
+    """
+    text = (getattr(error, "message", "") or str(error) or type(error).__name__).partition("\n")[0]
+    if text.startswith("{{"):
+        text = text.partition("}} ")[2] or text
+    return text.partition(" [Op:")[0][:200]
+
+
 def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs `main(arguments)` as a program: one line and its exit code for a `UsageError`.
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from pipeline import cache, disk
 from pipeline.config import Config, Train
 from pipeline.contracts import Batches, Decision, Share, Source, Task
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
-from pipeline.stores import Device, Fresh, Memory, Store, is_short, reason, undecodable
+from pipeline.stores import Device, Fresh, Memory, Store, undecodable
 
 _WHOLE = Share()
 _AT_ONCE = 256  # examples
@@ -73,7 +73,9 @@ def _store(
     specs = cache.decoded(source, task)
     count = min(source.info.splits[split], config.data.limit or source.info.splits[split])
     if kind == "none":
-        return Fresh(source, task, split, specs, _short(source, split, count, specs)), ""
+        columns = source.columns(split).items()
+        short = {name: values[:count] for name, values in columns if name in specs}
+        return Fresh(source, task, split, specs, short), ""
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         return _decoded(source, task, split, count, dropped)
@@ -121,17 +123,6 @@ def _name_undecodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
                 task.decode(example)
             except tf.errors.OpError as error:
                 raise undecodable(source, int(example["id"]), error) from None
-
-
-def _short(
-    source: Source, split: str, count: int, specs: Mapping[str, tf.TensorSpec]
-) -> dict[str, np.ndarray]:
-    """The short fields of all examples as the source has them; nothing is decoded."""
-    names = [name for name, spec in specs.items() if is_short(spec)]
-    raw = source.examples(split).take(count)
-    raw = raw.map(lambda example: {name: example[name] for name in names}).batch(_AT_ONCE)
-    parts = list(raw.as_numpy_iterator())
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def training(split: Split, options: Train, seed: int) -> Batches:
