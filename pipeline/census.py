@@ -50,10 +50,10 @@ def balance(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
     if train[least] and train[most] <= _BALANCED * train[least]:
         said = f"balanced: {train[least]:,} to {train[most]:,} examples of each class in train"
     else:
-        times = f"{train[most] / train[least]:,.1f} times" if train[least] else "all"
+        times = f"{train[most] / max(train[least], 1):.1f}"
         said = (
             f"unequal: train has {train[most]:,} of {names[most]!r} and {train[least]:,} of "
-            f"{names[least]!r}, {times}; --train.class-weight {names[least]}=... counts more"
+            f"{names[least]!r}; --train.class-weight {names[least]}={times} makes them count alike"
         )
         if not train[least]:
             said = f"train has no example of {names[least]!r}, which cannot be learned"

@@ -149,17 +149,18 @@ def _speed(
     said("step", f"{measured.step:,.0f} {kind}, {config.model.name} on one batch that is there")
     said("training", f"{measured.training:,.0f} {kind}, the step with its feed")
     place = decisions[0].value if decisions else "device"
-    remedies = _remedies(config, machine, cache, place, kind == "images/s")
+    remedies = _remedies(config, machine, cache, place, splits["train"])
     said("bottleneck", feed.verdict(measured, later, remedies))
 
 
 def _remedies(
-    config: Config, machine: "Runtime", cache: str, place: str, images: bool
+    config: Config, machine: "Runtime", cache: str, place: str, train: "Split"
 ) -> dict[str, str]:
     """What would make the step faster, and what the feed."""
     import tensorflow as tf
 
     gpu = bool(tf.config.list_logical_devices("GPU"))
+    images = "image" in train.store.specs
     smaller = "a smaller model or --data.image-size" if images else "a smaller model"
     step = smaller if gpu else f"a GPU or {smaller}"
     if gpu and machine.precision == "float32":
@@ -170,10 +171,12 @@ def _remedies(
         feed = "--data.augment-on device"
     elif cache == "disk":
         feed = "--data.cache memory"
-    elif gpu and cache == "memory":
+    elif not gpu and 2 * config.train.batch_size <= len(train):
+        feed = f"a larger --train.batch-size than {config.train.batch_size}"
+    elif cache == "memory":
         feed = "--data.cache device"
     else:
-        feed = f"a larger --train.batch-size than {config.train.batch_size}"
+        feed = "nothing but longer steps"
     return {"step": step, "feed": feed}
 
 
