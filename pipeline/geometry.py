@@ -121,19 +121,19 @@ def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _pixels(images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill) -> tf.Tensor:
     """Pixels at whole places, int32 (batch, height, width), which may lie outside."""
+    if fill == "zero":  # a frame of zeros, which all places outside take
+        images = tf.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        row, column = row + 1, column + 1
     height, width, channels = images.shape[1:]
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     if fill == "reflect":
         row, column = _reflected(row, height), _reflected(column, width)
     else:
         row = tf.clip_by_value(row, 0, height - 1)
         column = tf.clip_by_value(column, 0, width - 1)
     flat = tf.reshape(images, (-1, height * width, channels))
-    index = tf.reshape(row * width + column, (-1, height * width))
-    found = tf.reshape(tf.gather(flat, index, batch_dims=1), (-1, height, width, channels))
-    if fill == "zero":
-        found = tf.where(inside[..., None], found, tf.zeros([], images.dtype))
-    return found
+    index = tf.reshape(row * width + column, (tf.shape(row)[0], -1))
+    found = tf.gather(flat, index, batch_dims=1)
+    return tf.reshape(found, (-1, *row.shape[1:], channels))
 
 
 def _reflected(index: tf.Tensor, size: int) -> tf.Tensor:

@@ -41,6 +41,16 @@ def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tf.round(tf.clip_by_value(values, 0.0, white(dtype))), dtype)
 
 
+def either(chosen: tf.Tensor, images: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """An image where `chosen`, bool (batch,), else the other one.
+
+    Copies whole images: on a CPU `tf.where`, pixel by pixel, takes ten times as long.
+    """
+    count = tf.shape(others)[0]
+    rows = tf.range(count) + count * tf.cast(chosen, tf.int32)
+    return tf.gather(tf.concat([others, images], axis=0), rows)
+
+
 def each(values: tf.Tensor) -> tf.Tensor:
     """One number per image, (batch,), to be broadcast over the image."""
     return values[:, None, None, None]

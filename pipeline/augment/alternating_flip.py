@@ -25,4 +25,4 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     if "boxes" in batch:
         mirrored = boxes.mirrored(batch["boxes"], 1)
         batch = {**batch, "boxes": tf.where(chosen[:, None, None], mirrored, batch["boxes"])}
-    return {**batch, "image": tf.where(pixels.each(chosen), tf.reverse(images, [2]), images)}
+    return {**batch, "image": pixels.either(chosen, tf.reverse(images, [2]), images)}

@@ -73,8 +73,8 @@ def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: fl
     start = tf.reshape(of_channel, (-1, 1, 1, images.shape[-1]))
     looked_up = tf.gather(tf.reshape(tables, [-1]), start + tf.cast(images, tf.int32))
     mixing = _is(kind, "color") | _is(kind, "sharpness")
-    return tf.where(
-        pixels.each(mixing), pixels.restore(other, images.dtype), tf.cast(looked_up, images.dtype)
+    return pixels.either(
+        mixing, pixels.restore(other, images.dtype), tf.cast(looked_up, images.dtype)
     )
 
 
