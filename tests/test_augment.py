@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import geometry, seeds, shelf
+from pipeline import geometry, pixels, seeds, shelf
 from pipeline.errors import UsageError
 
 OPERATIONS = {name: shelf.take("augment", name) for name in shelf.names("augment")}
@@ -356,3 +356,14 @@ def test_examples_without_images_are_refused(name):
     _, own = batch_of()
     with pytest.raises(UsageError, match=f"{name} changes images, and these examples have none"):
         OPERATIONS[name]({"features": tf.zeros([64, 3])}, own)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float32])
+def test_a_rectangle_is_put_in_for_any_dtype(dtype):
+    generator = np.random.default_rng(6)
+    inner, outer = generator.integers(0, 2**7, (2, 5, 6, 7, 3)).astype(dtype) * 200
+    rows, columns = generator.random((5, 6)) < 0.5, generator.random((5, 7)) < 0.5
+    mask = rows[:, :, None, None] & columns[:, None, :, None]
+    done = pixels.in_rectangle(rows, columns, tf.constant(inner), tf.constant(outer))
+    assert done.dtype == dtype
+    np.testing.assert_array_equal(done, np.where(mask, inner, outer))

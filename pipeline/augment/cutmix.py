@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from pipeline import partners
+from pipeline import partners, pixels
 from pipeline import seeds as draw
 from pipeline.contracts import Example
 
@@ -29,7 +29,7 @@ def cutmix(
     images = batch["image"]
     # Roots from a table: they round differently on different devices.
     side = draw.choice(seeds, np.sqrt(1 - partners.shares(alpha)))
-    inside = tf.constant(True)
+    inside = []
     area = tf.constant(1, tf.int64)
     for axis, size in enumerate(images.shape[1:3]):
         length = tf.cast(tf.floor(side * size), tf.int64)
@@ -38,11 +38,10 @@ def cutmix(
         first = tf.maximum(first, 0)
         area *= last - first
         place = tf.range(size, dtype=tf.int64)[None, :]
-        here = (place >= first[:, None]) & (place < last[:, None])
-        inside &= here[:, :, None, None] if axis == 0 else here[:, None, :, None]
+        inside.append((place >= first[:, None]) & (place < last[:, None]))
     # In whole multiples of 2**-16: compilers divide by a constant in several ways.
     whole = images.shape[1] * images.shape[2]
     covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
-    mixed = tf.where(inside, partners.swapped(images), images)
+    mixed = pixels.in_rectangle(*inside, partners.swapped(images), images)
     return {**batch, "image": mixed, "share": share}
