@@ -107,8 +107,8 @@ def _fit(config: Config) -> Run:
     source = shelf.take("sources", config.source.name)(**config.source.options())
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
-    dropped = clean.dropped(config.clean.manifest)
-    splits, decisions = stream.load(source, task, config.data, dropped)
+    cleaning = clean.clean(source, config)
+    splits, decisions = stream.load(source, task, config.data, cleaning.dropped)
     facts = {**facts, **task.learn(splits["train"].column)}
     task = shelf.take("tasks", config.task)(facts)
     batches = stream.training(splits["train"], config.train, config.runtime.seed)
@@ -131,7 +131,8 @@ def _fit(config: Config) -> Run:
         saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
         if machine.is_chief:
-            decisions = [*machine.decisions, *decisions]
+            decisions = [*machine.decisions, *cleaning.decisions, *decisions]
+            cleaning.write(run)
             run_directory.write_json(run.facts, facts)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             report.opening(config, machine, run, splits, model, batches, decisions)
@@ -167,6 +168,11 @@ def _cluster(config: Config) -> cluster.Cluster | None:
         raise UsageError(
             "TF_CONFIG names several workers, under which Keras's own fit crashes; "
             "use --train.engine gradient_tape"
+        )
+    if workers and config.clean.enabled:
+        raise UsageError(
+            "TF_CONFIG names several workers, which must leave out the same examples: run "
+            "python -m pipeline.clean once, and give all of them its --clean.manifest"
         )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
