@@ -6,8 +6,9 @@ bytes in memory.
 
 import dataclasses
 import functools
+import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,7 @@ from pipeline.errors import UsageError
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
+_FIELDS = ("id", "image", "label")
 _BUCKETS = 2**63 - 1
 _BATCH = 256
 
@@ -91,10 +93,11 @@ def scan(source: Source, limit: int | None = None) -> Scan:
     }
     errors: dict[int, str] = {}
     start = 0
+    describe = _traced(_described, *_kind(source))
     for split, count in counts.items():
         rows = slice(start, start + count)
         parts = {name: column[rows] for name, column in columns.items()}
-        failed = _measure(source, split, count, parts) if count else {}
+        failed = _measure(source, describe, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count
     numbers = np.fromiter(counts.values(), np.int64)
@@ -119,22 +122,36 @@ def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[in
             found |= {int(row): tf.io.encode_png(scan.thumbnail[row]).numpy() for row in mine}
             continue
         examples = _examples(source, split, scan.position[mine])
-        read = examples.map(functools.partial(_picture, source, side), tf.data.AUTOTUNE)
+        read = examples.map(_traced(_picture, *_kind(source), side), tf.data.AUTOTUNE)
         start = int(np.argmax(scan.split == number))
         found |= {start + int(p): png for p, png in read.ignore_errors().as_numpy_iterator()}
     return found
 
 
 def _picture(
-    source: Source, side: int, position: tf.Tensor, example: Example
+    channels: int, side: int, position: tf.Tensor, example: Example
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    image = _rgb(_pixels(source, example["image"]))
+    image = _rgb(_pixels(channels, example["image"]))
     size = tf.shape(image)[:2]
     small = tf.maximum(1, size * side // tf.maximum(side, tf.reduce_max(size)))
     resized = tf.image.resize(image, small, antialias=True)
     return position, tf.io.encode_png(
         tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
     )
+
+
+@functools.cache
+def _traced(function: Callable, fields: tuple[tf.TensorSpec, ...], *options: int) -> Callable:
+    """Once for all splits and sources of a kind: of encoded images that takes a second."""
+    example = dict(zip(_FIELDS, fields, strict=True))
+    traced = tf.function(functools.partial(function, *options))
+    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), example)
+
+
+def _kind(source: Source) -> tuple[tuple[tf.TensorSpec, ...], int]:
+    """Fields, and the channels that encoded images are decoded to."""
+    fields = tuple(source.info.fields[name] for name in _FIELDS)
+    return fields, 1 if source.info.image_shape[2] == 1 else 3
 
 
 def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
@@ -145,10 +162,8 @@ def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
 
-def _pixels(source: Source, image: tf.Tensor) -> tf.Tensor:
-    if image.dtype != tf.string:
-        return image
-    return decoding.pixels(image, 1 if source.info.image_shape[2] == 1 else 3)
+def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
+    return decoding.pixels(image, channels) if image.dtype == tf.string else image
 
 
 def _rgb(image: tf.Tensor) -> tf.Tensor:
@@ -156,8 +171,8 @@ def _rgb(image: tf.Tensor) -> tf.Tensor:
     return tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
 
 
-def _described(source: Source, position: tf.Tensor, example: Example) -> Example:
-    image = _pixels(source, example["image"])
+def _described(channels: int, position: tf.Tensor, example: Example) -> Example:
+    image = _pixels(channels, example["image"])
     # With type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
@@ -179,11 +194,11 @@ def _described(source: Source, position: tf.Tensor, example: Example) -> Example
 
 
 def _measure(
-    source: Source, split: str, count: int, columns: dict[str, np.ndarray]
+    source: Source, describe: Callable, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
     """Fills in the columns of one split; returns position -> error of those that have none."""
     seen = np.zeros(count, bool)
-    described = _all_described(source, split, np.arange(count))
+    described = _all_described(source, describe, split, np.arange(count))
     try:
         for batch in described.batch(_BATCH).prefetch(2).as_numpy_iterator():
             places = batch.pop("position")
@@ -207,22 +222,23 @@ def _measure(
         raise UsageError(
             f"the split {split!r} should hold {count} examples, but {int(seen.sum())} were read"
         )
-    failures = _one_by_one(again.map(functools.partial(_described, source), tf.data.AUTOTUNE))
+    failures = _one_by_one(again.map(describe, tf.data.AUTOTUNE))
     reasons = zip(missing.tolist(), failures, strict=True)
     return {p: why if isinstance(why, str) else "decoding failed once" for p, why in reasons}
 
 
-def _all_described(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
+def _all_described(
+    source: Source, describe: Callable, split: str, positions: np.ndarray
+) -> tf.data.Dataset:
     """What can be described; what cannot is passed over, if it is an image's fault."""
-    described = functools.partial(_described, source)
     examples = _examples(source, split, positions)
     if source.reader(split) is not None:
-        return examples.map(described, tf.data.AUTOTUNE).ignore_errors()
+        return examples.map(describe, tf.data.AUTOTUNE).ignore_errors()
     if source.info.fields["image"].dtype != tf.string:
-        return examples.map(described, tf.data.AUTOTUNE)
+        return examples.map(describe, tf.data.AUTOTUNE)
     # A torn file of records gives the same error for ever: only decoding may fail.
     return examples.interleave(
-        lambda *one: tf.data.Dataset.from_tensors(one).map(described).ignore_errors(),
+        lambda *one: tf.data.Dataset.from_tensors(one).map(describe).ignore_errors(),
         num_parallel_calls=tf.data.AUTOTUNE,
     )
 
@@ -232,12 +248,16 @@ def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Data
     reader = source.reader(split)
     if reader is not None:
         chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
-        return chosen.map(lambda p: (p, reader(p)), num_parallel_calls=tf.data.AUTOTUNE)
+        return chosen.map(lambda p: (p, _needed(reader(p))), num_parallel_calls=tf.data.AUTOTUNE)
     mask = np.zeros(int(positions[-1]) + 1, bool)
     mask[positions] = True
     wanted = tf.constant(mask)
-    some = source.examples(split).take(len(mask)).enumerate()
+    some = source.examples(split).take(len(mask)).map(_needed).enumerate()
     return some if mask.all() else some.filter(lambda position, _: wanted[position])
+
+
+def _needed(example: Example) -> Example:
+    return {name: example[name] for name in _FIELDS}
 
 
 def _one_by_one(dataset: tf.data.Dataset) -> Iterator[object]:
@@ -253,7 +273,8 @@ def _one_by_one(dataset: tf.data.Dataset) -> Iterator[object]:
 
 
 def _said(error: tf.errors.OpError) -> str:
-    """The reason in one line; TensorFlow names the node of the graph before it."""
+    """The reason in one line, without what TensorFlow puts before and behind it."""
     text = (error.message or type(error).__name__).partition("\n")[0]
     text = text.rpartition("}} ")[2].partition(" [Op:")[0]
+    text = re.sub("^Error in user-defined function .* with iterator: [^ ]*: ", "", text)
     return text.removeprefix("assertion failed: [").removesuffix("]")[:200]
