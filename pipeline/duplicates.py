@@ -67,6 +67,9 @@ def near(thumbnails: np.ndarray) -> Pairs:
     Args:
         thumbnails: uint8 (pictures, 32, 32, 3).
     """
+    nothing = np.zeros(0, np.int64)
+    if len(thumbnails) < 2:
+        return Pairs(nothing, nothing, np.zeros(0, np.float32))
     found: list[tuple[np.ndarray, ...]] = []
     coarse, fine = _Descriptors(thumbnails, _COARSE), _Descriptors(thumbnails, _FINE, np.float16)
     alike, total = np.zeros(len(thumbnails), np.int64), np.zeros(len(thumbnails))
@@ -82,7 +85,6 @@ def near(thumbnails: np.ndarray) -> Pairs:
                 np.add.at(total, one, distance)
             found.append((first[kept], second[kept], distance[kept]))
     if not found:
-        nothing = np.zeros(0, np.int64)
         return Pairs(nothing, nothing, np.zeros(0, np.float32))
     first, second, distance = map(np.concatenate, zip(*found, strict=True))
     limit = np.maximum(_CROWD_SHARE * total / np.maximum(alike, 1), _SURE)

@@ -288,13 +288,13 @@ def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):
     save(root / "train/a/tested.png", noise(18))
     source = shelf.take("sources", "folder")(path=root)
     id = next(i for i in scan.scan(source).id if source.location(int(i)) == "train/a/tested.png")
-    with pytest.raises(UsageError, match=r"leakage: train's train/a/tested.png is also test's"):
-        clean.clean(source, config(root, enabled=True))
-    with pytest.raises(UsageError, match=r"--clean.drop-leakage leaves them out"):
+    told = r"leakage: train's train/a/tested.png is also test's .*--clean.drop-leakage leaves"
+    with pytest.raises(UsageError, match=told):
         fit(config(root, enabled=True))
     assert not Path("runs").exists() and not Path("saved_models").exists()
-    dropped = clean.clean(source, config(root, enabled=True, drop_leakage=True)).dropped
-    assert dropped == {int(id): "leakage"}
+    manifest.write(tmp_path / "m", findings.find(source, scan.scan(source)))
+    obeyed = config(root, manifest=tmp_path / "m", drop_leakage=True)
+    assert clean.clean(source, obeyed).dropped == {int(id): "leakage"}
     assert clean.clean(source, config(root, enabled=True, allow_leakage=True)).dropped == {}
 
 
@@ -319,8 +319,6 @@ def test_the_command_writes_a_manifest_that_fit_obeys(folder, workplace, capsys)
     assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     assert sorted(folder.rglob("*")) == before
-    run(*words, capsys=capsys)
-    assert Path("cleaned/digits-2/manifest.jsonl").is_file()
     obeyed = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
     assert set(clean.clean(None, obeyed).dropped) == {entry["id"] for entry in written}
 
@@ -335,10 +333,8 @@ def test_the_command_ends_with_1_where_a_run_would_stop(tmp_path, workplace, cap
     assert entry["action"] == "stop" and entry["of_split"] == "test"
     with pytest.raises(UsageError, match="leakage"):
         clean.clean(None, config(root, manifest=Path("cleaned/digits-1/manifest.jsonl")))
-    code, _ = run(*words, "--clean.drop-leakage", "--clean.directory", "mine", capsys=capsys)
-    assert code == 0 and manifest.read(Path("mine/manifest.jsonl"))[0]["action"] == "drop"
-    with pytest.raises(UsageError, match="mine holds a manifest, which may have been edited"):
-        clean.main([*map(str, words), "--clean.directory", "mine"])
+    with pytest.raises(UsageError, match="digits-1 holds a manifest, which may have been edited"):
+        clean.main([*map(str, words), "--clean.directory", "cleaned/digits-1"])
 
 
 def test_nothing_is_written_among_the_data(folder):
