@@ -10,9 +10,7 @@ first two writes a sheet of the pairs that were found, to be looked at.
 """
 
 import collections
-import dataclasses
 import io
-import json
 import sys
 import tempfile
 import time
@@ -29,6 +27,13 @@ def source_of(dataset: str) -> object:
     from pipeline import shelf
 
     return shelf.take("sources", "tfds")(dataset=dataset)
+
+
+def _decoded(example: dict) -> dict:
+    from pipeline import decoding
+
+    image = example["image"]
+    return {**example, "image": decoding.pixels(image, 3) if image.dtype == "string" else image}
 
 
 def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
@@ -57,11 +62,13 @@ def planted(sheet: str | None = None, seed: int = 0) -> None:
     from pipeline import array_source, findings, scan
 
     generator = np.random.default_rng(seed)
-    some = source_of("cifar10").examples("train").take(AMONG).batch(AMONG)
+    some = source_of("cifar10").examples("train").take(AMONG).map(_decoded).batch(AMONG)
     (columns,) = some.as_numpy_iterator()
     originals = generator.choice(AMONG, EACH * len(KINDS), replace=False)
     kinds = np.repeat(KINDS, EACH)
-    copies = [changed(columns["image"][o], k, generator) for o, k in zip(originals, kinds)]
+    copies = [
+        changed(columns["image"][o], k, generator) for o, k in zip(originals, kinds, strict=True)
+    ]
     images = np.concatenate([columns["image"], copies])
     labels = np.concatenate([columns["label"], columns["label"][originals]])
     origin = np.concatenate([np.arange(AMONG), originals])  # what each shows
@@ -104,9 +111,8 @@ def whole(dataset: str, sheet: str | None = None) -> None:
     end, last = time.monotonic(), time.process_time()
     count = len(scanned)
     print(f"{dataset}: {count:,} examples; wall and processor seconds")
-    print(
-        f"  scan    {middle - start:6.1f} {between - processor:6.1f}  {count / (middle - start):,.0f}/s"
-    )
+    speed = count / (middle - start)
+    print(f"  scan    {middle - start:6.1f} {between - processor:6.1f}  {speed:,.0f} images/s")
     print(f"  search  {end - middle:6.1f} {last - between:6.1f}")
     print(f"  all     {end - start:6.1f} {last - processor:6.1f}")
     for reason, number in collections.Counter(e["reason"] for e in entries).items():
@@ -131,6 +137,59 @@ def draw(pairs: list, path: str, columns: int = 12) -> None:
     sheet.save(path)
 
 
+def damaged() -> None:
+    """A folder of small JPEGs of which a quarter is damaged in six ways, and a run over it."""
+    from pipeline import manifest
+    from pipeline.fit import fit
+
+    generator = np.random.default_rng(0)
+    good, bad = 15_000, 5_000
+    with tempfile.TemporaryDirectory() as folder:
+        names = write_files(Path(folder, "data"), good, bad, generator)
+        run = fit(
+            "digits",
+            source={"name": "folder", "path": Path(folder, "data")},
+            clean={"enabled": True, "near": False},
+            data={"augment": {}},
+            model={"name": "tiny"},
+            train={"epochs": 1, "batch_size": 128},
+            run_directory=Path(folder, "run"),
+            export={"enabled": False},
+        )
+        entries = manifest.read(Path(folder, "run/manifest.jsonl"))
+        named = {e["file"] for e in entries if e["reason"] in ("undecodable", "bomb")}
+        print(f"{len(named & names):,} of {bad:,} damaged files named, {len(named - names)} others")
+        print(f"trained {run.result['steps']} steps on {len(run.splits['train']):,} examples")
+
+
+def write_files(folder: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
+    """Pictures of two classes; returns the names of the damaged ones."""
+    from PIL import Image
+
+    def jpeg() -> bytes:
+        small = generator.integers(0, 256, (4, 4, 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(small).resize((16, 16), Image.Resampling.BICUBIC).save(file, "JPEG")
+        return file.getvalue()
+
+    ways = (
+        lambda: b"",
+        lambda: b"\xff",
+        lambda: b"<!doctype html><html><body>404 Not Found</body></html>",
+        lambda: (whole := jpeg())[: int(len(whole) * generator.uniform(0.05, 0.6))],
+        lambda: generator.bytes(600),
+        lambda: b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + 2 * (60_000).to_bytes(4, "big") + bytes(9),
+    )
+    names = set()
+    for number in generator.permutation(good + bad).tolist():
+        name = f"{'ab'[number % 2]}/{number}.jpg"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
+        if number >= good:
+            names.add(name)
+    return names
+
+
 if __name__ == "__main__":
     mode, *words = sys.argv[1:] or ["planted"]
-    {"planted": planted, "whole": whole}[mode](*words)
+    {"planted": planted, "whole": whole, "damaged": damaged}[mode](*words)

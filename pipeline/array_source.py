@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Info, Source
+from pipeline.contracts import Info, Source, is_short
 
 
 class ArraySource(Source):
@@ -36,3 +36,7 @@ class ArraySource(Source):
 
     def examples(self, split: str) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(self._columns)
+
+    def columns(self, split: str) -> Mapping[str, np.ndarray]:
+        short = (name for name, spec in self.info.fields.items() if is_short(spec))
+        return {name: self._columns[name] for name in short}

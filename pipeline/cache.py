@@ -1,48 +1,110 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline import config
+from pipeline import decoding, disk
+from pipeline.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.errors import UsageError
 from pipeline.stores import computing_devices
 
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
+# Of what is free on the disk, without being asked.
+_SHARE_OF_DISK = 0.5
 
 
-def decided(source: Source, task: Task, options: config.Data) -> Decision:
-    """`device`, `memory` or `none`, and why.
+def decided(source: Source, task: Task, options: Data) -> Decision:
+    """`device`, `memory`, `disk` or `none`, and why.
 
     Raises UsageError for what was asked for and cannot be, and if nothing can.
     """
+    by_number = all(source.reader(split) is not None for split in source.info.splits)
+    keyed = source.fingerprint() is not None
     size = decoded_size(source, task, options)
-    free = psutil.virtual_memory().available
-    sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB free"
-    in_order = next((s for s in source.info.splits if source.reader(s) is None), None)
-    if options.cache == "none":
-        if in_order:
-            raise UsageError(
-                "--data.cache none: this source can only be read from the beginning to the end; "
-                "choose memory"
-            )
-        return Decision("cache", "none", "asked for; each example is decoded in each epoch")
+    free, total = memory()
+    sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
+    anew = "each example is decoded in each epoch"
     # Twice: TensorFlow copies each column once it is full.
-    limit = free if options.cache == "auto" else psutil.virtual_memory().total
-    if 2 * size > limit:
-        if options.cache == "auto" and not in_order:
-            return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
+    fits = 2 * size <= (free if options.cache == "auto" else total)
+    if options.cache == "none" and not by_number:
         raise UsageError(
-            f"the decoded data need {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose a smaller --data.limit, or a smaller --data.image-size for images"
+            "--data.cache none: this source can only be read from the beginning to the end; "
+            "choose memory or disk"
+        )
+    if options.cache == "disk" and not keyed:
+        raise UsageError(
+            "--data.cache disk: this source cannot tell whether its data have changed; "
+            "choose memory or none"
+        )
+    if options.cache in ("device", "memory") and not fits:
+        raise UsageError(
+            f"--data.cache {options.cache}: the decoded data need {size / 1e9:.1f} GB of "
+            f"{total / 1e9:.1f} GB of memory; choose disk or none, a smaller --data.limit, or a "
+            "smaller --data.image-size for images"
         )
     if options.cache != "auto":
-        return Decision("cache", options.cache, "asked for")
+        reason = f"asked for; {anew}" if options.cache == "none" else "asked for"
+        return Decision("cache", options.cache, reason)
     room = _device_memory()
-    if room and size <= _SHARE_OF_DEVICE * room:
-        return Decision("cache", "device", f"{sizes} in all, {room / 1e9:.0f} GB on each GPU")
-    return Decision("cache", "memory", sizes)
+    if fits and room and size <= _SHARE_OF_DEVICE * room:
+        return Decision("cache", "device", f"{sizes}, {room / 1e9:.0f} GB on each GPU")
+    if fits:
+        return Decision("cache", "memory", sizes)
+    space = _disk_space(directory(options))
+    if keyed and size <= _SHARE_OF_DISK * space:
+        return Decision("cache", "disk", f"{sizes}, {space / 1e9:,.0f} GB of disk")
+    if by_number:
+        return Decision("cache", "none", f"{sizes}, {space / 1e9:,.0f} GB of disk; {anew}")
+    raise UsageError(
+        f"the decoded data need {size / 1e9:.1f} GB; {free / 1e9:.1f} GB of memory and "
+        f"{space / 1e9:.1f} GB of disk are free; choose a smaller --data.limit, or a smaller "
+        "--data.image-size for images"
+    )
+
+
+def directory(options: Data) -> Path:
+    """Of the disk cache: the one that was given, else the user's own for caches."""
+    if options.cache_directory is not None:
+        return options.cache_directory
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pipeline")
+
+
+def place(
+    config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
+) -> disk.Place:
+    """Where the disk cache keeps a split, and what makes that stale."""
+    name = config.source.dataset or (config.source.path or Path(config.source.name)).stem
+    own = [sys.modules[type(part).__module__] for part in (source, task)]
+    code = hashlib.sha256(tf.__version__.encode())
+    for file in sorted({module.__file__ for module in (*own, decoding)}):
+        code.update(Path(file).read_bytes())
+    options = {k: str(v) for k, v in config.source.options().items()}
+    if config.source.path is not None:
+        options["path"] = str(config.source.path.absolute())
+    return disk.Place(
+        directory(config.data),
+        f"{name}-{split}".replace("/", "-"),
+        identity={
+            "source": [config.source.name, options],
+            "split": split,
+            "limit": config.data.limit,
+            "task": [config.task, dict(task.facts)],
+        },
+        state={
+            "the data": source.fingerprint(),
+            "the code that decodes": code.hexdigest(),
+            "what is left out": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
+        },
+    )
 
 
 def decoded(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
@@ -55,10 +117,29 @@ def decoded(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     return tf.data.Dataset.from_tensors(example()).map(task.decode).element_spec
 
 
-def decoded_size(source: Source, task: Task, options: config.Data) -> int:
+def decoded_size(source: Source, task: Task, options: Data) -> int:
     """Bytes of all decoded examples of all splits."""
     each = sum(s.dtype.size * s.shape.num_elements() for s in decoded(source, task).values())
     return each * sum(min(n, options.limit or n) for n in source.info.splits.values())
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of memory that are free, and in all, to this process or its container."""
+    host = psutil.virtual_memory()
+    free, total = host.available, host.total
+    try:  # control groups, version 2: a container dies beyond its own limit
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # none, or "max"
+        return free, total
+    return min(free, limit - used), min(total, limit)
+
+
+def _disk_space(folder: Path) -> int:
+    """Free bytes on the disk of a folder that need not be there yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _device_memory() -> int:

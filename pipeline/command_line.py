@@ -105,7 +105,7 @@ def _emptied(words: Sequence[str], default: Config) -> list[str]:
         for option, empty in belongings.items():
             if f"__{section}.{option}" not in flags:
                 flag = f"--{section}.{option}".replace("_", "-")
-                more += [flag] if empty == {} else [flag, "None"]
+                more += [flag] if empty in ({}, ()) else [flag, "None"]
     return more
 
 
@@ -135,5 +135,6 @@ def _source(values: Mapping[str, Any]) -> Source:
     for name in values:
         if name not in known:
             raise UsageError(f"unknown option 'source.{name}'; {suggest(name, known)}")
-    path = values.get("path")
-    return Source(**{**values, "path": Path(path) if isinstance(path, str) else path})
+    path, names = values.get("path"), values.get("class_names", ())
+    values = {**values, "path": Path(path) if isinstance(path, str) else path}
+    return Source(**values | {"class_names": tuple(names) if isinstance(names, list) else names})

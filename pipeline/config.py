@@ -8,6 +8,7 @@ the help texts of the command line. The sections stand in `sections.py`.
 import dataclasses
 import hashlib
 import json
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -104,14 +105,17 @@ class Config(Checked):
 # What cannot change a result, by section: another value may be given when a run is resumed.
 HARMLESS = {
     "clean": ("directory",),
-    "data": ("cache",),
+    "data": ("cache", "cache_directory"),
     "train": ("steps_per_call",),
     "runtime": ("worker_timeout",),
 }
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.
 BELONGS = {
-    "source.name": {"dataset": None, "path": None},
+    "source.name": {
+        **dict.fromkeys(("dataset", "path", "group", "image", "label")),
+        **{"splits": {}, "class_names": ()},
+    },
     "model.name": {"options": {}},
     "train.optimizer": {"optimizer_options": {}},
     "train.schedule": {"schedule_options": {}},
@@ -120,7 +124,7 @@ BELONGS = {
 
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     known = [field.name for field in dataclasses.fields(part)]
-    values = {}
+    hints, values = typing.get_type_hints(type(part)), {}
     for name, value in changes.items():
         if value != getattr(part, name, value):
             changes = {**BELONGS.get(prefix + name, {}), **changes}
@@ -129,14 +133,10 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
             raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, known)}")
         current = getattr(part, name)
         nested = dataclasses.is_dataclass(current) and isinstance(value, Mapping)
-        is_path = isinstance(value, str) and name in (
-            "path",
-            "manifest",
-            "directory",
-            "run_directory",
-        )
-        value = Path(value) if is_path else value
-        is_tuple = isinstance(value, list) and name in ("image_size", "freeze")
-        value = tuple(value) if is_tuple else value
+        kinds = (hints[name], *typing.get_args(hints[name]))
+        if isinstance(value, str) and Path in kinds:
+            value = Path(value)
+        if isinstance(value, list) and any(typing.get_origin(kind) is tuple for kind in kinds):
+            value = tuple(value)
         values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
     return dataclasses.replace(part, **values)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
@@ -50,6 +50,39 @@ class Info:
         return self.fields[name]
 
 
+def is_short(spec: tf.TensorSpec) -> bool:
+    """Whether a field is a number, or a vector of at most 4 KB: all examples' lie in memory."""
+    numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
+    if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
+        return False
+    length = spec.shape.num_elements()
+    return length is not None and length * spec.dtype.size <= 4096
+
+
+def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """The short fields (`is_short`) of all examples, (examples, ...); the others are let go.
+
+    Raises UsageError naming the split if an example cannot be read.
+    """
+    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
+    rows = examples.map(lambda example: {name: example[name] for name in names})
+    return joined(rows.batch(1024), split)
+
+
+def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """The fields of all batches as one, (examples, ...).
+
+    Raises UsageError naming the split if one cannot be read.
+    """
+    specs = batches.element_spec.items()
+    parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
+    try:
+        parts.extend(batches.as_numpy_iterator())
+    except tf.errors.OpError as error:
+        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+    return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
+
+
 class Source(abc.ABC):
     """Where raw examples come from."""
 
@@ -65,6 +98,16 @@ class Source(abc.ABC):
         None where examples can be read only one after the other.
         """
         return None
+
+    def columns(self, split: str) -> Mapping[str, np.ndarray]:
+        """The fields that are numbers or short vectors (`is_short`), of all examples.
+
+        In the order of `examples`, (examples, ...). No image is decoded or read where that can be
+        avoided: a source that keeps such fields apart answers from there.
+
+        Raises UsageError if the examples cannot be read.
+        """
+        return short_columns(self.examples(split), split)
 
     def fingerprint(self) -> str | None:
         """Another text for other data; None where that cannot be told without reading them all."""

@@ -1,6 +1,7 @@
 """What the user got wrong, in one line: the error, the near-miss hint, the exit code."""
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable
 
@@ -29,6 +30,19 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
     same = [name for name in names if name.lower() == wrong.lower()]
     near = same or difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, without the nodes and operations that TensorFlow puts around.
+
+    Kept to 200 characters.
+    """
+    text = (getattr(error, "message", "") or str(error) or type(error).__name__).partition("\n")[0]
+    if text.startswith("{{"):
+        text = text.partition("}} ")[2] or text
+    text = re.sub(r"^Error in user-defined function .* with iterator: \S+: ", "", text)
+    text = text.partition(" [Op:")[0]
+    return text.removeprefix("assertion failed: [").removesuffix("]")[:200]
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:

@@ -102,14 +102,19 @@ def _fit(config: Config) -> Run:
     from pipeline import checkpoints, clean, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
+    from pipeline.splits import require_same_examples, write_examples
 
     # Data: from the disk to batches
     source = shelf.take("sources", config.source.name)(**config.source.options())
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
     cleaning = clean.clean(source, config)
-    splits, decisions = stream.load(source, task, config.data, cleaning.dropped)
+    splits, decisions = stream.load(source, task, config, cleaning.dropped, cleaning.groups)
+    if config.run_directory:  # what is resumed must find what it began with
+        written = RunDirectory(config.run_directory).splits
+        require_same_examples(written, splits, source.location)
     facts = {**facts, **task.learn(splits["train"].column)}
+    facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
     batches = stream.training(splits["train"], config.train, config.runtime.seed)
     held = {
@@ -134,6 +139,7 @@ def _fit(config: Config) -> Run:
             decisions = [*machine.decisions, *cleaning.decisions, *decisions]
             cleaning.write(run)
             run_directory.write_json(run.facts, facts)
+            write_examples(run.splits, splits)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             report.opening(config, machine, run, splits, model, batches, decisions)
         else:

@@ -107,7 +107,7 @@ def _data(settings: config.Config) -> tuple[Task, Batches]:
     source = shelf.take("sources", settings.source.name)(**settings.source.options())
     facts = shelf.take("tasks", settings.task, "facts")(source.info, **settings.data.task_options())
     task = shelf.take("tasks", settings.task)(facts)
-    splits, _ = stream.load(source, task, settings.data, {})
+    splits, _ = stream.load(source, task, settings)
     train, wanted = splits["train"], STEPS_PER_EPOCH * settings.train.batch_size
     if len(train) < wanted:
         raise UsageError(f"parity needs {wanted} training examples, {len(train)} are there")

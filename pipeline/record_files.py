@@ -5,10 +5,7 @@ little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecor
 """
 
 import dataclasses
-import hashlib
-import json
 import mmap
-import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +15,6 @@ import tensorflow as tf
 
 from pipeline.errors import UsageError
 
-MANIFEST = "shards.json"
-_SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _LENGTH = struct.Struct("<Q").unpack_from
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
 
@@ -36,6 +31,16 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of records, (n,), to (which file, number in that file), both int64 (n,)."""
+        files = np.searchsorted(self.first, numbers, side="right") - 1
+        return files, numbers - self.first[files]
+
+    def location(self, number: int) -> str:
+        """A record as a person calls it."""
+        file, inside = self.places(np.int64(number))
+        return f"record {inside} of {self.files[file].name}"
 
     def read(self, number: tf.Tensor) -> tf.Tensor:
         """The bytes of a record by its number (int64, scalar), in a graph; string, scalar.
@@ -72,72 +77,49 @@ class Records:
         with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(record, ""), message)]):
             return tf.identity(record)
 
-    def location(self, number: int) -> str:
-        """A record as a person calls it."""
-        file = int(np.searchsorted(self.first, number, side="right")) - 1
-        return f"record {number - int(self.first[file])} of {self.files[file].name}"
+    def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
+        """The bytes of these records, int64 (n,), in their order; runs of them are read at once.
+
+        A damaged record ends it with a tf.errors.DataLossError that does not say which; see
+        `require_sound`.
+        """
+        files, inside = self.places(numbers)
+        begins = np.flatnonzero(np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)])
+        begins = begins[: len(numbers)]
+        counts = np.diff(np.r_[begins, len(numbers)])
+        names = np.array([str(path) for path in self.files])[files[begins]]
+        runs = tf.data.Dataset.from_tensor_slices((names, inside[begins], counts))
+        return runs.flat_map(lambda name, skip, count: _run(name, skip, count))
+
+    def require_sound(self, numbers: np.ndarray) -> None:
+        """Raises UsageError naming the first of these records that differs from its checksum."""
+        found = tf.data.Dataset.from_tensor_slices(numbers)
+        found = found.map(self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        at = 0
+        try:
+            for _ in found:
+                at += 1
+        except tf.errors.OpError:
+            file, inside = self.places(numbers[at])
+            raise UsageError(
+                f"{self.files[file]}: record {inside} is damaged; copy or write the file again"
+            ) from None
+
+
+def _run(name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.TFRecordDataset(name).skip(skip).take(count)
 
 
 def index(files: Sequence[Path]) -> Records:
     """Finds all records by walking over their lengths; the bytes themselves are not read.
 
     Raises:
-        UsageError: A file cannot be read, is no TFRecord, ends inside a record (named by its
-            number), a shard of `...-00000-of-00010` is missing, or a manifest says otherwise.
+        UsageError: A file cannot be read, is no TFRecord, or ends inside a record (named by its
+            number).
     """
-    require_all_shards(files)
     offsets = [_offsets(path) for path in files]
-    manifests = {path.parent for path in files if (path.parent / MANIFEST).is_file()}
-    for folder in sorted(manifests):
-        _compare(folder, {p.name: len(o) for p, o in zip(files, offsets, strict=True)})
     first = np.cumsum([0, *(len(places) for places in offsets)])
     return Records(tuple(files), np.concatenate(offsets), first.astype(np.int64))
-
-
-def require_all_shards(files: Sequence[Path]) -> None:
-    """Raises UsageError naming the first shard that is not among the files."""
-    names = {path.name for path in files}
-    for path in files:
-        if found := _SHARD.fullmatch(path.name):
-            stem, number, count = found.groups()
-            for at in range(int(count)):
-                wanted = f"{stem}-{at:0{len(number)}}-of-{count}"
-                if wanted not in names:
-                    raise UsageError(f"{path.parent}: the shard {wanted} is missing")
-
-
-def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a folder.
-
-    Write it beside them as `shards.json`, and every later run compares it:
-    `json.dump(manifest(folder), open(folder / "shards.json", "w"))`.
-    """
-    files = sorted(path for path in folder.iterdir() if "tfrecord" in path.name)
-    return {path.name: {"examples": len(_offsets(path)), "sha256": _sha256(path)} for path in files}
-
-
-def _compare(folder: Path, counts: dict[str, int]) -> None:
-    path = folder / MANIFEST
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        wanted = {str(n): (int(v["examples"]), str(v["sha256"])) for n, v in said.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        meant = '{"FILE": {"examples": 10, "sha256": "..."}}'
-        raise UsageError(f"{path} is not of the form {meant}") from None
-    for name, (examples, digest) in wanted.items():
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder}: {name} is missing, which {MANIFEST} names")
-        if counts.get(name, examples) != examples:
-            raise UsageError(
-                f"{folder / name} holds {counts[name]} examples, {MANIFEST} says {examples}"
-            )
-        if _sha256(folder / name) != digest:
-            raise UsageError(f"{folder / name} has another sha256 than {MANIFEST} says")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _offsets(path: Path) -> np.ndarray:

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class RunDirectory:
         self.path = path
         self.config = path / "config.json"
         self.facts = path / "facts.json"
+        self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
         self.result = path / "result.json"
@@ -102,6 +103,47 @@ def create(config: Config) -> RunDirectory:
     # Without its own place: a saved config starts another run, it does not come back to this one.
     write_json(run.config, {**config.as_json(), "run_directory": None})
     return run
+
+
+def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts that a run began with; those of now if it is new.
+
+    Raises UsageError if they differ by more than rounding: other classes, sizes, means.
+    """
+    run = RunDirectory(path) if path else None
+    if run is None or not run.facts.exists():
+        return facts
+    try:
+        before = json.loads(run.facts.read_text(encoding="utf-8"))
+        for name in {**before, **facts}:
+            old, new = before.get(name), facts.get(name)
+            if not _alike(old, new):
+                raise UsageError(
+                    f"{name.replace('_', ' ')} of the data are not those that the run in {run} "
+                    f"began with: {_difference(old, new)}; bring the data back, or give a new "
+                    "--run-directory"
+                )
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
+    return before
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Equal, numbers up to rounding: another machine adds up in another order."""
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(_alike, old, new))
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=1e-5, abs_tol=1e-9)
+    return old == new
+
+
+def _difference(old: Any, new: Any) -> str:
+    """In a few words; of lists only what is in one of them."""
+    if isinstance(old, list) and isinstance(new, list):
+        gone, added = [v for v in old if v not in new], [v for v in new if v not in old]
+        if gone or added:
+            old, new = gone, added
+    return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
 def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
@@ -185,8 +227,13 @@ def write_json(path: Path, values: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write_text`."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content)
     _flush(beside)
     beside.rename(path)
 

@@ -6,7 +6,6 @@ bytes in memory.
 
 import dataclasses
 import functools
-import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -14,13 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import decoding
-from pipeline.contracts import Example, Source
+from pipeline.contracts import Source
 from pipeline.duplicates import SIDE
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
-_FIELDS = ("id", "image", "label")
 _BUCKETS = 2**63 - 1
 _BATCH = 256
 
@@ -129,9 +127,9 @@ def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[in
 
 
 def _picture(
-    channels: int, side: int, position: tf.Tensor, example: Example
+    channels: int, side: int, position: tf.Tensor, image: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    image = _rgb(_pixels(channels, example["image"]))
+    image = _rgb(_pixels(channels, image))
     size = tf.shape(image)[:2]
     small = tf.maximum(1, size * side // tf.maximum(side, tf.reduce_max(size)))
     resized = tf.image.resize(image, small, antialias=True)
@@ -141,17 +139,15 @@ def _picture(
 
 
 @functools.cache
-def _traced(function: Callable, fields: tuple[tf.TensorSpec, ...], *options: int) -> Callable:
+def _traced(function: Callable, image: tf.TensorSpec, *options: int) -> Callable:
     """Once for all splits and sources of a kind: of encoded images that takes a second."""
-    example = dict(zip(_FIELDS, fields, strict=True))
     traced = tf.function(functools.partial(function, *options))
-    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), example)
+    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
 
 
-def _kind(source: Source) -> tuple[tuple[tf.TensorSpec, ...], int]:
-    """Fields, and the channels that encoded images are decoded to."""
-    fields = tuple(source.info.fields[name] for name in _FIELDS)
-    return fields, 1 if source.info.image_shape[2] == 1 else 3
+def _kind(source: Source) -> tuple[tf.TensorSpec, int]:
+    """Of images, and the channels that encoded ones are decoded to."""
+    return source.info.fields["image"], 1 if source.info.image_shape[2] == 1 else 3
 
 
 def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
@@ -171,8 +167,8 @@ def _rgb(image: tf.Tensor) -> tf.Tensor:
     return tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
 
 
-def _described(channels: int, position: tf.Tensor, example: Example) -> Example:
-    image = _pixels(channels, example["image"])
+def _described(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
+    image = _pixels(channels, image)
     # With type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
@@ -184,8 +180,6 @@ def _described(channels: int, position: tf.Tensor, example: Example) -> Example:
         thumbnail = rgb
     return {
         "position": position,
-        "id": example["id"],
-        "label": tf.cast(example["label"], tf.int64),
         "size": tf.shape(image),
         "spread": tf.reduce_max(tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))),
         "digest": tf.stack(digest),
@@ -206,25 +200,20 @@ def _measure(
             for name, values in batch.items():
                 columns[name][places] = values
     except tf.errors.OpError as error:
-        raise UsageError(f"the split {split!r} cannot be read: {_said(error)}") from None
+        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+    known = source.columns(split)
+    if len(known["id"]) < count:
+        there = len(known["id"])
+        raise UsageError(f"the split {split!r} should hold {count} examples, but holds {there}")
+    for name in ("id", "label"):
+        columns[name][:] = known[name][:count]
     missing = np.flatnonzero(~seen)
     if not len(missing):
         return {}
     # What was passed over without a word is asked one by one.
-    again = _examples(source, split, missing)
-    known = again.map(lambda position, e: (position, e["id"], tf.cast(e["label"], tf.int64)))
-    for found in _one_by_one(known):
-        if isinstance(found, str):
-            raise UsageError(f"the split {split!r} cannot be read: {found}")
-        position, columns["id"][position], columns["label"][position] = (v.numpy() for v in found)
-        seen[position] = True
-    if not seen.all():
-        raise UsageError(
-            f"the split {split!r} should hold {count} examples, but {int(seen.sum())} were read"
-        )
-    failures = _one_by_one(again.map(describe, tf.data.AUTOTUNE))
-    reasons = zip(missing.tolist(), failures, strict=True)
-    return {p: why if isinstance(why, str) else "decoding failed once" for p, why in reasons}
+    again = _one_by_one(_examples(source, split, missing).map(describe, tf.data.AUTOTUNE))
+    reasons = zip(missing.tolist(), again, strict=True)
+    return {position: why or "decoding failed once" for position, why in reasons}
 
 
 def _all_described(
@@ -244,37 +233,26 @@ def _all_described(
 
 
 def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
-    """(position, example) of these positions of a split, which are in ascending order."""
+    """(position, image) of these positions of a split, which are in ascending order."""
     reader = source.reader(split)
     if reader is not None:
         chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
-        return chosen.map(lambda p: (p, _needed(reader(p))), num_parallel_calls=tf.data.AUTOTUNE)
+        return chosen.map(lambda p: (p, reader(p)["image"]), num_parallel_calls=tf.data.AUTOTUNE)
     mask = np.zeros(int(positions[-1]) + 1, bool)
     mask[positions] = True
     wanted = tf.constant(mask)
-    some = source.examples(split).take(len(mask)).map(_needed).enumerate()
+    some = source.examples(split).take(len(mask)).map(lambda example: example["image"]).enumerate()
     return some if mask.all() else some.filter(lambda position, _: wanted[position])
 
 
-def _needed(example: Example) -> Example:
-    return {name: example[name] for name in _FIELDS}
-
-
-def _one_by_one(dataset: tf.data.Dataset) -> Iterator[object]:
-    """The elements; where one cannot be made, why, in one line."""
+def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
+    """For each element why it cannot be made, in one line, or None."""
     iterator = iter(dataset)
     while True:
         try:
-            yield next(iterator)
+            next(iterator)
+            yield None
         except StopIteration:
             return
         except tf.errors.OpError as error:
-            yield _said(error)
-
-
-def _said(error: tf.errors.OpError) -> str:
-    """The reason in one line, without what TensorFlow puts before and behind it."""
-    text = (error.message or type(error).__name__).partition("\n")[0]
-    text = text.rpartition("}} ")[2].partition(" [Op:")[0]
-    text = re.sub("^Error in user-defined function .* with iterator: [^ ]*: ", "", text)
-    return text.removeprefix("assertion failed: [").removesuffix("]")[:200]
+            yield reason(error)

@@ -1,13 +1,14 @@
 """The sections of a config: what can be said of source, data, model, training, machine, export."""
 
 import dataclasses
+import glob
 import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import shelf
 from pipeline.checked import Checked, require, require_file_name
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, suggest
 from pipeline.words import Operations, Options
 
 
@@ -16,24 +17,46 @@ class Source(Checked):
     """Where the examples come from."""
 
     name: str = "tfds"
-    """arrays, folder, scikit_learn, tfds, or a dotted name (package.module) of your own."""
+    """arrays, folder, scikit_learn, tfds, tfrecord, or a dotted name (package.module) of your
+    own."""
     dataset: str | None = None
     """Which data set: a TensorFlow Datasets builder; `digits` or `diabetes` of scikit-learn."""
     path: Path | None = None
-    """TensorFlow Datasets' data_dir, an `.npz` file with the keys `images` and `labels`, or a
-    folder of images with a sub-folder for each class."""
+    """TensorFlow Datasets' data_dir; a folder of images with a sub-folder for each class; a folder
+    of TFRecord files, or a pattern such as `data/train-*`; an `.npz` file with the keys `images`
+    and `labels`, or a folder with `images.npy` and `labels.npy`."""
+    splits: Options = dataclasses.field(default_factory=dict)
+    """Of TensorFlow Datasets: what train, validation or test is read from, such as
+    `train=train[:80%] validation=train[80%:]`; a split that is not named is the data set's own,
+    or where it has none held out of train by --data.validation and --data.test."""
     group: str | None = None
-    """Regular expression on the paths in a folder; files of one match stay in one split."""
+    """What must stay in one split: a regular expression on the paths in a folder, or the name of a
+    feature of TFRecord files or TensorFlow Datasets."""
+    image: str | None = None
+    """Feature of TFRecord files that holds the encoded image; None: found by its name."""
+    label: str | None = None
+    """Feature of TFRecord files that holds the label; None: found by its name."""
+    class_names: tuple[str, ...] = ()
+    """Names of the labels of TFRecord files; by default the lines of labels.txt beside them, else
+    the labels themselves."""
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments for the sibling."""
-        given = {"dataset": self.dataset, "path": self.path, "group": self.group}
-        return {name: value for name, value in given.items() if value is not None}
+        """The keyword arguments for the sibling: those that are given."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del given["name"]
+        return {name: value for name, value in given.items() if value not in (None, (), {})}
 
     def _check(self) -> None:
         shelf.check("sources", self.name, self.options(), "--source.{}")
-        if self.path is not None and not os.path.exists(self.path):  # Path.exists() may raise
-            raise UsageError(f"--source.path: {self.path} does not exist")
+        # A pattern is matched by the source; Path.exists() may raise.
+        path = self.path
+        if path is not None and not os.path.exists(path) and not glob.has_magic(str(path)):
+            raise UsageError(f"--source.path: {path} does not exist")
+        for name, wanted in self.splits.items():
+            if name not in (known := ("train", "validation", "test")):
+                raise UsageError(f"--source.splits: no split {name!r}; {suggest(name, known)}")
+            good = isinstance(wanted, str)
+            require(good, f"--source.splits {name}", repr(wanted), "such as train[:10%]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,9 +102,12 @@ class Data(Checked):
     """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
     limit: int | None = None
     """Read at most this many examples of each split of the source."""
-    cache: Literal["auto", "device", "memory", "none"] = "auto"
-    """Where decoded examples are kept; auto: on the GPU or in memory where they fit, else they are
-    decoded anew in each epoch."""
+    cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
+    """Where decoded examples are kept; auto: on the GPU, in memory or on the disk, the first where
+    they fit, else they are decoded anew in each epoch."""
+    cache_directory: Path | None = None
+    """Folder of the disk cache, which later runs find again; None: $XDG_CACHE_HOME/pipeline, else
+    ~/.cache/pipeline. It may be deleted whenever no run uses it."""
     augment: Operations = dataclasses.field(default_factory=dict)
     """Random changes in training, in this order, such as `flip crop padding=4`;
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,

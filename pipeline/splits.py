@@ -1,11 +1,16 @@
 """Which examples are trained on, which are held out: splits that stay when examples are added."""
 
 import dataclasses
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from pipeline import seeds
+from pipeline import run_directory, seeds
+from pipeline.errors import UsageError
 from pipeline.stores import Store
 
 
@@ -35,20 +40,25 @@ class Split:
         return Split(self.store, self.rows[:count])
 
 
-def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
+def divide(
+    train: Split, shares: Mapping[str, float], seed: int, groups: Mapping[int, int]
+) -> dict[str, Split]:
     """Holds parts of `train` out, and what remains as `train`.
 
     Where an example goes depends on the seed, its class (where it has one) and its id alone, by
     comparing a hash with the shares: an example never moves when others are added or removed,
     and each class is divided on its own (shares are met up to the noise of a coin toss each).
-    Examples with a `group` go where their group goes, whatever their class.
+    Examples with a `group`, or in `groups` (id -> group), go where their group goes, whatever
+    their class.
     """
     ids = train.column("id")
     labels = np.zeros_like(ids)
-    if "group" in train.store.short:
-        ids = train.column("group")
-    elif "label" in train.store.short and train.store.short["label"].dtype.kind in "iu":
+    if "group" not in train.store.short and _is_class(train.store.short.get("label")):
         labels = train.column("label").astype(np.int64)
+    together = _together(train, groups)
+    if together is not None:
+        ids, alone = together
+        labels = np.where(alone, labels, 0)
     place = seeds.uniform(seeds.of_examples(seed, labels, ids)).numpy()
     # From the two ends, so that another share for validation moves no example into the test.
     validation = place < shares.get("validation", 0.0)
@@ -59,3 +69,69 @@ def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Sp
         for name, mask in masks.items()
         if name in shares or name == "train"
     }
+
+
+def _is_class(labels: np.ndarray | None) -> bool:
+    return labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
+
+
+def _together(train: Split, groups: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    """A key for each example, the same for those that stay together, and who is alone.
+
+    Two kinds of groups may overlap: copies of one picture may show under two patients. What is
+    connected through either is one group, named by the smallest of the names of the first kind,
+    else of the second.
+    """
+    ids = train.column("id")
+    named = "group" in train.store.short
+    known = np.array([id in groups for id in ids.tolist()]) if groups else np.zeros(len(ids), bool)
+    own = train.column("group") if named else ids
+    if not known.any():
+        return (own, np.zeros(len(ids), bool)) if named else None
+    # A graph of examples' own groups, joined by the groups that were given.
+    names, node = np.unique(own, return_inverse=True)
+    given = np.array([groups[id] for id in ids[known].tolist()])
+    _, link = np.unique(given, return_inverse=True)
+    size = len(names) + link.max() + 1
+    edges = (np.ones(len(link), bool), (node[known], len(names) + link))
+    _, part = connected_components(coo_array(edges, (size, size)), directed=False)
+    smallest = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, part[: len(names)], names)
+    return smallest[part[node]], ~known & ~np.full(len(ids), named)
+
+
+def require_same_examples(
+    path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
+) -> None:
+    """Raises UsageError if a run that began with other examples has written its own to `path`.
+
+    Args:
+        path: Written by `write_examples`; nothing is required if it is not there.
+        splits: Those of now.
+        locate: What a person calls the example of an id.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as before:
+            ids = {name: before[name] for name in before.files}
+    except FileNotFoundError:
+        return
+    except Exception:  # whatever a damaged archive makes zipfile, zlib or NumPy raise
+        raise UsageError(f"{path} is damaged; start again in a new --run-directory") from None
+    for name in {**ids, **splits}:
+        old, new = ids.get(name, []), splits[name].column("id") if name in splits else []
+        if np.array_equal(old, new):
+            continue
+        added, gone = np.setdiff1d(new, old), np.setdiff1d(old, new)
+        of = f" (such as {locate(int([*added, *gone][0]))})" if len(added) or len(gone) else ""
+        raise UsageError(
+            f"the examples of {name} are not those that the run in {path.parent} began with: "
+            f"{len(added)} were added and {len(gone)} are gone{of}; bring the data back, or give a "
+            "new --run-directory"
+        )
+
+
+def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
+    """The ids of each split in their order, int64, as an `.npz`."""
+    contents = io.BytesIO()
+    np.savez(contents, **{name: split.column("id") for name, split in splits.items()})
+    run_directory.write_bytes(path, contents.getvalue())

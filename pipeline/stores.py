@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source, Task
-from pipeline.errors import UsageError
+from pipeline.contracts import Example, Source, Task, is_short
+from pipeline.errors import UsageError, reason
 
 
 class Store(abc.ABC):
@@ -147,15 +147,9 @@ class Fresh(Store):
                 raise undecodable(self._source, int(self.short["id"][row]), error) from None
 
 
-def is_short(spec: tf.TensorSpec) -> bool:
-    """Whether a field is kept in memory under every cache: a number, or at most 4 KB in a row."""
-    return spec.shape.rank < 2 and spec.dtype.size * spec.shape.num_elements() <= 4096
-
-
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
     """One line that names the example."""
-    reason = (error.message or type(error).__name__).partition("\n")[0][:200]
     return UsageError(
-        f"{source.location(id)} cannot be decoded: {reason}; "
+        f"{source.location(id)} cannot be decoded: {reason(error)}; "
         "--clean.enabled finds such examples and leaves them out"
     )

@@ -1,16 +1,19 @@
 """From a source and a task to batches: decode, cache, split, order, batch, pad, prefetch."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline import cache, config
+from pipeline import cache, disk
+from pipeline.config import Config, Train
 from pipeline.contracts import Batches, Decision, Share, Source, Task
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
-from pipeline.stores import Device, Fresh, Memory, Store, is_short, undecodable
+from pipeline.stores import Device, Fresh, Memory, Store, undecodable
 
 _WHOLE = Share()
 _AT_ONCE = 256  # examples
@@ -19,30 +22,38 @@ _Places = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def load(
-    source: Source, task: Task, options: config.Data, dropped: Mapping[int, str]
+    source: Source,
+    task: Task,
+    config: Config,
+    dropped: Mapping[int, str] | None = None,
+    groups: Mapping[int, int] | None = None,
 ) -> tuple[dict[str, Split], list[Decision]]:
     """Decodes everything once, unless there is no room for it, and divides it into the splits.
 
     Args:
-        source: Where the examples come from.
-        task: Decodes and checks them.
-        options: Shares, limits, cache.
+        source: Where the examples come from: that of `config.source`.
+        task: Decodes and checks them: that of `config.task`.
+        config: Of it the shares, limits and the cache of `data`.
         dropped: Ids of examples to leave out.
+        groups: Id -> group of those that stay in one split, beside the source's own groups.
 
     Raises:
         UsageError: The data do not fit into memory, a split is empty, a label is wrong.
     """
-    decisions = [cache.decided(source, task, options)]
-    splits, left_out = {}, np.fromiter(dropped, np.int64)
+    options = config.data
+    decision = cache.decided(source, task, options)
+    splits, notes, left_out = {}, [], np.fromiter(dropped or {}, np.int64)
     for name in source.info.splits:
-        store = _store(decisions[0].value, source, task, name, options.limit, left_out)
+        store, note = _store(decision.value, source, task, config, name, left_out)
+        notes += [f"{name} {note}"] * bool(note)
         rows = np.flatnonzero(~np.isin(store.short["id"], left_out))
         splits[name] = Split(store, rows)
         task.check({key: splits[name].column(key) for key in store.short}, name)
+    decisions = [dataclasses.replace(decision, reason="; ".join([decision.reason, *notes]))]
     shares = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in shares.items() if share and name not in splits}
     if missing:
-        splits.update(divide(splits["train"], missing, options.split_seed))
+        splits.update(divide(splits["train"], missing, options.split_seed, groups or {}))
         held_out = ", ".join(f"{share:g} for {name}" for name, share in missing.items())
         decisions.append(Decision("splits", held_out, "held out of train by a hash of the ids"))
     for name, split in splits.items():
@@ -56,62 +67,65 @@ def load(
 
 
 def _store(
-    kind: str, source: Source, task: Task, split: str, limit: int | None, dropped: np.ndarray
-) -> Store:
+    kind: str, source: Source, task: Task, config: Config, split: str, dropped: np.ndarray
+) -> tuple[Store, str]:
+    """The decoded examples of one of the source's splits, and what is to be said of that."""
+    specs = cache.decoded(source, task)
+    count = min(source.info.splits[split], config.data.limit or source.info.splits[split])
     if kind == "none":
-        count = min(source.info.splits[split], limit or source.info.splits[split])
-        specs = cache.decoded(source, task)
-        return Fresh(source, task, split, specs, _short(source, split, count, specs))
-    columns = _decode(source, task, split, limit, dropped)
-    return {"memory": Memory, "device": Device}[kind](columns)
+        columns = source.columns(split).items()
+        short = {name: values[:count] for name, values in columns if name in specs}
+        return Fresh(source, task, split, specs, short), ""
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        return _decoded(source, task, split, count, dropped)
+
+    if kind == "disk":
+        place = cache.place(config, source, task, split, dropped)
+        return disk.obtained(place, specs, count, batches)
+    columns = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
+    at = 0
+    for batch in batches():
+        for key, values in batch.items():
+            columns[key][at : at + len(values)] = values
+        at += len(batch["id"])
+    columns = {key: column[:at] for key, column in columns.items()}
+    return {"memory": Memory, "device": Device}[kind](columns), ""
 
 
-def _decode(
-    source: Source, task: Task, split: str, limit: int | None, dropped: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The decoded examples of a split that are not left out, in the order of the source."""
-    count = min(source.info.splits[split], limit or source.info.splits[split])
+def _decoded(
+    source: Source, task: Task, split: str, count: int, dropped: np.ndarray
+) -> Iterator[dict[str, np.ndarray]]:
+    """The first examples of a split that are not left out, decoded, in the source's order."""
     raw = source.examples(split).take(count)
     if len(dropped):  # before they are decoded: some of them cannot be
         raw = raw.filter(lambda example: tf.reduce_all(example["id"] != dropped))
     decoded = raw.map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    columns = {
-        key: np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
-        for key, spec in decoded.element_spec.items()
-    }
     at = 0
     try:
         for batch in decoded.batch(_AT_ONCE).prefetch(2).as_numpy_iterator():
-            for key, values in batch.items():
-                columns[key][at : at + len(values)] = values
+            yield batch
             at += len(batch["id"])
     except tf.errors.OpError as error:
-        for example in raw.skip(at).take(_AT_ONCE):
-            try:
-                task.decode(example)
-            except tf.errors.OpError as reason:
-                raise undecodable(source, int(example["id"]), reason) from None
-        reason = (error.message or type(error).__name__).partition("\n")[0][:200]
+        _name_undecodable(source, task, raw.skip(at).take(_AT_ONCE))
         raise UsageError(
-            f"the split {split!r} cannot be read after {at} examples: {reason}"
+            f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
         ) from None
     if not count - len(dropped) <= at <= count:
         raise UsageError(f"the split {split!r} should hold {count} examples, but {at} were read")
-    return {key: column[:at] for key, column in columns.items()}
 
 
-def _short(
-    source: Source, split: str, count: int, specs: Mapping[str, tf.TensorSpec]
-) -> dict[str, np.ndarray]:
-    """The short fields of all examples as the source has them; nothing is decoded."""
-    names = [name for name, spec in specs.items() if is_short(spec)]
-    raw = source.examples(split).take(count)
-    raw = raw.map(lambda example: {name: example[name] for name in names}).batch(_AT_ONCE)
-    parts = list(raw.as_numpy_iterator())
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+def _name_undecodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
+    """Raises UsageError for the first of these examples that can be read but not decoded."""
+    with contextlib.suppress(tf.errors.OpError):  # it cannot even be read
+        for example in raw:
+            try:
+                task.decode(example)
+            except tf.errors.OpError as error:
+                raise undecodable(source, int(example["id"]), error) from None
 
 
-def training(split: Split, options: config.Train, seed: int) -> Batches:
+def training(split: Split, options: Train, seed: int) -> Batches:
     """Batches over all epochs: each epoch a fresh permutation whose remainder is dropped.
 
     The batch of a step is a pure function of (seed, step), so that a run resumed at any step
@@ -142,7 +156,7 @@ def training(split: Split, options: config.Train, seed: int) -> Batches:
     return _batches(split, order, batch_size, steps_per_epoch, last_step)
 
 
-def evaluation(split: Split, options: config.Train, replicas: int = 1) -> Batches:
+def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
     """One pass in the order of the source; padding repeats the last example with weight 0.
 
     Batches are four times as large as in training: without gradients they need less memory. Each

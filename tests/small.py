@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from pipeline import command_line, runtime, shelf, splits, stores
+from pipeline import command_line, runtime, shelf, splits, stores, stream
 
 SIDE, CLASSES = 8, 3
 TASK = shelf.take("tasks", "image_classification")(
@@ -38,3 +38,9 @@ def settings_of(**changes):
     for section, options in changes.items():
         values[section] = {**values.get(section, {}), **options}
     return command_line.recipe("digits").changed(**values)
+
+
+def loaded(source, task=TASK, dropped=(), groups=None, **data):
+    """Splits and decisions of a source of the test's own."""
+    settings = command_line.recipe("digits").changed(data=data)
+    return stream.load(source, task, settings, dict.fromkeys(dropped, "why"), groups)

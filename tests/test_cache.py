@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from small import CLASSES, SIDE, TASK, machine, settings_of
+from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline import cache, config, shelf, stream
 from pipeline.build import build
@@ -20,7 +20,8 @@ COUNT = 40
 class Encoded(Source):
     """PNG files in memory; `damaged` is the position of one that is cut off."""
 
-    def __init__(self, damaged=None, reads_by_index=True):
+    def __init__(self, damaged=None, reads_by_index=True, made_of="these"):
+        self.made_of = made_of
         pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE), np.uint8)
         files = []
         for image in pixels:
@@ -50,13 +51,15 @@ class Encoded(Source):
     def reader(self, split):
         return self._example if self._by_index else None
 
+    def fingerprint(self):
+        return self.made_of
+
     def location(self, id):
         return f"cats/{id}.png"
 
 
 def load(source, dropped=(), **options):
-    options = config.Data(**{"validation": 0.25, "test": 0, **options})
-    return stream.load(source, TASK, options, dict.fromkeys(dropped, "why"))
+    return loaded(source, TASK, dropped, **{"validation": 0.25, "test": 0, **options})
 
 
 def trained(source, kind, engine="gradient_tape", dropped=()):
@@ -72,9 +75,19 @@ def trained(source, kind, engine="gradient_tape", dropped=()):
     return [v.numpy() for v in model.variables], history
 
 
-@pytest.mark.parametrize("kind", ["device", "none"])
-def test_no_bit_depends_on_the_cache(kind):
-    weights, history = trained(Encoded(), "memory")
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return trained(Encoded(), "memory")
+
+
+@pytest.mark.parametrize("kind", ["device", "disk", "none"])
+def test_no_bit_depends_on_the_cache(kind, reference):
+    weights, history = reference
     others, found = trained(Encoded(), kind)
     assert history == found
     for one, other in zip(weights, others, strict=True):
@@ -96,6 +109,26 @@ def test_a_device_gets_rows_and_no_pixels():
         np.testing.assert_array_equal(values, fetched[name])
 
 
+def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeypatch):
+    def note(source=None, dropped=(), **options):
+        decisions = load(source or Encoded(), dropped, cache="disk", **options)[1]
+        return str(decisions[0])
+
+    assert note() == "disk (asked for; train built, because it was not there)"
+    assert note() == "disk (asked for; train found and checked)"
+    assert "because the data changed" in note(Encoded(made_of="others"))
+    assert "because what is left out changed" in note(Encoded(made_of="others"), [103])
+    assert "found" in note(Encoded(made_of="others"), [103])
+    assert "not there" in note(limit=20)
+    assert "found" in note(limit=20)
+    assert "not there" in note(cache_directory=tmp_path / "elsewhere")
+    assert list((tmp_path / "elsewhere").iterdir())
+    code = tmp_path / "decoding.py"
+    code.write_text("another way")
+    monkeypatch.setattr(cache.decoding, "__file__", str(code))
+    assert "because the code that decodes changed" in note(limit=20)
+
+
 @pytest.mark.parametrize("kind", ["memory", "none"])
 def test_what_is_left_out_need_not_be_decodable(kind):
     trained(Encoded(damaged=17), kind, dropped=[117])
@@ -113,11 +146,13 @@ def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
         trained(Encoded(damaged=17), "none", engine)
 
 
-def test_the_decision_follows_the_memory(monkeypatch):
+def test_the_decision_follows_the_room(monkeypatch):
     class Machine:
         available = total = 10**6
+        free = 10**9
 
     monkeypatch.setattr(cache.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
     size = cache.decoded_size(Encoded(), TASK, config.Data())
     assert size == COUNT * (SIDE * SIDE + 8 + 8)
 
@@ -130,10 +165,15 @@ def test_the_decision_follows_the_memory(monkeypatch):
     monkeypatch.setattr(cache, "_device_memory", lambda: 2 * size)
     assert decided().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
+    assert decided().value == "disk"
+    assert decided(Encoded(made_of=None)).value == "none"
+    Machine.free = 2 * size - 1
     assert decided().value == "none"
     with pytest.raises(UsageError, match="the decoded data need"):
         decided(Encoded(reads_by_index=False))
-    with pytest.raises(UsageError, match="the decoded data need"):
+    with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
     with pytest.raises(UsageError, match="--data.cache none: this source can only be read"):
         decided(Encoded(reads_by_index=False), cache="none")
+    with pytest.raises(UsageError, match="--data.cache disk: this source cannot tell"):
+        decided(Encoded(made_of=None), cache="disk")

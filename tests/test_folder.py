@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from small import loaded
 
-from pipeline import config, shelf, stream
+from pipeline import config, shelf
 from pipeline.errors import UsageError
 
 
@@ -65,12 +66,23 @@ def test_a_position_is_read_as_the_sequence_has_it(root):
         assert one == other and set(one) == {"id", "image", "label", "group"}
 
 
+def test_columns_open_no_file(root):
+    source = take(root, group="^(.)")
+    wanted = read(source)
+    for file in root.rglob("*.*"):
+        file.unlink()
+    columns = source.columns("train")
+    assert set(columns) == {"id", "label", "group"}
+    for name, column in columns.items():
+        assert column.tolist() == [example[name] for example in wanted]
+
+
 def test_a_folder_is_decoded_and_divided(root):
     source = take(root)
     facts = shelf.take("tasks", "image_classification", "facts")(source.info)
     assert facts == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
     task = shelf.take("tasks", "image_classification")(facts)
-    splits, _ = stream.load(source, task, config.Data(test=0.0), {})
+    splits, _ = loaded(source, task, test=0.0)
     shades = splits["train"].column("image").reshape(10, -1).astype(int)
     wanted = [int(np.median(row)) for row in shades]
     assert sorted(round(shade, -1) for shade in wanted) == [*range(0, 50, 10), *range(100, 150, 10)]
@@ -167,5 +179,5 @@ def test_a_file_is_no_folder(tmp_path):
         take(tmp_path / "x")
     with pytest.raises(UsageError, match="folder needs --source.path"):
         config.Source(name="folder")
-    with pytest.raises(UsageError, match="tfds has no option 'group'"):
-        config.Source(dataset="cifar10", group="x")
+    with pytest.raises(UsageError, match="scikit_learn has no option 'group'"):
+        config.Source(name="scikit_learn", dataset="digits", group="x")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import record_files
+from pipeline import record_files, shards
 from pipeline.errors import UsageError
 
 
@@ -72,7 +72,7 @@ def test_a_few_bytes_of_the_next_record_are_a_truncation(files):
 
 def test_a_missing_shard_is_named(files):
     with pytest.raises(UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"):
-        record_files.index([files[0], files[2]])
+        shards.records([files[0], files[2]])
 
 
 @pytest.mark.parametrize("content", [b"<html>" * 9, b"\x1f\x8b" + bytes(99), b"\xff" * 50])
@@ -84,23 +84,51 @@ def test_another_file_is_refused(tmp_path, content):
 
 
 def test_a_manifest_finds_a_file_cut_at_a_record_border(files, tmp_path):
-    said = record_files.manifest(tmp_path)
+    said = shards.manifest(tmp_path)
     assert [entry["examples"] for entry in said.values()] == [11, 12, 13]
     (tmp_path / "shards.json").write_text(json.dumps(said))
-    records = record_files.index(files)
+    records = shards.records(files)
     files[1].write_bytes(files[1].read_bytes()[: int(records.offsets[11 + 7])])
     with pytest.raises(UsageError, match="00001-of-00003 holds 7 examples, shards.json says 12"):
-        record_files.index(files)
+        shards.records(files)
 
 
 def test_a_manifest_finds_other_bytes_and_missing_files(files, tmp_path):
-    (tmp_path / "shards.json").write_text(json.dumps(record_files.manifest(tmp_path)))
+    (tmp_path / "shards.json").write_text(json.dumps(shards.manifest(tmp_path)))
     damage(files[2], 14)
     with pytest.raises(UsageError, match="00002-of-00003 has another sha256"):
-        record_files.index(files)
+        shards.records(files)
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
     with pytest.raises(UsageError, match="x.tfrecord is missing, which shards.json names"):
-        record_files.index(files)
+        shards.records(files)
     (tmp_path / "shards.json").write_text("[]")
     with pytest.raises(UsageError, match="shards.json is not of the form"):
-        record_files.index(files)
+        shards.records(files)
+
+
+def test_the_command_prints_the_manifest(files, tmp_path, capsys):
+    assert shards.main([str(tmp_path)]) == 0
+    (tmp_path / "shards.json").write_text(capsys.readouterr().out)
+    assert len(shards.records(files)) == 36
+    with pytest.raises(UsageError, match=r"nothing cannot be read"):
+        shards.main([str(tmp_path / "nothing")])
+    with pytest.raises(UsageError, match=r"> FOLDER/shards.json"):
+        shards.main([])
+
+
+def test_runs_of_records_are_read_in_their_order(files):
+    records = record_files.index(files)
+    wanted = [text for shard in range(3) for text in texts(shard)]
+    for numbers in (range(36), [*range(20, 30), *range(5, 14)], [7, 3, 3], []):
+        numbers = np.array(numbers, np.int64)
+        found = list(records.sequence(numbers).as_numpy_iterator())
+        assert found == [wanted[number] for number in numbers]
+
+
+def test_a_damaged_record_among_many_is_named(files):
+    records = record_files.index(files)
+    records.require_sound(np.arange(36))
+    damage(files[1], int(records.offsets[11 + 4]) + 12)
+    records.require_sound(np.arange(15))
+    with pytest.raises(UsageError, match=r"tfrecord-00001-of-00003: record 4 is damaged"):
+        records.require_sound(np.arange(36))

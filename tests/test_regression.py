@@ -24,7 +24,7 @@ make, learn_facts = shelf.take("tasks", "regression"), shelf.take("tasks", "regr
 def loaded(source, settings=RECIPE):
     """The task with all its facts, and the splits."""
     facts = learn_facts(source.info)
-    splits, _ = stream.load(source, make(facts), settings.data, {})
+    splits, _ = stream.load(source, make(facts), settings)
     return make({**facts, **make(facts).learn(splits["train"].column)}), splits
 
 

@@ -1,5 +1,6 @@
 """Sources: every example with a stable id; damaged or foreign data refused by name."""
 
+import io
 import shutil
 import socket
 
@@ -8,8 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from conftest import images_and_labels
+from PIL import Image
 
-from pipeline import config, shelf, stream
+from pipeline import record_files, shelf
 from pipeline.errors import UsageError
 
 
@@ -18,7 +20,11 @@ def take(name, **options):
 
 
 def read(source, split="train"):
+    """All examples; encoded images are decoded by Pillow."""
     rows = list(source.examples(split).as_numpy_iterator())
+    for row in rows:
+        if isinstance(row.get("image"), bytes):
+            row["image"] = np.array(Image.open(io.BytesIO(row["image"])))
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
@@ -125,6 +131,7 @@ def data_dir(tmp_path_factory):
             {
                 "image": generator.integers(0, 256, (count, 6, 5, 3), np.uint8),
                 "label": (np.arange(count) + first) % 4,
+                "patient": np.array(["", "é"])[np.arange(count) % 2],
             }
         )
 
@@ -134,7 +141,11 @@ def data_dir(tmp_path_factory):
         version="1.0.0",
         data_dir=path,
         features=tfds.features.FeaturesDict(
-            {"image": image, "label": tfds.features.ClassLabel(names=["n", "e", "s", "w"])}
+            {
+                "image": image,
+                "label": tfds.features.ClassLabel(names=["n", "e", "s", "w"]),
+                "patient": tfds.features.Text(),
+            }
         ),
         split_datasets={"train": images(40, 0), "test": images(12, 1)},
     )
@@ -182,15 +193,103 @@ def test_tfds_says_at_once_what_to_do_when_data_are_missing(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_shard_is_named(data_dir, tmp_path):
+def test_a_position_is_read_as_the_sequence_has_it(data_dir):
+    source = take("tfds", dataset="shapes", path=data_dir, splits={"train": "train[10:30]"})
+    for split in source.info.splits:
+        positions = tf.data.Dataset.range(source.info.splits[split])
+        found = positions.map(source.reader(split)).as_numpy_iterator()
+        assert list(found) == list(source.examples(split).as_numpy_iterator())
+
+
+def test_parts_of_a_split_keep_their_ids(data_dir):
+    whole = read(take("tfds", dataset="shapes", path=data_dir))
+    splits = {"train": "train[:20]", "validation": "train[20:30]", "test": "train[75%:]"}
+    source = take("tfds", dataset="shapes", path=data_dir, splits=splits)
+    assert source.info.splits == {"train": 20, "validation": 10, "test": 10}
+    for split, first in {"train": 0, "validation": 20, "test": 30}.items():
+        part = read(source, split)
+        for name, column in part.items():
+            np.testing.assert_array_equal(column, whole[name][first : first + len(column)])
+    assert source.location(27) == "record 27 of shapes's train"
+    splits = {"train": "test[:3]+train[:5]", "test": "test[3:]"}
+    both = take("tfds", dataset="shapes", path=data_dir, splits=splits)
+    assert both.columns("train")["id"].tolist() == [*range(2 << 40, (2 << 40) + 3), *range(5)]
+    assert both.location((2 << 40) + 3) == "record 3 of shapes's test"
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({"train": "train[:20]", "test": "train[15:]"}, r"train\[15:\]\) share 5 examples"),
+        ({"validation": "train[:10%]"}, r"train \(train\) and validation .* share 4 examples"),
+        ({"train": "trian"}, "'trian' is refused by TFDS: Unknown split 'trian'"),
+        ({"train": "train[:x]"}, r"'train\[:x\]' is refused by TFDS: Error parsing"),
+        ({"test": "test[:0]"}, r"'test\[:0\]' of shapes holds no examples"),
+    ],
+)
+def test_splits_are_refused_by_name(data_dir, splits, message):
+    with pytest.raises(UsageError, match=message):
+        take("tfds", dataset="shapes", path=data_dir, splits=splits)
+
+
+def test_other_files_of_tfds_have_another_fingerprint(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "copy")
+    first = take("tfds", dataset="shapes", path=tmp_path / "copy")
+    part = take("tfds", dataset="shapes", path=tmp_path / "copy", splits={"train": "train[:9]"})
+    again = take("tfds", dataset="shapes", path=tmp_path / "copy")
+    before = first.fingerprint()
+    assert before == again.fingerprint() != part.fingerprint()
+    spoil_images(tmp_path / "copy/shapes")
+    assert take("tfds", dataset="shapes", path=tmp_path / "copy").fingerprint() != before
+
+
+def test_groups_of_tfds_are_a_feature(data_dir):
+    source = take("tfds", dataset="shapes", path=data_dir, group="patient")
+    columns = source.columns("train")
+    assert columns["group"].dtype == np.int64 and len(set(columns["group"])) == 2
+    np.testing.assert_array_equal(columns["group"], read(source)["group"])
+    by_label = take("tfds", dataset="shapes", path=data_dir, group="label").columns("train")
+    np.testing.assert_array_equal(by_label["group"], by_label["label"])
+    with pytest.raises(UsageError, match="no feature 'patent'; did you mean 'patient'"):
+        take("tfds", dataset="shapes", path=data_dir, group="patent")
+    with pytest.raises(UsageError, match="'image' is not one whole number or text"):
+        take("tfds", dataset="shapes", path=data_dir, group="image")
+
+
+@pytest.fixture
+def shard(data_dir, tmp_path):
+    """The file of the test split in a copy, to be damaged."""
     shutil.copytree(data_dir, tmp_path / "copy")
     (shard,) = (tmp_path / "copy/shapes").rglob("*test.tfrecord*")
+    return shard
+
+
+def test_a_truncated_shard_is_named(shard):
     shard.write_bytes(shard.read_bytes()[:100])
-    source = take("tfds", dataset="shapes", path=tmp_path / "copy")
-    facts = shelf.take("tasks", "image_classification", "facts")(source.info)
-    task = shelf.take("tasks", "image_classification")(facts)
-    with pytest.raises(UsageError, match="split 'test' cannot be read after 0 examples"):
-        stream.load(source, task, config.Data(), {})
+    with pytest.raises(UsageError, match=r"shapes-test.*of-00001 is cut off inside record 0"):
+        take("tfds", dataset="shapes", path=shard.parents[2])
+
+
+def test_a_shard_cut_at_a_record_border_is_named(shard):
+    raw = shard.read_bytes()
+    shard.write_bytes(raw[: record_files.index([shard]).offsets[7]])
+    with pytest.raises(UsageError, match=r"shapes-test.* holds 7 records, .*json says 12"):
+        take("tfds", dataset="shapes", path=shard.parents[2])
+
+
+def test_a_missing_shard_is_named(shard):
+    shard.unlink()
+    with pytest.raises(UsageError, match=r"shapes-test.*of-00001 cannot be read: No such file"):
+        take("tfds", dataset="shapes", path=shard.parents[2])
+
+
+def test_a_damaged_record_is_named(shard):
+    raw = bytearray(shard.read_bytes())
+    raw[record_files.index([shard]).offsets[5] + 20] ^= 1
+    shard.write_bytes(raw)
+    source = take("tfds", dataset="shapes", path=shard.parents[2])
+    with pytest.raises(UsageError, match=r"shapes-test.*of-00001: record 5 is damaged"):
+        source.columns("test")
 
 
 @pytest.mark.parametrize(
@@ -208,3 +307,36 @@ def test_a_damaged_shard_is_named(data_dir, tmp_path):
 def test_tfds_refuses_what_it_cannot_use(data_dir, dataset, message):
     with pytest.raises(UsageError, match=message):
         take("tfds", dataset=dataset, path=data_dir)
+
+
+def spoil_images(folder):
+    """Replaces the image of every record by a text that no one can decode."""
+    for shard in folder.rglob("*.tfrecord*"):
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
+        with tf.io.TFRecordWriter(str(shard)) as writer:
+            for record in records:
+                example = tf.train.Example.FromString(record)
+                example.features.feature["image"].bytes_list.value[:] = [b"<html>"]
+                writer.write(example.SerializeToString())
+
+
+def test_columns_are_what_the_examples_say(data_dir, npz):
+    for source in (
+        take("arrays", path=npz()),
+        take("scikit_learn", dataset="diabetes"),
+        take("tfds", dataset="shapes", path=data_dir),
+    ):
+        for split in source.info.splits:
+            wanted, columns = read(source, split), source.columns(split)
+            assert set(columns) == set(wanted) - {"image"}
+            for name, column in columns.items():
+                np.testing.assert_array_equal(column, wanted[name])
+                assert column.dtype == wanted[name].dtype
+
+
+def test_columns_of_tfds_ask_for_no_image(data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "copy")
+    wanted = take("tfds", dataset="shapes", path=data_dir).columns("test")
+    spoil_images(tmp_path / "copy/shapes")
+    columns = take("tfds", dataset="shapes", path=tmp_path / "copy").columns("test")
+    np.testing.assert_array_equal(columns["label"], wanted["label"])

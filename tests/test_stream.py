@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import REPOSITORY
+from small import loaded
 
-from pipeline import cache, config, manifest, shelf, stream
+from pipeline import cache, config, manifest, shelf, splits, stores, stream
 from pipeline.contracts import Info, Source
 from pipeline.errors import UsageError
 
@@ -42,7 +43,13 @@ class Counting(Source):
 def load(source, dropped=(), **options):
     facts = shelf.take("tasks", "image_classification", "facts")(source.info)
     task = shelf.take("tasks", "image_classification")(facts)
-    return stream.load(source, task, config.Data(**options), dict.fromkeys(dropped, "why"))
+    return loaded(source, task, dropped, **options)
+
+
+def loaded_counting(source, groups):
+    facts = shelf.take("tasks", "image_classification", "facts")(source.info)
+    task = shelf.take("tasks", "image_classification")(facts)
+    return loaded(source, task, groups=groups, cache="memory")
 
 
 def ids(split):
@@ -111,11 +118,11 @@ def test_a_source_that_promises_more_than_it_has_is_refused():
 
 def test_data_that_do_not_fit_into_memory_are_refused(monkeypatch):
     class Full:
-        available = 100
+        available = total = 100
 
     monkeypatch.setattr(cache.psutil, "virtual_memory", Full)
     with pytest.raises(UsageError, match="the decoded data need"):
-        load(Counting(900))
+        load(Counting(900))  # neither a reader for `none`, nor a fingerprint for `disk`
 
 
 def test_limit_reads_the_first_of_each_split():
@@ -244,3 +251,54 @@ def test_all_batches_have_one_static_shape(split):
     ):
         for spec in batches.dataset.element_spec.values():
             assert spec.shape.is_fully_defined()
+
+
+def test_a_group_stays_in_one_split():
+    source = Counting(3000)
+    groups = {i: i // 7 for i in range(0, 3000, 2)}  # seven of them, or four: only the even ones
+    splits, _ = loaded_counting(source, groups)
+    where = {int(i): name for name, split in splits.items() for i in ids(split)}
+    assert len(where) == 3000
+    for group in range(3000 // 7):
+        members = {where[i] for i in range(3000) if groups.get(i) == group}
+        assert len(members) == 1
+    alone, _ = loaded_counting(source, {})
+    before = {int(i): name for name, split in alone.items() for i in ids(split)}
+    assert all(where[i] == before[i] for i in range(1, 3000, 2))
+    shares = {name: len(split) / 3000 for name, split in splits.items()}
+    assert abs(shares["test"] - 0.2) < 0.05 and abs(shares["validation"] - 0.1) < 0.04
+
+
+def test_groups_of_two_kinds_are_joined_where_they_touch():
+    columns = {"id": np.arange(8), "group": np.array([5, 5, 6, 6, 7, 7, 8, 9])}
+    train = splits.Split(stores.Memory(columns), np.arange(8))
+    # A copy of 1 under patient 6, one of 3 under 8: patients 5, 6 and 8 are one; 7 and 9 are not.
+    together, _ = splits._together(train, {1: 100, 2: 100, 3: 200, 6: 200})
+    np.testing.assert_array_equal(together, [5, 5, 5, 5, 7, 7, 5, 9])
+    parts = splits.divide(train, {"test": 0.5}, 0, {1: 100, 2: 100, 3: 200, 6: 200})
+    for part in parts.values():
+        there = set(part.column("id").tolist())
+        assert {0, 1, 2, 3, 6} <= there or not {0, 1, 2, 3, 6} & there
+
+
+def test_a_run_that_resumes_must_find_its_examples(tmp_path):
+    path = tmp_path / "splits.npz"
+
+    def held(count):
+        return loaded_counting(Counting(count), {})[0]
+
+    def where(id):
+        return f"dogs/{id}.png"
+
+    splits.require_same_examples(path, held(60), where)  # a new run
+    splits.write_examples(path, held(60))
+    splits.require_same_examples(path, held(60), where)
+    with np.load(path) as file:
+        assert sum(len(file[name]) for name in ("train", "validation", "test")) == 60
+    with pytest.raises(UsageError, match=r"2 were added and 0 are gone \(such as dogs/6"):
+        splits.require_same_examples(path, held(62), where)
+    with pytest.raises(UsageError, match=r"0 were added and \d are gone \(such as dogs/5"):
+        splits.require_same_examples(path, held(50), where)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UsageError, match="splits.npz is damaged"):
+        splits.require_same_examples(path, held(60), where)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
 from pipeline.errors import UsageError, suggest
+from pipeline.image_headers import common_shape
 
 _KINDS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
@@ -67,12 +67,12 @@ class Folder(Source):
                 columns["group"] = _groups(files, group)
             self._files[split], self._columns[split] = files, columns
         fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
-        everything = [root / f.relative for files in self._files.values() for f in files]
+        everything = (root / f.relative for files in self._files.values() for f in files)
         self.info = Info(
             splits={split: len(files) for split, files in self._files.items()},
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
             class_names=classes,
-            image_shape=_common_shape(everything),
+            image_shape=common_shape(map(_beginning, everything)),
             notes=_note(root, self._ignored),
         )
 
@@ -119,6 +119,10 @@ class Folder(Source):
         columns = self._tensors(split)
         return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
 
+    def columns(self, split: str) -> dict[str, np.ndarray]:
+        """Found by the paths alone; no file is opened."""
+        return dict(self._columns[split])
+
     def fingerprint(self) -> str:
         """Hash of the classes, groups, and every file's path, size and time of last change."""
         digest = hashlib.sha256(repr(self.info.class_names).encode())
@@ -135,6 +139,15 @@ class Folder(Source):
 def _read(row: dict[str, tf.Tensor]) -> Example:
     fields = {name: value for name, value in row.items() if name != "path"}
     return {**fields, "image": tf.io.read_file(row["path"])}
+
+
+def _beginning(path: Path) -> bytes:
+    """Enough for a header, even behind a colour profile and a thumbnail."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2**18)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _hash(text: str) -> int:
@@ -218,26 +231,6 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
             raise UsageError(f"--source.group {pattern!r} matches nothing in {file.relative}")
         groups.append(_hash(text))
     return np.array(groups, np.int64)
-
-
-def _common_shape(paths: list[Path]) -> tuple[int | None, int | None, int | None]:
-    """(height, width, channels) from the headers; looks no further once two sizes differ."""
-    from PIL import Image
-
-    sizes, grey = set(), True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large images, which decoding refuses itself
-        for path in paths:
-            try:
-                with Image.open(path) as image:
-                    turned = image.format in ("JPEG", "MPO") and image.getexif().get(274, 1) >= 5
-                    sizes.add(image.size if turned else image.size[::-1])
-                    grey &= image.mode in ("1", "L", "LA") or image.mode.startswith("I")
-            except (OSError, ValueError, SyntaxError, TypeError, Image.DecompressionBombError):
-                continue  # damaged; decoding or cleaning says so
-            if len(sizes) > 1:
-                return None, None, None
-    return (*sizes.pop(), 1 if grey else 3) if sizes else (None, None, None)
 
 
 def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:

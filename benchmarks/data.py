@@ -1,0 +1,178 @@
+"""What the data cost: memory, feeding, and training against training without data.
+
+    python benchmarks/data.py memory    # peak resident memory at 10 times the data, disk and none
+    python benchmarks/data.py feed      # 224-pixel JPEGs: from a cache / decoded in each epoch
+    python benchmarks/data.py step      # convnet on CIFAR-10 / the same step on one resident batch
+
+`memory` and `feed` make JPEG files in a temporary folder; `step` reads CIFAR-10 from TFDS_DATA_DIR.
+"""
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from speed import report
+
+SIDE, BATCH = 224, 64
+
+
+def photographs(folder: Path, count: int, distinct: int = 500) -> None:
+    """`count` JPEG files of two classes, smooth noise of about 20 kB; some are links to others."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number >= distinct:
+            path.hardlink_to(folder / "ab"[number % 2] / f"{number % distinct}.jpg")
+            continue
+        coarse = Image.fromarray(generator.integers(0, 256, (56, 56, 3), np.uint8))
+        coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
+
+
+def prepared(folder: Path, kind: str) -> tuple:
+    """(train split, batches of one epoch, decision) of a folder under a cache."""
+    from pipeline import command_line, shelf, stream
+
+    settings = command_line.recipe("digits").changed(
+        source={"name": "folder", "dataset": None, "path": str(folder)},
+        data={
+            "cache": kind, "cache_directory": str(folder.parent / "cache"),
+            "validation": 0.1, "test": 0.0, "augment": {},
+        },
+        train={"batch_size": BATCH, "epochs": 1},
+    )  # fmt: skip
+    source = shelf.take("sources", "folder")(**settings.source.options())
+    facts = shelf.take("tasks", settings.task, "facts")(source.info)
+    task = shelf.take("tasks", settings.task)(facts)
+    splits, decisions = stream.load(source, task, settings)
+    return splits["train"], stream.training(splits["train"], settings.train, 0), decisions[0]
+
+
+def memory(count: int = 1000) -> None:
+    """Peak resident memory of a process that trains an epoch, at `count` and 10 times as many."""
+    for kind in ("disk", "none"):
+        peaks = {}
+        for times in (1, 10):
+            with tempfile.TemporaryDirectory() as folder:
+                photographs(Path(folder, "photographs"), times * count)
+                words = [sys.executable, __file__, "child", folder, kind]
+                # The second disk run finds what the first built.
+                pipe = subprocess.PIPE
+                runs = [subprocess.run(words, stdout=pipe, text=True, check=True) for _ in "12"]
+                peaks[times] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
+        for name, one, ten in zip(("first run", "second"), peaks[1], peaks[10], strict=True):
+            print(
+                f"{kind}, {name}: {one / 1e6:,.0f} MB for {count:,} images, "
+                f"{ten / 1e6:,.0f} MB for {10 * count:,}: {ten / one:.3f}", flush=True
+            )  # fmt: skip
+
+
+def child(folder: str, kind: str) -> None:
+    """Loads, splits and reads an epoch; prints the peak resident memory in bytes.
+
+    No network: its activations would only hide what the data take.
+    """
+    _, batches, _ = prepared(Path(folder, "photographs"), kind)
+    pace(batches.dataset, BATCH)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def feed(count: int = 1500, rounds: int = 5) -> None:
+    """An epoch of batches, nothing trained on them."""
+    with tempfile.TemporaryDirectory() as folder:
+        photographs(Path(folder, "photographs"), count)
+        kinds = {
+            kind: prepared(Path(folder, "photographs"), kind) for kind in ("none", "disk", "memory")
+        }
+        measured = {kind: [] for kind in kinds}
+        for _ in range(rounds):
+            for kind, (_, batches, _) in kinds.items():
+                measured[kind].append(pace(batches.dataset, BATCH))
+    for kind in ("disk", "memory"):
+        pairs = zip(measured[kind], measured["none"], strict=True)
+        report(f"{kind} / decoding", [a / b for a, b in pairs], {})
+    report(
+        "disk / memory",
+        [a / b for a, b in zip(measured["disk"], measured["memory"], strict=True)],
+        measured,
+    )
+
+
+def pace(dataset: Iterator, batch: int) -> float:
+    """Images per second."""
+    start = time.monotonic()
+    number = sum(1 for _ in dataset)
+    return batch * number / (time.monotonic() - start)
+
+
+def step(rounds: int = 5, steps: int = 24) -> None:
+    """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
+    import tensorflow as tf
+
+    from pipeline import command_line, runtime, shelf, stream
+    from pipeline.build import build
+
+    with tempfile.TemporaryDirectory() as cache:
+        settings = command_line.recipe("cifar10_convnet").changed(
+            train={"epochs": 1, "steps": steps}, data={"cache_directory": cache}
+        )
+        machine = runtime.start(settings.runtime)
+        source = shelf.take("sources", settings.source.name)(**settings.source.options())
+        facts = shelf.take("tasks", settings.task, "facts")(source.info)
+        task = shelf.take("tasks", settings.task)(facts)
+        kinds = {}
+        for kind in ("memory", "disk"):
+            changed = settings.changed(data={"cache": kind})
+            splits, _ = stream.load(source, task, changed)
+            facts = {**facts, **task.learn(splits["train"].column)}
+            kinds[kind] = stream.training(splits["train"], changed.train, 0)
+        task = shelf.take("tasks", settings.task)(facts)
+        first = next(iter(kinds["memory"].tickets(0)))
+        resident = tf.data.Dataset.from_tensors(first).repeat()
+        kinds["resident"] = dataclasses.replace(
+            kinds["memory"], tickets=lambda first_step, share: resident.take(steps - first_step)
+        )
+        model = build(task, settings, machine, kinds["memory"])
+        model.steps_per_execution = 2
+        measured = {kind: [] for kind in kinds}
+        for _ in range(rounds + 1):
+            for kind, batches in kinds.items():
+                measured[kind].append(trained(machine, model, batches, settings.train.engine))
+    measured = {kind: values[1:] for kind, values in measured.items()}  # the first one traced
+    for kind in ("memory", "disk"):
+        pairs = zip(measured[kind], measured["resident"], strict=True)
+        report(f"{kind} / resident", [a / b for a, b in pairs], {})
+    report(
+        "memory / disk",
+        [a / b for a, b in zip(measured["memory"], measured["disk"], strict=True)],
+        measured,
+    )
+
+
+def trained(machine: object, model: object, batches: object, engine: str) -> float:
+    """Images per second of all steps."""
+    from pipeline import shelf
+
+    with machine.strategy.scope():
+        start = time.monotonic()
+        shelf.take("engines", engine)(model, batches, None, [])
+        return batches.batch_size * batches.last_step / (time.monotonic() - start)
+
+
+COMMANDS: dict[str, Callable] = {"memory": memory, "feed": feed, "step": step}
+
+if __name__ == "__main__":
+    command, *words = sys.argv[1:] or ["feed"]
+    if command == "child":
+        child(*words)
+    else:
+        COMMANDS[command](*map(int, words))
