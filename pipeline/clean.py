@@ -1,6 +1,7 @@
 """What a run leaves out, and why; `python -m pipeline.clean` looks for it and shows it."""
 
 import dataclasses
+import json
 import os
 import time
 from collections import Counter
@@ -19,7 +20,10 @@ PROGRAM = "python -m pipeline.clean"
 PURPOSE = """\
 Looks at every image of a recipe's source: is it damaged, blank, there twice, under two labels, in
 train and in test? Writes a manifest for --clean.manifest and a gallery of what it found, and
-changes nothing else. Exit code 1: a picture stands in two splits, which stops a run."""
+changes nothing else. Exit code 1: a picture stands in two splits, which stops a run.
+
+--label-noise RUN_DIRECTORY, in place of a recipe, also ranks the labels that the model of a
+finished run doubts, among the examples that it was not trained on (needs the package cleanlab)."""
 CLEANED = Path("cleaned")
 
 
@@ -47,6 +51,12 @@ class Found:
 
     def __len__(self) -> int:
         return len(self._scan)
+
+    def doubt(self, details: dict[int, str]) -> None:
+        """Lists labels that a model doubts too: id -> what it says of them."""
+        from pipeline import findings
+
+        self.entries += findings.doubted(self._source, self._scan, details)
 
     def write(self, run: RunDirectory) -> None:
         """Manifest and gallery into a folder that is there."""
@@ -156,11 +166,44 @@ def _table(entries: list[manifest.Entry]) -> str:
     )
 
 
+def _configure(arguments: list[str]) -> tuple[Config, Path | None]:
+    """The config, and the run whose model is to judge the labels."""
+    words = list(arguments)
+    trained = command_line.pop_path(words, "--label-noise", "a folder, such as runs/digits-1")
+    if trained is None:
+        return command_line.configure(words, PROGRAM, PURPOSE), None
+    from pipeline import label_noise
+
+    if words and not words[0].startswith("-"):
+        raise UsageError(f"--label-noise {trained} has its own recipe; leave {words[0]!r} away")
+    label_noise.require_cleanlab()
+    words = ["--config", str(RunDirectory(trained).config), *words]
+    return command_line.configure(words, PROGRAM, PURPOSE), trained
+
+
+def _doubted(source: "Source", config: Config, trained: Path) -> dict[int, str]:
+    """What the exported model of a run says of its held-out labels."""
+    from pipeline import label_noise, splits, stream
+
+    run, config = RunDirectory(trained), config.changed(run_directory=trained)
+    result = run_directory.finished(config, run)
+    if not result or not result["export"]:
+        raise UsageError(
+            f"--label-noise: {trained} has no export that is still there; repeat its command with "
+            f"--run-directory {trained}"
+        )
+    facts = json.loads(run.facts.read_text(encoding="utf-8"))
+    task = shelf.take("tasks", config.task)(facts)
+    cleaning = clean(source, config)
+    parts, _ = stream.load(source, task, config, cleaning.dropped, cleaning.groups)
+    splits.require_same_examples(run.splits, parts, source.location)
+    return label_noise.doubted(Path(result["export"]), parts, tuple(facts["class_names"]))
+
+
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if something stops."""
-    config = command_line.configure(arguments, PROGRAM, PURPOSE)
+    config, trained = _configure(arguments)
     _check(config)
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a run may be using the GPU, and this needs none
     from pipeline import runtime
     from pipeline.config import Runtime
 
@@ -168,7 +211,9 @@ def main(arguments: list[str]) -> int:
     from pipeline.report import say
 
     source = shelf.take("sources", config.source.name)(**config.source.options())
+    doubted = _doubted(source, config, trained) if trained else {}
     found = Found(source, config)
+    found.doubt(doubted)
     folder = config.clean.directory or run_directory.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
     written = RunDirectory(folder)
@@ -187,4 +232,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # A run may be using the GPU, and this does not need it.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     run_command(main)

@@ -9,7 +9,7 @@ edited.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -31,6 +31,7 @@ ACTIONS = {
     "near leakage": "stop",
     "near duplicate": "keep",
     "near duplicate, two labels": "keep",
+    "label noise": "keep",
 }
 # A constant picture that went through JPEG varies by 1 or 2 levels of 256.
 _BLANK = 3
@@ -80,6 +81,16 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     order = list(ACTIONS)
     found.sort(key=lambda one: (one.row, order.index(one.reason)))
     return [_entry(source, scan, one) for one in found]
+
+
+def doubted(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
+    """Entries for labels that a model doubts, id -> what it says of them, in their order."""
+    row_of = {int(scan.id[row]): int(row) for row in scan.rows(details)}
+    return [
+        _entry(source, scan, _Found(row_of[id], "label noise", detail=detail))
+        for id, detail in details.items()
+        if id in row_of
+    ]
 
 
 def notes(source: Source, scan: Scan, entries: list[Entry]) -> list[str]:
