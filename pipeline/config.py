@@ -110,6 +110,7 @@ class Config(Checked):
 
 # What cannot change a result, by section: another value may be given when a run is resumed.
 HARMLESS = {
+    "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("steps_per_call",),
     "runtime": ("worker_timeout",),

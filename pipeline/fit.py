@@ -108,8 +108,8 @@ def _fit(config: Config) -> Run:
     source = shelf.take("sources", config.source.name)(**config.source.options())
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
-    dropped = clean.dropped(config.clean.manifest)
-    splits, decisions = stream.load(source, task, config, dropped)
+    cleaning = clean.clean(source, config)
+    splits, decisions = stream.load(source, task, config, cleaning.dropped, cleaning.groups)
     if config.run_directory:  # what is resumed must find what it began with
         written = RunDirectory(config.run_directory).splits
         require_same_examples(written, splits, source.location)
@@ -135,7 +135,8 @@ def _fit(config: Config) -> Run:
         saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
         if machine.is_chief:
-            decisions = [*machine.decisions, *decisions]
+            decisions = [*machine.decisions, *cleaning.decisions, *decisions]
+            cleaning.write(run)
             run_directory.write_json(run.facts, facts)
             write_examples(run.splits, splits)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
@@ -172,6 +173,11 @@ def _cluster(config: Config) -> cluster.Cluster | None:
         raise UsageError(
             "TF_CONFIG names several workers, under which Keras's own fit crashes; "
             "use --train.engine gradient_tape"
+        )
+    if workers and config.clean.enabled:
+        raise UsageError(
+            "TF_CONFIG names several workers, which must leave out the same examples: run "
+            "python -m pipeline.clean once, and give all of them its --clean.manifest"
         )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(

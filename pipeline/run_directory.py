@@ -33,6 +33,8 @@ class RunDirectory:
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
         self.result = path / "result.json"
+        self.manifest = path / "manifest.jsonl"
+        self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
