@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, run_directory, shelf
+from pipeline import command_line, files
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 
@@ -35,32 +35,29 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
-    run_directory.check_writable(INSPECTED, "the folder of the page")
+    files.check_writable(INSPECTED, "the folder of the page")
     from pipeline import runtime
 
     machine = runtime.start(config.runtime)  # imports TensorFlow; all that follows may, too
-    from pipeline import clean, pages, stream
+    from pipeline import data, pages
 
     said = _Said()
-    source = shelf.take("sources", config.source.name)(**config.source.options())
-    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = shelf.take("tasks", config.task)(facts)
     start = time.monotonic()
-    splits, decisions = stream.load(source, task, config, clean.dropped(config.clean.manifest))
+    loaded = data.load(config)
     seconds = time.monotonic() - start
-    task = shelf.take("tasks", config.task)({**facts, **task.learn(splits["train"].column)})
-    for decision in (*machine.decisions, *decisions):
+    source, task, splits = loaded.source, loaded.task, loaded.splits
+    for decision in (*machine.decisions, *loaded.decisions):
         said(decision.name, decision)
     _census(said, source, task, splits)
-    cache, wrong = decisions[0].value, None
+    wrong = None
     try:
-        _speed(said, config, machine, task, splits, cache, seconds)
+        _speed(said, config, machine, task, splits, loaded.cache, seconds)
     except UsageError as error:  # the data are shown all the same
         wrong = error
         said("fit", f"would stop: {error}")
-    folder = run_directory.make_next(INSPECTED, config.recipe)
+    folder = files.make_next(INSPECTED, config.recipe)
     parts = [pages.table(said.lines), *_exhibits(config, source, task, splits)]
-    run_directory.write_text(folder / "index.html", pages.page(config.recipe, parts))
+    files.write_text(folder / "index.html", pages.page(config.recipe, parts))
     said("written", f"{folder / 'index.html'}: this, and pictures")
     if wrong:
         raise wrong
