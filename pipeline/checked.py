@@ -58,7 +58,7 @@ class Checked:
                 typeguard.check_type(value, hint)
             except typeguard.TypeCheckError:
                 meant = re.sub(
-                    r"(typing|pipeline.config|pipeline.sections)\.",
+                    r"(typing|pipeline.config|pipeline.sections|pipeline.source_section)\.",
                     "",
                     inspect.formatannotation(hint),
                 )

@@ -33,7 +33,7 @@ def named(
         names: Those that the data or the user give.
         where: The data, for a message.
         place: Position -> what a person calls that example.
-        given: Where names are given or can be.
+        given: Where names are or can be given, for a message.
 
     Raises:
         UsageError: A label is negative, has no name, or a number below the largest does not occur.
@@ -46,8 +46,8 @@ def named(
     if names is not None:
         if labels[high] >= len(names):
             raise UsageError(
-                f"{where}: label {labels[high]} of {place(high)} is out of range: "
-                f"{given} has {len(names)} names"
+                f"{where}: label {labels[high]} of {place(high)} is out of range: there are "
+                f"{len(names)} classes, 0 ... {len(names) - 1} ({given})"
             )
         return names
     present = np.unique(labels)
@@ -55,6 +55,6 @@ def named(
         missing = int(np.setdiff1d(np.arange(len(present)), present)[0])
         raise UsageError(
             f"{where}: labels go up to {int(present[-1])} but no example has label {missing}; "
-            f"number the classes 0, 1, 2, ... or give their names: {given}"
+            f"number the classes 0, 1, 2, ... or name them all ({given})"
         )
     return tuple(str(int(label)) for label in present)

@@ -18,7 +18,8 @@ import tyro
 from pipeline import shelf
 from pipeline.checked import Checked, require_file_name
 from pipeline.errors import UsageError, suggest
-from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Source, Train
+from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Train
+from pipeline.source_section import Source
 
 __all__ = [
     "BELONGS",
@@ -58,6 +59,11 @@ class Config(Checked):
     def _check(self) -> None:
         require_file_name(self.recipe, "the recipe's name")
         shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
+        if self.data.cache == "device" and self.data.augment_on == "host":
+            raise UsageError(
+                "--data.augment-on host never sees the examples of --data.cache device; "
+                "leave one of them away"
+            )
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")
         if self.train.synchronized_batch_norm and self.runtime.xla == "on":
@@ -105,7 +111,7 @@ class Config(Checked):
 # What cannot change a result, by section: another value may be given when a run is resumed.
 HARMLESS = {
     "clean": ("directory",),
-    "data": ("cache", "cache_directory"),
+    "data": ("cache", "cache_directory", "augment_on"),
     "train": ("steps_per_call",),
     "runtime": ("worker_timeout",),
 }

@@ -33,16 +33,24 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, without the nodes and operations that TensorFlow puts around.
+    """What an error says, in one line, without what TensorFlow puts around it.
 
     Kept to 200 characters.
     """
-    text = (getattr(error, "message", "") or str(error) or type(error).__name__).partition("\n")[0]
+    text = getattr(error, "message", "") or str(error) or type(error).__name__
+    if text.startswith("Graph execution error:"):  # then where its operations were defined
+        text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
+    # An assertion outside of a graph gives its message one value a line, inside in brackets.
+    text, _, values = text.partition("Summarized data: ")
+    if values:
+        text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
+    text = text.partition("\n")[0]
     if text.startswith("{{"):
         text = text.partition("}} ")[2] or text
     text = re.sub(r"^Error in user-defined function .* with iterator: \S+: ", "", text)
-    text = text.partition(" [Op:")[0]
-    return text.removeprefix("assertion failed: [").removesuffix("]")[:200]
+    if found := re.match(r"assertion failed: \[(.*)\]", text):
+        text = found[1].replace("] [", " ")
+    return text.partition(" [Op:")[0][:200]
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:

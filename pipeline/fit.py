@@ -99,7 +99,7 @@ def _fit(config: Config) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import checkpoints, clean, evaluate, replicas, report, stream
+    from pipeline import augmenter, checkpoints, clean, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
     from pipeline.splits import require_same_examples, write_examples
@@ -116,15 +116,14 @@ def _fit(config: Config) -> Run:
     facts = {**facts, **task.learn(splits["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
-    batches = stream.training(splits["train"], config.train, config.runtime.seed)
-    held = {
-        name: stream.evaluation(split, config.train, machine.replicas)
-        for name, split in splits.items()
-    }
+    plain = stream.training(splits["train"], config.train, config.runtime.seed)
+    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, decisions[0].value)
+    decisions += more
+    held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
     with replicas.lost_workers(workers):
-        machine, model = _model(task, config, machine, batches, held.get("validation"))
+        machine, model = _model(task, config, machine, plain, batches, held.get("validation"))
 
     # Training; of several workers only the chief writes and goes on to the end
     run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
@@ -141,7 +140,7 @@ def _fit(config: Config) -> Run:
             run_directory.write_json(run.facts, facts)
             write_examples(run.splits, splits)
             run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, machine, run, splits, model, batches, decisions)
+            report.opening(config, machine, run, source.info, splits, model, batches, decisions)
         else:
             report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))
@@ -192,21 +191,28 @@ def _model(
     task: "Task",
     config: Config,
     machine: "Runtime",
+    plain: "Batches",
     batches: "Batches",
     validation: "Batches | None",
 ) -> "tuple[Runtime, keras.Model]":
-    """The built model, and the machine with the precision that was chosen for it."""
+    """The built model, and the machine with the precision that was chosen for it.
+
+    `plain` are the batches without augmentation, `batches` those that the engine will get.
+    """
     from pipeline import probe
     from pipeline.build import build
 
+    def built(machine: "Runtime") -> "keras.Model":
+        return build(task, config, machine, plain, augment_in_step=batches is plain)
+
     chosen = run_directory.decided(config.run_directory, "precision")
     if config.runtime.precision != "auto":
-        return machine, build(task, config, machine, batches)
+        return machine, built(machine)
     if chosen:
         machine = dataclasses.replace(machine, precision=chosen)
         machine = machine.decided("precision", chosen, "as this run began")
-        return machine, build(task, config, machine, batches)
-    return probe.precision(machine, lambda m: build(task, config, m, batches), batches, validation)
+        return machine, built(machine)
+    return probe.precision(machine, built, batches, validation)
 
 
 def _train(

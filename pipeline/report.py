@@ -15,7 +15,7 @@ from pipeline import layers, runtime
 from pipeline.callbacks import Saver
 from pipeline.cluster import Cluster
 from pipeline.config import Config
-from pipeline.contracts import Batches, Decision
+from pipeline.contracts import Batches, Decision, Info
 from pipeline.run_directory import RunDirectory
 from pipeline.splits import Split
 from pipeline.verify import Verification
@@ -30,6 +30,7 @@ def opening(
     config: Config,
     machine: runtime.Runtime,
     run: RunDirectory,
+    info: Info,
     splits: dict[str, Split],
     model: keras.Model,
     batches: Batches,
@@ -46,6 +47,8 @@ def opening(
         if name != "id"
     )
     say("data", f"{counts}; {fields}")
+    for note in info.notes:
+        say("note", note)
     for one in decisions:
         decision(one)
     trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)

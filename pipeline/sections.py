@@ -1,62 +1,14 @@
-"""The sections of a config: what can be said of source, data, model, training, machine, export."""
+"""The sections of a config: what can be said of data, model, training, machine, export."""
 
 import dataclasses
-import glob
 import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import shelf
 from pipeline.checked import Checked, require, require_file_name
-from pipeline.errors import UsageError, suggest
+from pipeline.errors import UsageError
 from pipeline.words import Operations, Options
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source(Checked):
-    """Where the examples come from."""
-
-    name: str = "tfds"
-    """arrays, folder, scikit_learn, tfds, tfrecord, or a dotted name (package.module) of your
-    own."""
-    dataset: str | None = None
-    """Which data set: a TensorFlow Datasets builder; `digits` or `diabetes` of scikit-learn."""
-    path: Path | None = None
-    """TensorFlow Datasets' data_dir; a folder of images with a sub-folder for each class; a folder
-    of TFRecord files, or a pattern such as `data/train-*`; an `.npz` file with the keys `images`
-    and `labels`, or a folder with `images.npy` and `labels.npy`."""
-    splits: Options = dataclasses.field(default_factory=dict)
-    """Of TensorFlow Datasets: what train, validation or test is read from, such as
-    `train=train[:80%] validation=train[80%:]`; a split that is not named is the data set's own,
-    or where it has none held out of train by --data.validation and --data.test."""
-    group: str | None = None
-    """What must stay in one split: a regular expression on the paths in a folder, or the name of a
-    feature of TFRecord files or TensorFlow Datasets."""
-    image: str | None = None
-    """Feature of TFRecord files that holds the encoded image; None: found by its name."""
-    label: str | None = None
-    """Feature of TFRecord files that holds the label; None: found by its name."""
-    class_names: tuple[str, ...] = ()
-    """Names of the labels of TFRecord files; by default the lines of labels.txt beside them, else
-    the labels themselves."""
-
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments for the sibling: those that are given."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del given["name"]
-        return {name: value for name, value in given.items() if value not in (None, (), {})}
-
-    def _check(self) -> None:
-        shelf.check("sources", self.name, self.options(), "--source.{}")
-        # A pattern is matched by the source; Path.exists() may raise.
-        path = self.path
-        if path is not None and not os.path.exists(path) and not glob.has_magic(str(path)):
-            raise UsageError(f"--source.path: {path} does not exist")
-        for name, wanted in self.splits.items():
-            if name not in (known := ("train", "validation", "test")):
-                raise UsageError(f"--source.splits: no split {name!r}; {suggest(name, known)}")
-            good = isinstance(wanted, str)
-            require(good, f"--source.splits {name}", repr(wanted), "such as train[:10%]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +64,9 @@ class Data(Checked):
     """Random changes in training, in this order, such as `flip crop padding=4`;
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
     rand_augment, random_resized_crop."""
+    augment_on: Literal["auto", "host", "device"] = "auto"
+    """Where they are done, to the same bits: by `tf.data` on the host, or on the device inside the
+    compiled step; auto: device, as a CPU is no faster the other way."""
 
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""

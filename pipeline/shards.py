@@ -18,7 +18,8 @@ _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 
 def is_shard(name: str) -> bool:
     """Whether a file is taken for TFRecords by its name: `x.tfrecord`, `x-00000-of-00010`, ..."""
-    return ".tfrec" in name.lower() or _SHARD.fullmatch(name) is not None
+    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
+    return bool(known) and not name.startswith(".")
 
 
 def records(files: Sequence[Path]) -> record_files.Records:

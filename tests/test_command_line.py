@@ -1,5 +1,6 @@
 """Words and files to a Config: defaults, hints, exit codes, and no TensorFlow on the way."""
 
+import json
 import subprocess
 import sys
 
@@ -54,9 +55,23 @@ def test_another_sibling_does_not_inherit_the_options_of_the_first():
     assert changed.source == Source(name="tfds", dataset="mnist")
 
 
-def test_a_new_source_name_drops_the_old_data_set(npz):
+def test_a_new_source_name_drops_the_options_of_the_old(npz, tmp_path):
     config = configure(["digits", "--source.name", "arrays", "--source.path", str(npz())])
     assert config.source.dataset is None
+    words = f"digits --source.name tfrecord --source.path {tmp_path} --source.class-names a b"
+    config = configure([*words.split(), *["--source.label", "x", "--source.group", "y"]])
+    assert config.source.class_names == ("a", "b") and config.source.label == "x"
+    (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
+    saved = ["--config", str(tmp_path / "config.json")]
+    assert configure(saved).source == config.source
+    folder = Source(name="folder", path=tmp_path)
+    words = ["--source.name", "folder", "--source.path", str(tmp_path)]
+    assert configure([*saved, *words]).source == folder
+    assert config.changed(source={"name": "folder", "path": tmp_path}).source == folder
+    parts = ["train=train[:10%]", "test=test"]
+    config = configure(["cifar10_convnet", "--source.splits", *parts, "--source.group", "id"])
+    assert config.source.options()["splits"] == {"train": "train[:10%]", "test": "test"}
+    assert config.changed(source={"name": "folder", "path": str(tmp_path)}).source == folder
 
 
 @pytest.mark.parametrize(
@@ -73,6 +88,10 @@ def test_a_new_source_name_drops_the_old_data_set(npz):
         ("--source.name arrays", "arrays needs --source.path"),
         ("--source.name arrays --source.path nowhere.npz", "nowhere.npz does not exist"),
         ("--source.name arrays --source.dataset x", "arrays has no option 'dataset'"),
+        ("--source.splits train=train", "scikit_learn has no option 'splits'"),
+        ("--source.name tfds --source.dataset x --source.splits tran=x", "did you mean 'train'"),
+        ("--source.name tfds --source.dataset x --source.splits test=5", "such as train[:10%]"),
+        ("--source.name folder --source.path . --source.label x", "folder has no option 'label'"),
         ("--clean.manifest nowhere.jsonl", "nowhere.jsonl is no file"),
         ("--train.epochs 0", "--train.epochs must be at least 1 and at most 10**9, received 0"),
         ("--train.steps 0", "--train.steps must be at least 1"),

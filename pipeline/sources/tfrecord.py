@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipeline import class_names as classes
 from pipeline import example_layout, shards
 from pipeline.contracts import Example, Info, Source, joined
-from pipeline.errors import UsageError, suggest
+from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
 from pipeline.record_files import Records
 
@@ -99,9 +99,10 @@ class TFRecords(Source):
 
     def _checked(self, split: str, labels: np.ndarray) -> tuple[str, ...]:
         def place(at: int) -> str:
-            return self._records.location(int(self._numbers[split][at]))
+            return self.location(int(self._ids(self._numbers[split][at])))
 
-        return classes.named(labels, self._names, str(self._root), place, "--source.class-names")
+        given = f"--source.class-names, or {_CLASSES} beside the files"
+        return classes.named(labels, self._names, str(self._root), place, given)
 
     def _batches(self, split: str, names: tuple[str, ...]) -> tf.data.Dataset:
         """These fields alone of all examples, as they are in the file."""
@@ -125,8 +126,7 @@ class TFRecords(Source):
             yield from rows
         except tf.errors.OpError as error:
             self._explain(split)
-            reason = (error.message or "").partition("\n")[0][:200]
-            raise UsageError(f"the split {split!r} cannot be read: {reason}") from None
+            raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
 
     def _explain(self, split: str) -> None:
         """Raises UsageError naming the first record that is damaged or unlike the first one."""
