@@ -150,7 +150,7 @@ def damaged() -> None:
             "digits",
             source={"name": "folder", "path": Path(folder, "data")},
             clean={"enabled": True, "near": False},
-            data={"augment": {}},
+            data={"augment": {}, "image_size": (16, 16)},
             model={"name": "tiny"},
             train={"epochs": 1, "batch_size": 128},
             run_directory=Path(folder, "run"),

@@ -132,10 +132,12 @@ def _picture(
     image = _rgb(_pixels(channels, image))
     size = tf.shape(image)[:2]
     small = tf.maximum(1, size * side // tf.maximum(side, tf.reduce_max(size)))
-    resized = tf.image.resize(image, small, antialias=True)
-    return position, tf.io.encode_png(
-        tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
-    )
+    return position, tf.io.encode_png(_resized(image, small))
+
+
+def _resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    resized = tf.image.resize(image, size, antialias=True)
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
 
 @functools.cache
@@ -173,11 +175,11 @@ def _described(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
     rgb = _rgb(image)
-    if image.shape[:2] != (SIDE, SIDE):
-        small = tf.image.resize(rgb, (SIDE, SIDE), antialias=True)
-        thumbnail = tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
-    else:
-        thumbnail = rgb
+    thumbnail = tf.cond(
+        tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
+        lambda: rgb,
+        lambda: _resized(rgb, tf.constant([SIDE, SIDE])),
+    )
     return {
         "position": position,
         "size": tf.shape(image),

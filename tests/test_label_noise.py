@@ -35,7 +35,7 @@ def test_most_of_500_wrong_labels_come_first():
     assert sorted(order) == list(range(len(labels)))
     assert not np.diff(wrong[order].astype(int)).clip(0).any(), "the likely errors come first"
     hits = int((labels != truth)[order[:500]].sum())
-    assert hits >= 470, hits  # 480 with scikit-learn 1.8
+    assert hits >= 470, hits  # 479 and 480 with seeds 0 to 2
 
 
 def test_the_command_ranks_the_held_out_labels_of_a_run(workplace, capsys):
