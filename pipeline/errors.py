@@ -47,6 +47,7 @@ def reason(error: Exception) -> str:
     text = text.partition("\n")[0]
     if text.startswith("{{"):
         text = text.partition("}} ")[2] or text
+    text = re.sub(r"^Error in user-defined function .* with iterator: \S+: ", "", text)
     if found := re.match(r"assertion failed: \[(.*)\]", text):
         text = found[1].replace("] [", " ")
     return text.partition(" [Op:")[0][:200]
