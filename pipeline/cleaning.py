@@ -109,6 +109,7 @@ def clean(source: "Source", config: Config) -> Cleaning:
 
 
 def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
+    """The entries with the action for leakage that the config asks for."""
     if config.clean.drop_leakage:
         return manifest.decided(entries, "drop")
     return manifest.decided(entries, "keep" if config.clean.allow_leakage else "stop")
