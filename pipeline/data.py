@@ -1,6 +1,7 @@
 """The data of a run: from its config to decoded splits and the task that has learned from them."""
 
 import dataclasses
+import time
 
 from pipeline import cleaning, files, run_directory, shelf, splits, stream
 from pipeline.cleaning import Cleaning
@@ -23,6 +24,8 @@ class Data:
     cleaning: Cleaning
     decisions: list[Decision]
     """On what is left out, the cache, the splits."""
+    seconds: float
+    """Taken to read and decode them all, or to find them in a cache on the disk."""
 
     @property
     def cache(self) -> str:
@@ -48,11 +51,13 @@ def load(config: Config) -> Data:
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
     clean = cleaning.clean(source, config)
+    start = time.monotonic()
     parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups)
+    seconds = time.monotonic() - start
     if config.run_directory:
         before = RunDirectory(config.run_directory).splits
         splits.require_same_examples(before, parts, source.location)
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
-    return Data(source, facts, task, parts, clean, [*clean.decisions, *decisions])
+    return Data(source, facts, task, parts, clean, [*clean.decisions, *decisions], seconds)
