@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import config, runtime, shelf
-from pipeline.contracts import Batches, Task
+from pipeline.augmenter import Augmenter
+from pipeline.contracts import Batches, Share, Task
 from pipeline.errors import UsageError, suggest
 from pipeline.step import Settings, Step
 from pipeline.update import Update
@@ -74,7 +75,11 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 
 def build(
-    task: Task, settings: config.Config, machine: runtime.Runtime, train: Batches
+    task: Task,
+    settings: config.Config,
+    machine: runtime.Runtime,
+    train: Batches,
+    augment_in_step: bool = True,
 ) -> SteppedModel:
     """A network with its optimizer and step, ready for an engine; made for `machine.strategy`.
 
@@ -82,7 +87,10 @@ def build(
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Their steps are the schedule's; their shape is tried on the augmentations.
+        train: Their steps are the schedule's; the shape of a replica's micro-batch is tried on the
+            augmentations. As they are without these, even if `augmenter.on_host` will add them:
+            layers that adapt to the data see the same either way.
+        augment_in_step: False where the tickets of training come augmented.
 
     Raises:
         UsageError: An option does not fit the model or the images.
@@ -109,7 +117,7 @@ def build(
         model.step = Step(
             task,
             Settings(
-                augmentations=settings.data.augment,
+                augmentations=settings.data.augment if augment_in_step else {},
                 seed=settings.runtime.seed,
                 accumulate=settings.train.accumulate,
                 l2=settings.train.l2,
@@ -123,11 +131,23 @@ def build(
         )
         # Keras's automatic loss scaling is wrong under several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
-    # Tried on the shapes of a batch; without autograph, which would wrap a UsageError.
-    tf.function(
-        lambda ticket: model.step.augment(train.fetch(ticket)), autograph=False
-    ).get_concrete_function(train.dataset.element_spec)
+    _try_augmentations(settings, machine.replicas, train)
     return model
+
+
+def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
+    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now."""
+    augment = Augmenter(settings.data.augment, settings.runtime.seed)
+    pieces = settings.train.accumulate
+
+    def of_piece(ticket: Any) -> Any:
+        return augment(
+            train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
+        )
+
+    part = train.tickets(train.first_step, Share(of=replicas)).element_spec
+    # Without autograph, which would wrap a UsageError.
+    tf.function(of_piece, autograph=False).get_concrete_function(part)
 
 
 def _optimizer(

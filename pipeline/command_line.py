@@ -29,7 +29,7 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
         raise UsageError(
             f"{words[0]!r} is too much after the recipe {name!r}; options start with --"
         )
-    saved = _pop_config(words)
+    saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
     if name and saved:
         raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
     default = read(saved) if saved else recipe(name or DEFAULT_RECIPE)
@@ -52,12 +52,13 @@ def recipe(name: str) -> Config:
     return config
 
 
-def _pop_config(words: list[str]) -> Path | None:
+def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
+    """Takes `--wanted PATH` out of the words, if it is there; `meant` is for the error."""
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if flag == "--config":
+        if flag == wanted:
             if not equals and at + 1 == len(words):
-                raise UsageError("--config needs a file, such as runs/digits-1/config.json")
+                raise UsageError(f"{wanted} needs {meant}")
             path = Path(value if equals else words.pop(at + 1))
             del words[at]
             return path

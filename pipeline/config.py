@@ -59,6 +59,11 @@ class Config(Checked):
     def _check(self) -> None:
         require_file_name(self.recipe, "the recipe's name")
         shelf.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
+        if self.data.cache == "device" and self.data.augment_on == "host":
+            raise UsageError(
+                "--data.augment-on host never sees the examples of --data.cache device; "
+                "leave one of them away"
+            )
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")
         if self.train.synchronized_batch_norm and self.runtime.xla == "on":
@@ -105,7 +110,8 @@ class Config(Checked):
 
 # What cannot change a result, by section: another value may be given when a run is resumed.
 HARMLESS = {
-    "data": ("cache", "cache_directory"),
+    "clean": ("directory",),
+    "data": ("cache", "cache_directory", "augment_on"),
     "train": ("steps_per_call",),
     "runtime": ("worker_timeout",),
 }

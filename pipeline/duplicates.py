@@ -6,8 +6,8 @@ another size, mirrored, or moved by about a pixel. Three sieves, each finer than
 1. Every pair of 4x4 colour thumbnails, as it is and mirrored, by blocked matrix products. What a
    small movement could explain is taken out of the difference (the tangent distance of Simard, Le
    Cun and Denker, NIPS 1992): without that, one pixel on 32x32 pictures differs by up to 16 levels
-   and thousands of strangers are nearer. Only pairs that can be near are compared, because
-   brightness and top-minus-bottom, which a mirror leaves alone, differ by no more than the pictures.
+   and thousands of strangers are nearer. Only pairs that can be near are compared, as brightness
+   and top-minus-bottom, which a mirror leaves alone, differ by no more than the pictures.
 2. The same difference of 8x8 thumbnails, for the pairs that are left.
 3. The 32x32 thumbnails, one moved by the whole pixels that the second sieve measured.
 
@@ -67,6 +67,9 @@ def near(thumbnails: np.ndarray) -> Pairs:
     Args:
         thumbnails: uint8 (pictures, 32, 32, 3).
     """
+    nothing = np.zeros(0, np.int64)
+    if len(thumbnails) < 2:
+        return Pairs(nothing, nothing, np.zeros(0, np.float32))
     found: list[tuple[np.ndarray, ...]] = []
     coarse, fine = _Descriptors(thumbnails, _COARSE), _Descriptors(thumbnails, _FINE, np.float16)
     alike, total = np.zeros(len(thumbnails), np.int64), np.zeros(len(thumbnails))
@@ -82,7 +85,6 @@ def near(thumbnails: np.ndarray) -> Pairs:
                 np.add.at(total, one, distance)
             found.append((first[kept], second[kept], distance[kept]))
     if not found:
-        nothing = np.zeros(0, np.int64)
         return Pairs(nothing, nothing, np.zeros(0, np.float32))
     first, second, distance = map(np.concatenate, zip(*found, strict=True))
     limit = np.maximum(_CROWD_SHARE * total / np.maximum(alike, 1), _SURE)
@@ -109,16 +111,31 @@ def _parts(
         yield first[part], second[part], mirrored
 
 
-def clusters(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The smallest position that each can be reached from over pairs, int64 (count,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """How pictures hang together over pairs, by the shortest links: int64 (count,).
 
-    graph = coo_array((np.ones(len(first), bool), (first, second)), (count, count))
-    _, of = connected_components(graph, directed=False)
-    smallest = np.full(count, count, np.int64)
-    np.minimum.at(smallest, of, np.arange(count))
-    return smallest[of]
+    For each of `count` positions the neighbour on the way to the smallest position of its cluster;
+    -1 for that one itself, and for those without pairs.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import (
+        breadth_first_order,
+        connected_components,
+        minimum_spanning_tree,
+    )
+
+    # Zero would mean no link.
+    graph = coo_array((distance + 1.0, (first, second)), (count + 1, count + 1))
+    tree = minimum_spanning_tree(graph.tocsr()).tocoo()
+    _, of = connected_components(tree, directed=False)
+    _, roots = np.unique(of[:count], return_index=True)
+    # One node more, beside all, from which each cluster is reached at its root.
+    start = np.concatenate([tree.row, np.full(len(roots), count)])
+    end = np.concatenate([tree.col, roots])
+    joined = coo_array((np.ones(len(start)), (start, end)), (count + 1, count + 1)).tocsr()
+    _, before = breadth_first_order(joined, count, directed=False)
+    before = before[:count].astype(np.int64)
+    return np.where(before == count, -1, before)
 
 
 class _Descriptors:

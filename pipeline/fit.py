@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, run_directory, shelf
+from pipeline import cluster, command_line, files, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -99,32 +99,20 @@ def _fit(config: Config) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import checkpoints, clean, evaluate, replicas, report, stream
+    from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
-    from pipeline.splits import require_same_examples, write_examples
 
     # Data: from the disk to batches
-    source = shelf.take("sources", config.source.name)(**config.source.options())
-    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = shelf.take("tasks", config.task)(facts)
-    dropped = clean.dropped(config.clean.manifest)
-    splits, decisions = stream.load(source, task, config, dropped)
-    if config.run_directory:  # what is resumed must find what it began with
-        written = RunDirectory(config.run_directory).splits
-        require_same_examples(written, splits, source.location)
-    facts = {**facts, **task.learn(splits["train"].column)}
-    facts = run_directory.frozen(config.run_directory, facts)
-    task = shelf.take("tasks", config.task)(facts)
-    batches = stream.training(splits["train"], config.train, config.runtime.seed)
-    held = {
-        name: stream.evaluation(split, config.train, machine.replicas)
-        for name, split in splits.items()
-    }
+    loaded = data.load(config)
+    task, splits = loaded.task, loaded.splits
+    plain = stream.training(splits["train"], config.train, config.runtime.seed)
+    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, loaded.cache)
+    held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
     with replicas.lost_workers(workers):
-        machine, model = _model(task, config, machine, batches, held.get("validation"))
+        machine, model = _model(task, config, machine, plain, batches, held.get("validation"))
 
     # Training; of several workers only the chief writes and goes on to the end
     run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
@@ -136,11 +124,11 @@ def _fit(config: Config) -> Run:
         saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
         if machine.is_chief:
-            decisions = [*machine.decisions, *decisions]
-            run_directory.write_json(run.facts, facts)
-            write_examples(run.splits, splits)
-            run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, machine, run, source.info, splits, model, batches, decisions)
+            loaded.write(run)
+            decisions = [*machine.decisions, *loaded.decisions, *more]
+            files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
+            info = loaded.source.info
+            report.opening(config, machine, run, info, splits, model, batches, decisions)
         else:
             report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))
@@ -159,7 +147,7 @@ def _fit(config: Config) -> Run:
             evaluate.draw(task, metrics[judged], run.path)
             proved = export(model, task, config, splits[judged]) if config.export.enabled else None
             result = report.result(config, saver, metrics, proved, time.monotonic() - start)
-            run_directory.write_json(run.result, result)
+            files.write_json(run.result, result)
         report.closing(config, run, result, judged)
     exported = Path(result["export"]) if result["export"] else None
     history, test = saver.history, result[judged]
@@ -174,6 +162,11 @@ def _cluster(config: Config) -> cluster.Cluster | None:
             "TF_CONFIG names several workers, under which Keras's own fit crashes; "
             "use --train.engine gradient_tape"
         )
+    if workers and config.clean.enabled:
+        raise UsageError(
+            "TF_CONFIG names several workers, which must leave out the same examples: run "
+            "python -m pipeline.clean once, and give all of them its --clean.manifest"
+        )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
             "TF_CONFIG names several workers, which must agree on one run: give "
@@ -186,21 +179,28 @@ def _model(
     task: "Task",
     config: Config,
     machine: "Runtime",
+    plain: "Batches",
     batches: "Batches",
     validation: "Batches | None",
 ) -> "tuple[Runtime, keras.Model]":
-    """The built model, and the machine with the precision that was chosen for it."""
+    """The built model, and the machine with the precision that was chosen for it.
+
+    `plain` are the batches without augmentation, `batches` those that the engine will get.
+    """
     from pipeline import probe
     from pipeline.build import build
 
+    def built(machine: "Runtime") -> "keras.Model":
+        return build(task, config, machine, plain, augment_in_step=batches is plain)
+
     chosen = run_directory.decided(config.run_directory, "precision")
     if config.runtime.precision != "auto":
-        return machine, build(task, config, machine, batches)
+        return machine, built(machine)
     if chosen:
         machine = dataclasses.replace(machine, precision=chosen)
         machine = machine.decided("precision", chosen, "as this run began")
-        return machine, build(task, config, machine, batches)
-    return probe.precision(machine, lambda m: build(task, config, m, batches), batches, validation)
+        return machine, built(machine)
+    return probe.precision(machine, built, batches, validation)
 
 
 def _train(

@@ -41,13 +41,13 @@ def transform(
     height, width = images.shape[1:3]
     rows, columns = (np.arange(size) - (size - 1) / 2 for size in (height, width))
 
-    def place(axis: int) -> tf.Tensor:
+    def place(axis: int, size: int) -> tf.Tensor:
         """Row or column in the input, int32 (batch, height, width), in 2**-16 of a pixel."""
         down, right, offset = (matrix[:, axis, i, None] for i in range(3))
         along = _fixed(down * rows)[:, :, None] + _fixed(right * columns)[:, None, :]
-        return along + _fixed(offset + ((height, width)[axis] - 1) / 2)[:, :, None]
+        return _near(along + _fixed(offset + (size - 1) / 2)[:, :, None], size, fill)
 
-    down, right = place(0), place(1)
+    down, right = place(0, height), place(1, width)
     if interpolation == "nearest":
         half = _ONE // 2
         return _pixels(images, (down + half) // _ONE, (right + half) // _ONE, fill)
@@ -99,7 +99,16 @@ def windows(
 
 
 def _fixed(places: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.round(places * _ONE), tf.int32)
+    return tf.cast(tf.round(places * _ONE), tf.int64)
+
+
+def _near(places: tf.Tensor, size: int, fill: Fill) -> tf.Tensor:
+    """Places where the same is seen, in 32 bits, which a far one overflows: int64 -> int32."""
+    if fill == "reflect":
+        places = tf.math.floormod(places, _period(size) * _ONE)
+    else:
+        places = tf.clip_by_value(places, -2 * _ONE, (size + 1) * _ONE)
+    return tf.cast(places, tf.int32)
 
 
 def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -112,22 +121,26 @@ def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _pixels(images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill) -> tf.Tensor:
     """Pixels at whole places, int32 (batch, height, width), which may lie outside."""
+    if fill == "zero":  # a frame of zeros, which all places outside take
+        images = tf.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        row, column = row + 1, column + 1
     height, width, channels = images.shape[1:]
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     if fill == "reflect":
         row, column = _reflected(row, height), _reflected(column, width)
     else:
         row = tf.clip_by_value(row, 0, height - 1)
         column = tf.clip_by_value(column, 0, width - 1)
     flat = tf.reshape(images, (-1, height * width, channels))
-    index = tf.reshape(row * width + column, (-1, height * width))
-    found = tf.reshape(tf.gather(flat, index, batch_dims=1), (-1, height, width, channels))
-    if fill == "zero":
-        found = tf.where(inside[..., None], found, tf.zeros([], images.dtype))
-    return found
+    index = tf.reshape(row * width + column, (tf.shape(row)[0], -1))
+    found = tf.gather(flat, index, batch_dims=1)
+    return tf.reshape(found, (-1, *row.shape[1:], channels))
 
 
 def _reflected(index: tf.Tensor, size: int) -> tf.Tensor:
-    period = max(2 * (size - 1), 1)
-    index = tf.math.floormod(index, period)
-    return tf.minimum(index, period - index) if size > 1 else index
+    index = tf.math.floormod(index, _period(size))
+    return tf.minimum(index, _period(size) - index) if size > 1 else index
+
+
+def _period(size: int) -> int:
+    """Pixels after which the mirrored image comes again."""
+    return max(2 * (size - 1), 1)

@@ -5,15 +5,17 @@ bytes in memory.
 """
 
 import dataclasses
+import functools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
+from pipeline import decoding
+from pipeline.contracts import Source
 from pipeline.duplicates import SIDE
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, reason
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
@@ -48,15 +50,33 @@ class Scan:
     def __len__(self) -> int:
         return len(self.id)
 
+    def rows(self, ids: Collection[int]) -> np.ndarray:
+        """Those of some ids, in ascending order."""
+        return np.flatnonzero(np.isin(self.id, np.fromiter(ids, np.int64)))
+
+    def thumbnails(self, rows: np.ndarray) -> np.ndarray:
+        """Those of some rows, which are in ascending order; again in a file."""
+        if len(rows) == len(self):
+            return self.thumbnail
+        some = _in_a_file((len(rows), *self.thumbnail.shape[1:]))
+        for start in range(0, len(rows), _BATCH):
+            part = slice(start, start + _BATCH)
+            some[part] = self.thumbnail[rows[part]]
+        return some
+
 
 def scan(source: Source, limit: int | None = None) -> Scan:
     """Reads and measures all examples of all splits, of each split at most `limit`.
 
     Raises:
-        UsageError: The source has no images or labels, or a record that has not even an id.
+        UsageError: The source has no images and labels, or what it reads is no example at all.
     """
-    for name in ("image", "label"):
-        source.info.field(name)
+    fields = source.info.fields
+    if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (tf.uint8, tf.string):
+        raise UsageError(
+            "only images of uint8 pixels or encoded bytes with labels can be cleaned; this source "
+            f"has {', '.join(f'{name} ({spec.dtype.name})' for name, spec in fields.items())}"
+        )
     counts = {name: min(n, limit or n) for name, n in source.info.splits.items()}
     total = sum(counts.values())
     if not total:
@@ -71,10 +91,11 @@ def scan(source: Source, limit: int | None = None) -> Scan:
     }
     errors: dict[int, str] = {}
     start = 0
+    describe = _traced(_described, *_kind(source))
     for split, count in counts.items():
         rows = slice(start, start + count)
         parts = {name: column[rows] for name, column in columns.items()}
-        failed = _measure(source, split, count, parts)
+        failed = _measure(source, describe, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count
     numbers = np.fromiter(counts.values(), np.int64)
@@ -87,34 +108,60 @@ def scan(source: Source, limit: int | None = None) -> Scan:
     )
 
 
-def pictures(source: Source, split: str, positions: np.ndarray, side: int) -> dict[int, bytes]:
-    """Position -> PNG of at most `side` pixels a side; where they can be read by position alone."""
-    if source.reader(split) is None:
-        return {}
+def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[int, bytes]:
+    """Row -> PNG of at most `side` pixels a side; the thumbnails, where a source has no reader."""
+    found = {}
+    rows = np.setdiff1d(rows, list(scan.errors))
+    for number, split in enumerate(scan.splits):
+        mine = rows[scan.split[rows] == number]
+        if not len(mine):
+            continue
+        if source.reader(split) is None:
+            found |= {int(row): tf.io.encode_png(scan.thumbnail[row]).numpy() for row in mine}
+            continue
+        examples = _examples(source, split, scan.position[mine])
+        read = examples.map(_traced(_picture, *_kind(source), side), tf.data.AUTOTUNE)
+        start = int(np.argmax(scan.split == number))
+        found |= {start + int(p): png for p, png in read.ignore_errors().as_numpy_iterator()}
+    return found
 
-    def picture(position: tf.Tensor, example: Example) -> tuple[tf.Tensor, tf.Tensor]:
-        image = _rgb(_pixels(example["image"]))
-        longest = tf.reduce_max(tf.shape(image)[:2])
-        small = tf.image.resize(image, (side, side), preserve_aspect_ratio=True, antialias=True)
-        small = tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
-        return position, tf.io.encode_png(tf.cond(longest > side, lambda: small, lambda: image))
 
-    read = _examples(source, split, np.unique(positions)).map(picture).ignore_errors()
-    return {int(position): png for position, png in read.as_numpy_iterator()}
+def _picture(
+    channels: int, side: int, position: tf.Tensor, image: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    image = _rgb(_pixels(channels, image))
+    size = tf.shape(image)[:2]
+    small = tf.maximum(1, size * side // tf.maximum(side, tf.reduce_max(size)))
+    return position, tf.io.encode_png(_resized(image, small))
+
+
+def _resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    resized = tf.image.resize(image, size, antialias=True)
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+
+
+@functools.cache
+def _traced(function: Callable, image: tf.TensorSpec, *options: int) -> Callable:
+    """Once for all splits and sources of a kind: of encoded images that takes a second."""
+    traced = tf.function(functools.partial(function, *options))
+    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
+
+
+def _kind(source: Source) -> tuple[tf.TensorSpec, int]:
+    """Of images, and the channels that encoded ones are decoded to."""
+    return source.info.fields["image"], 1 if source.info.image_shape[2] == 1 else 3
 
 
 def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
+    if not shape[0]:
+        return np.empty(shape, np.uint8)
     # Deleted at once: the kernel keeps it as long as the array lives.
     with tempfile.TemporaryFile() as file:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
 
-def _pixels(image: tf.Tensor) -> tf.Tensor:
-    """Pixels of an example's raw image: the one place that decodes."""
-    if image.dtype != tf.string:
-        return image
-    image = tf.io.decode_image(image, channels=3, expand_animations=False)
-    return tf.ensure_shape(image, (None, None, 3))
+def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
+    return decoding.pixels(image, channels) if image.dtype == tf.string else image
 
 
 def _rgb(image: tf.Tensor) -> tf.Tensor:
@@ -122,23 +169,19 @@ def _rgb(image: tf.Tensor) -> tf.Tensor:
     return tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
 
 
-def _described(position: tf.Tensor, example: Example) -> Example:
-    image = _pixels(example["image"])
-    if image.dtype != tf.uint8:
-        raise UsageError(f"images must be uint8 to be cleaned, received {image.dtype.name}")
+def _described(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
+    image = _pixels(channels, image)
     # With type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
     rgb = _rgb(image)
-    if image.shape[:2] != (SIDE, SIDE):
-        small = tf.image.resize(rgb, (SIDE, SIDE), antialias=True)
-        thumbnail = tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
-    else:
-        thumbnail = rgb
+    thumbnail = tf.cond(
+        tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
+        lambda: rgb,
+        lambda: _resized(rgb, tf.constant([SIDE, SIDE])),
+    )
     return {
         "position": position,
-        "id": example["id"],
-        "label": tf.cast(example["label"], tf.int64),
         "size": tf.shape(image),
         "spread": tf.reduce_max(tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))),
         "digest": tf.stack(digest),
@@ -147,65 +190,71 @@ def _described(position: tf.Tensor, example: Example) -> Example:
 
 
 def _measure(
-    source: Source, split: str, count: int, columns: dict[str, np.ndarray]
+    source: Source, describe: Callable, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
     """Fills in the columns of one split; returns position -> error of those that have none."""
-    every = np.arange(count)
-    described = _examples(source, split, every).map(_described, num_parallel_calls=tf.data.AUTOTUNE)
     seen = np.zeros(count, bool)
-    # It passes over errors without a word; what is missing then is asked one by one.
-    for batch in described.ignore_errors().batch(_BATCH).prefetch(2).as_numpy_iterator():
-        places = batch.pop("position")
-        seen[places] = True
-        for name, values in batch.items():
-            columns[name][places] = values
+    described = _all_described(source, describe, split, np.arange(count))
+    try:
+        for batch in described.batch(_BATCH).prefetch(2).as_numpy_iterator():
+            places = batch.pop("position")
+            seen[places] = True
+            for name, values in batch.items():
+                columns[name][places] = values
+    except tf.errors.OpError as error:
+        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+    known = source.columns(split)
+    if len(known["id"]) < count:
+        there = len(known["id"])
+        raise UsageError(f"the split {split!r} should hold {count} examples, but holds {there}")
+    for name in ("id", "label"):
+        columns[name][:] = known[name][:count]
     missing = np.flatnonzero(~seen)
     if not len(missing):
         return {}
-    again = _examples(source, split, missing)
-    known = again.map(lambda position, e: (e["id"], tf.cast(e["label"], tf.int64)))
-    for position, found in zip(missing, _one_by_one(known), strict=False):
-        if isinstance(found, str):
-            raise UsageError(
-                f"the split {split!r} cannot be cleaned: its example {position} (counted from 0) "
-                f"cannot even be read: {found}"
-            )
-        columns["id"][position], columns["label"][position] = (value.numpy() for value in found)
-        seen[position] = True
-    if not seen.all():
-        raise UsageError(
-            f"the split {split!r} should hold {count} examples, but {int(seen.sum())} were read"
-        )
-    failures = _one_by_one(again.map(_described, num_parallel_calls=tf.data.AUTOTUNE))
-    reasons = zip(missing.tolist(), failures, strict=True)
-    return {p: why if isinstance(why, str) else "decoding failed once" for p, why in reasons}
+    # What was passed over without a word is asked one by one.
+    again = _one_by_one(_examples(source, split, missing).map(describe, tf.data.AUTOTUNE))
+    reasons = zip(missing.tolist(), again, strict=True)
+    return {position: why or "decoding failed once" for position, why in reasons}
+
+
+def _all_described(
+    source: Source, describe: Callable, split: str, positions: np.ndarray
+) -> tf.data.Dataset:
+    """What can be described; what cannot is passed over, if it is an image's fault."""
+    examples = _examples(source, split, positions)
+    if source.reader(split) is not None:
+        return examples.map(describe, tf.data.AUTOTUNE).ignore_errors()
+    if source.info.fields["image"].dtype != tf.string:
+        return examples.map(describe, tf.data.AUTOTUNE)
+    # A torn file of records gives the same error for ever: only decoding may fail.
+    return examples.interleave(
+        lambda *one: tf.data.Dataset.from_tensors(one).map(describe).ignore_errors(),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
 
 
 def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
-    """(position, example) of these positions of a split, which are in ascending order."""
+    """(position, image) of these positions of a split, which are in ascending order."""
     reader = source.reader(split)
     if reader is not None:
         chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
-        return chosen.map(lambda p: (p, reader(p)), num_parallel_calls=tf.data.AUTOTUNE)
-    last = int(positions[-1]) + 1
-    some = source.examples(split).take(last).enumerate()
-    if len(positions) == last:
-        return some
-    mask = np.zeros(last, bool)
+        return chosen.map(lambda p: (p, reader(p)["image"]), num_parallel_calls=tf.data.AUTOTUNE)
+    mask = np.zeros(int(positions[-1]) + 1, bool)
     mask[positions] = True
     wanted = tf.constant(mask)
-    return some.filter(lambda position, _: wanted[position])
+    some = source.examples(split).take(len(mask)).map(lambda example: example["image"]).enumerate()
+    return some if mask.all() else some.filter(lambda position, _: wanted[position])
 
 
-def _one_by_one(dataset: tf.data.Dataset) -> Iterator[object]:
-    """The elements; where one cannot be made, why, in one line."""
+def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
+    """For each element why it cannot be made, in one line, or None."""
     iterator = iter(dataset)
     while True:
         try:
-            yield next(iterator)
+            next(iterator)
+            yield None
         except StopIteration:
             return
         except tf.errors.OpError as error:
-            text = (error.message or type(error).__name__).partition("\n")[0]
-            # TensorFlow names the node of the graph first, and the operation last.
-            yield text.partition("}} ")[2].partition(" [Op:")[0][:200] or text[:200]
+            yield reason(error)

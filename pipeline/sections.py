@@ -64,6 +64,9 @@ class Data(Checked):
     """Random changes in training, in this order, such as `flip crop padding=4`;
     there are affine, alternating_flip, color_jitter, crop, cutmix, erase, flip, mixup,
     rand_augment, random_resized_crop."""
+    augment_on: Literal["auto", "host", "device"] = "auto"
+    """Where they are done, to the same bits: by `tf.data` on the host, or on the device inside the
+    compiled step; auto: device, as a CPU is no faster the other way."""
 
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import geometry, seeds, shelf
+from pipeline import geometry, pixels, seeds, shelf
 from pipeline.errors import UsageError
 
 OPERATIONS = {name: shelf.take("augment", name) for name in shelf.names("augment")}
@@ -16,8 +16,9 @@ def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
     images = (levels / (1 if dtype == np.uint8 else 255)).astype(dtype)
     ids = tf.range(500, 500 + count, dtype=tf.int64)
     epoch = tf.fill([count], tf.constant(3, tf.int64))
+    own = seeds.of_examples(1, epoch, ids)
     batch = {"image": tf.constant(images), "label": tf.range(count) % 10, "id": ids, "epoch": epoch}
-    return batch, seeds.of_examples(1, epoch, ids)
+    return {**batch, "lasting_seed": seeds.fold(own, 99)}, own
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
@@ -243,6 +244,38 @@ def test_transform_is_that_of_scipy(mode, interpolation):
             assert np.abs(wanted - done[i, ..., channel]).max() <= 1.6
 
 
+@pytest.mark.parametrize("fill", ["zero", "edge", "reflect"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_places_far_outside_are_those_of_scipy(fill, interpolation):
+    """A hundred times smaller, 1024 pixels reach 51,200 to each side: 2**31.6 of 2**-16 pixels."""
+    from scipy import ndimage
+
+    image = np.random.default_rng(4).integers(1, 256, (1, 1024), np.uint8)
+    matrix = tf.constant([[[1.0, 0, 0], [0, 100, 0]]], tf.float64)
+    done = geometry.transform(tf.constant(image[None, :, :, None]), matrix, interpolation, fill)
+    modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
+    places = np.stack([np.zeros(1024), (np.arange(1024) - 511.5) * 100 + 511.5])
+    order = int(interpolation == "bilinear")
+    wanted = ndimage.map_coordinates(image.astype(float), places, order=order, mode=modes[fill])
+    # In the middle between two pixels both are the nearest.
+    close = np.abs(wanted - done[0, 0, :, 0].numpy()) <= 1
+    assert close.all() if order else ((places[1] % 1 == 0.5) | close).all()
+
+
+@pytest.mark.parametrize("name", ["affine", "random_resized_crop", "mixup", "color_jitter"])
+def test_floats_have_no_range_and_are_not_clipped(name):
+    """Twice the image, less than 0 and more than 1, gives twice the result."""
+    batch, own = batch_of(dtype=np.float32)
+    images = batch["image"] * 8 - 4
+    options = {"fill": "edge"} if name == "affine" else {}
+    once, twice = (
+        OPERATIONS[name]({**batch, "image": images * factor}, own, **options)["image"].numpy()
+        for factor in (1, 2)
+    )
+    assert once.min() < -1 and once.max() > 1
+    np.testing.assert_array_equal(twice, once * 2)
+
+
 def test_an_inverse_undoes_its_map():
     generator = np.random.default_rng(3)
     matrix = generator.normal(0, 1, (20, 2, 3))
@@ -323,3 +356,14 @@ def test_examples_without_images_are_refused(name):
     _, own = batch_of()
     with pytest.raises(UsageError, match=f"{name} changes images, and these examples have none"):
         OPERATIONS[name]({"features": tf.zeros([64, 3])}, own)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float32])
+def test_a_rectangle_is_put_in_for_any_dtype(dtype):
+    generator = np.random.default_rng(6)
+    inner, outer = generator.integers(0, 2**7, (2, 5, 6, 7, 3)).astype(dtype) * 200
+    rows, columns = generator.random((5, 6)) < 0.5, generator.random((5, 7)) < 0.5
+    mask = rows[:, :, None, None] & columns[:, None, :, None]
+    done = pixels.in_rectangle(rows, columns, tf.constant(inner), tf.constant(outer))
+    assert done.dtype == dtype
+    np.testing.assert_array_equal(done, np.where(mask, inner, outer))

@@ -1,21 +1,26 @@
-"""Augmentation on the host gives the tensors that it gives inside the compiled step."""
+"""All operations of a run together: before the step, inside it and in parts, the same bits."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import random_split, settings_of
+from small import TASK, machine, random_split, settings_of, trained_where
 
 from pipeline import stream
 from pipeline.augmenter import Augmenter, on_host
+from pipeline.augmenter import placed as placed_of
+from pipeline.build import build
 from pipeline.contracts import Share
 from pipeline.errors import UsageError
 
 SOME = {"alternating_flip": {}, "affine": {}, "color_jitter": {}, "erase": {}, "mixup": {}}
 
 
-def batches():
+def batches(**train):
     """Two epochs of batches of 8."""
-    return stream.training(random_split(), settings_of(train={"epochs": 2}).train, seed=4)
+    settings = settings_of(train={"epochs": 2, **train})
+    return stream.training(random_split(), settings.train, seed=4)
 
 
 @pytest.mark.parametrize("xla", [False, True])
@@ -36,16 +41,137 @@ def test_host_and_step_give_the_same_bits(operations, xla):
     assert changed > 1, "nothing was augmented"
 
 
-def test_parts_of_replicas_and_a_later_start_are_those_of_the_whole():
+@pytest.mark.parametrize("size", [(7, 11), (33, 47)])
+def test_the_share_of_cutmix_has_the_same_bits_everywhere(size):
+    """Its area is divided by that of the image, which is no power of two."""
+    count, augmenter = 512, Augmenter({"cutmix": {}}, 4)
+    batch = {
+        "image": tf.zeros([count, *size, 1], tf.uint8),
+        "label": tf.range(count),
+        "id": tf.range(count, dtype=tf.int64),
+        "epoch": tf.zeros([count], tf.int64),
+    }
+    wanted = augmenter(batch)["share"].numpy()
+    assert len(np.unique(wanted)) > 25
+    for xla in (False, True):
+        inside = tf.function(augmenter, jit_compile=xla, autograph=False)
+        np.testing.assert_array_equal(inside(batch)["share"], wanted)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
     host = on_host(batches(), augmenter)
-    whole = [batch["image"].numpy() for batch in host.dataset]
-    halves = [batch["image"].numpy() for batch in host.tickets(3, Share(0, 2, 2))]
-    joined = [np.concatenate(halves[i : i + 2]) for i in range(0, len(halves), 2)]
-    np.testing.assert_array_equal(joined, whole[3:])
+    whole = list(host.dataset)
+    parts = list(host.tickets(3, Share(0, count, count)))
+    for name in ("image", "partner_label", "share"):
+        values = [part[name].numpy() for part in parts]
+        joined = [np.concatenate(values[i : i + count]) for i in range(0, len(values), count)]
+        np.testing.assert_array_equal(joined, [batch[name].numpy() for batch in whole[3:]])
+
+
+def test_the_seed_and_the_epoch_change_the_pictures():
+    (batch, *_) = batches().dataset
+    first = Augmenter(SOME, 3)(batch)["image"].numpy()
+    np.testing.assert_array_equal(Augmenter(SOME, 3)(batch)["image"], first)
+    assert (Augmenter(SOME, 4)(batch)["image"].numpy() != first).any()
+    later = {**batch, "epoch": batch["epoch"] + 1}
+    assert (Augmenter(SOME, 3)(later)["image"].numpy() != first).any()
+
+
+def test_alternating_flip_begins_as_the_seed_of_the_run_says():
+    ids = tf.range(1000, dtype=tf.int64)
+    image = tf.random.Generator.from_seed(0).uniform((1000, 2, 2, 1))
+
+    def flipped(seed, epoch):
+        batch = {"image": image, "id": ids, "epoch": tf.fill([1000], tf.constant(epoch, tf.int64))}
+        done = Augmenter({"alternating_flip": {}}, seed)(batch)
+        assert "lasting_seed" not in done
+        return (done["image"].numpy() != image.numpy()).any(axis=(1, 2, 3))
+
+    sides = np.array([[flipped(seed, epoch) for epoch in range(3)] for seed in range(3)])
+    np.testing.assert_array_equal(sides[:, 0], ~sides[:, 1])
+    np.testing.assert_array_equal(sides[:, 0], sides[:, 2])
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert 430 < (sides[one, 0] != sides[other, 0]).sum() < 570
 
 
 def test_what_does_not_fit_is_refused_in_one_line():
-    host = on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4))
-    with pytest.raises(UsageError, match=r"^crop: padding 8 is too large for images of 8x8$"):
-        host.tickets(0)
+    message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
+    with pytest.raises(UsageError, match=message):
+        on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).tickets(0)
+    settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=message):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+
+
+def test_micro_batches_that_do_not_pair_up_are_refused_by_build():
+    settings = settings_of(data={"augment": {"mixup": {}}}, train={"batch_size": 10})
+    plain = batches(batch_size=10)
+    build(TASK, settings, machine(), plain)
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match="pairs the examples of a micro-batch, here of 5"):
+            settings = settings.changed(train={"accumulate": 2})
+            build(TASK, settings, machine(), plain, augment_in_step=in_step)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_is_the_same_wherever_it_is_augmented(accumulate):
+    """Losses, weights and optimizer; for two replicas, in test_replicas.py."""
+    on_host, in_step = (trained_where(p, machine(), accumulate) for p in ("host", "device"))
+    assert on_host[0] == in_step[0] and len(in_step[0]) == 2
+    for host, step in zip(on_host[1], in_step[1], strict=True):
+        np.testing.assert_array_equal(host, step)
+
+
+def test_where_it_is_done_is_decided_with_a_reason():
+    plain, options = batches(), settings_of(data={"augment": {"flip": {}}}).data
+
+    def placed(augment_on, cache):
+        asked = dataclasses.replace(options, augment_on=augment_on)
+        made, (decision,) = placed_of(plain, asked, 4, cache)
+        assert decision.name == "augment" and decision.reason
+        assert (made is plain) == (decision.value == "device")
+        return str(decision)
+
+    assert placed("host", "memory") == "host (asked for)"
+    assert placed("device", "none") == "device (asked for)"
+    assert placed("auto", "device").startswith("device (in the compiled step, as the examples lie")
+    assert placed("host", "device") == placed("auto", "device")
+    assert placed("auto", "memory") == placed("auto", "none")
+    assert placed_of(plain, settings_of().data, 4, "memory") == (plain, [])
+    with pytest.raises(UsageError, match="--data.augment-on host never sees .* --data.cache dev"):
+        settings_of(data={"augment_on": "host", "cache": "device"})
+
+
+def test_a_run_says_where_and_is_resumed_elsewhere(workplace, monkeypatch, capsys):
+    """One epoch on the host and one in the step, after an interruption: as both in the step."""
+    from pipeline import callbacks
+    from pipeline.fit import fit
+
+    def run(name, place):
+        return fit(
+            "digits_tiny",
+            run_directory=workplace / name,
+            data={"augment": {"crop": {"padding": 1}}, "augment_on": place},
+            train={"epochs": 2},
+            runtime={"replicas": 1},
+            export={"enabled": False},
+        )
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    whole = run("whole", "device")
+    assert "augment    device (asked for)" in capsys.readouterr().out
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(callbacks.Progress, "on_epoch_end", interrupt)
+        run("parts", "host")
+    assert "augment    host (asked for)" in capsys.readouterr().out
+    resumed = run("parts", "device")
+    assert "resumed    after step 39" in capsys.readouterr().out
+    assert resumed.history["loss"] == whole.history["loss"]
+    assert resumed.result["config_digest"] == whole.result["config_digest"]
+    for one, other in zip(resumed.model.get_weights(), whole.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)

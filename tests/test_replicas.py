@@ -71,6 +71,11 @@ def test_each_replica_reads_a_copy_on_its_own_device(measured):
     assert all(len(places) == 1 and places[0].endswith(name) for name, places in copies.items())
 
 
+def test_augmentation_on_the_host_is_that_of_the_step(measured):
+    """Losses and all variables, for 1 and 2 micro-batches; MixUp in the parts of each replica."""
+    assert measured["augmented"] == {"1": True, "2": True}
+
+
 def test_synchronised_batch_normalisation_is_that_of_the_whole_batch(measured):
     assert measured["synchronized"] <= 1e-5 and measured["statistics"] <= 1e-6
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from small import loaded
 
-from pipeline import cache, clean, config, shelf, splits, stores, stream
+from pipeline import cache, config, manifest, shelf, splits, stores, stream
 from pipeline.contracts import Info, Source
 from pipeline.errors import UsageError
 
@@ -136,7 +136,7 @@ def test_the_manifest_is_obeyed(tmp_path):
         '{"id": 3, "reason": "blank", "action": "drop"}\n\n'
         '{"id": 4, "reason": "odd", "action": "keep"}\n'
     )
-    dropped = clean.dropped(path)
+    dropped = manifest.dropped(manifest.read(path))
     assert dropped == {3: "blank"}
     splits, _ = load(Counting(90), dropped=dropped)
     everything = np.concatenate([ids(split) for split in splits.values()])
@@ -148,13 +148,13 @@ def test_the_manifest_is_obeyed(tmp_path):
     for line in ('{"id": 1e400}', '{"id": true, "action": "drop", "reason": ""}', "[" * 100_000):
         path.write_text(line)
         with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
-            clean.dropped(path)
+            manifest.read(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read"):
-        clean.dropped(path)
+        manifest.read(path)
     path.write_text('{"id": 3}\n')
     with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
-        clean.dropped(path)
+        manifest.read(path)
 
 
 def epochs_of(split, batch_size, epochs, seed=0, first_step=0):

@@ -181,6 +181,16 @@ def resident(machine):
     return copies, all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
 
 
+def augmented(machine):
+    """Whether host and step augment to the same weights: by numbers of micro-batches."""
+    same = {}
+    for accumulate in (1, 2):
+        there, here = (small.trained_where(p, machine, accumulate) for p in ("host", "device"))
+        pairs = zip(there[1], here[1], strict=True)
+        same[accumulate] = there[0] == here[0] and all(np.array_equal(a, b) for a, b in pairs)
+    return same
+
+
 def main():
     two = runtime.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
@@ -208,6 +218,7 @@ def main():
                 "growth": growth(two),
                 "dropout": dropout(two),
                 "resident": resident(two),
+                "augmented": augmented(two),
                 "synchronized": apart(one, two, batch_norm, 1, floor=0.1),
                 "statistics": statistics_apart(one, two, batch_norm),
             }

@@ -20,8 +20,9 @@ def color_jitter(
     """Mixes each image with black, with its mean gray and with its gray picture, in this order.
 
     Of Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
-    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. Between the three, levels are
-    rounded and clipped as by Pillow. Gray images have no saturation.
+    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. Between the three, integer
+    levels are rounded and clipped as by Pillow; those of floats, which have no known white, are
+    not. Gray images have no saturation.
 
     Args:
         batch: Holds `image`.

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
+import numpy as np
 import tensorflow as tf
 
-from pipeline import partners
+from pipeline import partners, pixels
 from pipeline import seeds as draw
 from pipeline.contracts import Example
 
@@ -20,14 +21,15 @@ def cutmix(
 
     Args:
         batch: Holds `image` and `label`; gets `partner_label`, and `share` (float32, (batch,)):
-            how much of the image is its own.
+            how much of the image is its own, to 2**-16.
         seeds: One per example.
         alpha: The share is Beta(alpha, alpha) distributed before the border cuts.
     """
     batch = partners.labelled(batch, "cutmix")
     images = batch["image"]
-    side = tf.sqrt(1 - draw.choice(seeds, partners.shares(alpha)))
-    inside = tf.constant(True)
+    # Roots from a table: they round differently on different devices.
+    side = draw.choice(seeds, np.sqrt(1 - partners.shares(alpha)))
+    inside = []
     area = tf.constant(1, tf.int64)
     for axis, size in enumerate(images.shape[1:3]):
         length = tf.cast(tf.floor(side * size), tf.int64)
@@ -36,8 +38,10 @@ def cutmix(
         first = tf.maximum(first, 0)
         area *= last - first
         place = tf.range(size, dtype=tf.int64)[None, :]
-        here = (place >= first[:, None]) & (place < last[:, None])
-        inside &= here[:, :, None, None] if axis == 0 else here[:, None, :, None]
-    share = 1 - tf.cast(area, tf.float32) / (images.shape[1] * images.shape[2])
-    mixed = tf.where(inside, partners.swapped(images), images)
+        inside.append((place >= first[:, None]) & (place < last[:, None]))
+    # In whole multiples of 2**-16: compilers divide by a constant in several ways.
+    whole = images.shape[1] * images.shape[2]
+    covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
+    share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
+    mixed = pixels.in_rectangle(*inside, partners.swapped(images), images)
     return {**batch, "image": mixed, "share": share}

@@ -33,7 +33,8 @@ def erase(
         probability: Of an image to lose a rectangle.
         area: Smallest and largest share of the image.
         ratio: Smallest and largest height over width.
-        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value.
+        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value
+            (from 0 to 1 in images of floats).
     """
     images = pixels.of(batch, "erase")
     require_range(area, "--data.augment: erase area", 1e-6, 1.0)
@@ -42,15 +43,16 @@ def erase(
     # Roots from tables: powers and exponentials round differently on different devices.
     root = draw.choice(seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1)
     slope = draw.choice(seeds, np.exp(np.linspace(*np.log(ratio), 1024) / 2), draw=2)
-    covered = tf.constant(True)
+    covered = []
     for axis, (size, length) in enumerate(((height, root * slope), (width, root / slope))):
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
         start = draw.integers(seeds, size - length + 1, draw=3 + axis)
         place = tf.range(size, dtype=tf.int64)[None, :]
-        inside = (place >= start[:, None]) & (place < (start + length)[:, None])
-        covered &= inside[:, :, None, None] if axis == 0 else inside[:, None, :, None]
-    covered &= pixels.each(draw.uniform(seeds) < probability)
-    return {**batch, "image": tf.where(covered, _filling(images, seeds, fill), images)}
+        covered.append((place >= start[:, None]) & (place < (start + length)[:, None]))
+    rows, columns = covered
+    rows &= (draw.uniform(seeds) < probability)[:, None]
+    filling = _filling(images, seeds, fill)
+    return {**batch, "image": pixels.in_rectangle(rows, columns, filling, images)}
 
 
 def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:

@@ -18,7 +18,7 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     images = pixels.of(batch, "flip")
     for axis in (1, 0) if up_down else (1,):
         chosen = draw.uniform(seeds, draw=1 - axis) < 0.5
-        images = tf.where(pixels.each(chosen), tf.reverse(images, [axis + 1]), images)
+        images = pixels.either(chosen, tf.reverse(images, [axis + 1]), images)
         if "boxes" in batch:
             mirrored = boxes.mirrored(batch["boxes"], axis)
             batch = {

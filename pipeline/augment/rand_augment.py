@@ -67,14 +67,14 @@ def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: fl
     values = tf.cast(images, tf.float32)
     gray = color.mixed(color.gray(values, True), values, factor)
     sharp = color.mixed(color.smooth(values, True), values, factor)
-    other = tf.where(pixels.each(_is(kind, "color")), gray, sharp)
+    other = pixels.either(_is(kind, "color"), gray, sharp)
     tables = _tables(images, kind, factor, strength)  # (batch, channels, 256)
     of_channel = tf.range(tf.size(tables) // 256) * 256
     start = tf.reshape(of_channel, (-1, 1, 1, images.shape[-1]))
     looked_up = tf.gather(tf.reshape(tables, [-1]), start + tf.cast(images, tf.int32))
     mixing = _is(kind, "color") | _is(kind, "sharpness")
-    return tf.where(
-        pixels.each(mixing), pixels.restore(other, images.dtype), tf.cast(looked_up, images.dtype)
+    return pixels.either(
+        mixing, pixels.restore(other, images.dtype), tf.cast(looked_up, images.dtype)
     )
 
 

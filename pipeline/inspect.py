@@ -1,0 +1,204 @@
+"""Looks at a recipe's data and at their feed: `python -m pipeline.inspect [RECIPE]`."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import command_line, files
+from pipeline.config import Config
+from pipeline.errors import UsageError, run_command
+
+if TYPE_CHECKING:  # the front door stands before TensorFlow
+    from pipeline.contracts import Source, Task
+    from pipeline.runtime import Runtime
+    from pipeline.splits import Split
+
+INSPECTED = Path("inspected")
+PROGRAM = "python -m pipeline.inspect"
+PURPOSE = "Shows a recipe's data: counts, sizes, pictures; how fast they are fed, what is faster."
+
+
+def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
+    """Prints what there is to say of a recipe's data, and writes a page with pictures of them.
+
+    Args:
+        recipe: Name of a function in `recipes.py`, or a Config.
+        changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
+
+    Returns:
+        The page, `inspected/RECIPE-N/index.html`, which needs no other file.
+
+    Raises:
+        UsageError: The request cannot be carried out. Where it is the training that could not be,
+            the data have been shown by then.
+    """
+    config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
+    config = config.changed(**changes)
+    files.check_writable(INSPECTED, "the folder of the page")
+    from pipeline import runtime
+
+    machine = runtime.start(config.runtime)  # imports TensorFlow; all that follows may, too
+    from pipeline import data, pages
+
+    said = _Said()
+    start = time.monotonic()
+    loaded = data.load(config)
+    seconds = time.monotonic() - start
+    source, task, splits = loaded.source, loaded.task, loaded.splits
+    for decision in (*machine.decisions, *loaded.decisions):
+        said(decision.name, decision)
+    _census(said, source, task, splits)
+    wrong = None
+    try:
+        _speed(said, config, machine, task, splits, loaded.cache, seconds)
+    except UsageError as error:  # the data are shown all the same
+        wrong = error
+        said("fit", f"would stop: {error}")
+    folder = files.make_next(INSPECTED, config.recipe)
+    parts = [pages.table(said.lines), *_exhibits(config, source, task, splits)]
+    files.write_text(folder / "index.html", pages.page(config.recipe, parts))
+    said("written", f"{folder / 'index.html'}: this, and pictures")
+    if wrong:
+        raise wrong
+    return folder / "index.html"
+
+
+class _Said:
+    """Prints lines of a key and a text, and keeps them."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, text: object) -> None:
+        from pipeline import report
+
+        self.lines.append((name, str(text)))
+        report.say(name, text)
+
+
+def _classes(task: "Task", splits: "dict[str, Split]") -> list[str] | None:
+    """Names of the classes, where the examples have labels."""
+    labelled = "label" in splits["train"].store.short
+    return task.facts.get("class_names") if labelled else None
+
+
+def _census(said: _Said, source: "Source", task: "Task", splits: "dict[str, Split]") -> None:
+    """What the data are."""
+    from pipeline import census
+
+    for note in source.info.notes:
+        said("note", note)
+    said("examples", ", ".join(f"{name} {len(split):,}" for name, split in splits.items()))
+    names = _classes(task, splits)
+    if names:
+        counts = census.classes(splits, names)
+        said("classes", f"{len(names):,}, {census.balance(counts, names)}")
+        header, *rows = census.table(counts, names)
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        for name, *numbers in (header, *rows):
+            cells = [f"{n:>{w}}" for n, w in zip(numbers, widths[1:], strict=True)]
+            said("", "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip())
+    if (files := census.files(source)) is not None:
+        said("files", files)
+    for field in census.fields(splits["train"]):
+        said("field", field)
+
+
+def _speed(
+    said: _Said,
+    config: Config,
+    machine: "Runtime",
+    task: "Task",
+    splits: "dict[str, Split]",
+    cache: str,
+    seconds: float,
+) -> None:
+    """How fast a training would be fed, and step: measured as it would take place.
+
+    Raises UsageError for what a training could not do either.
+    """
+    from pipeline import augmenter, feed, probe, stream
+    from pipeline.build import build
+
+    # A second pass to measure, even of a recipe that has one.
+    train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
+    plain = stream.training(splits["train"], train, config.runtime.seed)
+    batches, decisions = augmenter.placed(plain, config.data, config.runtime.seed, cache)
+    for decision in decisions:
+        said(decision.name, decision)
+
+    def built(machine: "Runtime") -> Any:
+        return build(task, config, machine, plain, augment_in_step=batches is plain)
+
+    if config.runtime.precision == "auto":
+        machine, model = probe.precision(machine, built, batches, None)
+        said("precision", machine.decisions[-1])
+    else:
+        model = built(machine)
+    with machine.strategy.scope():
+        first, later = feed.passes(batches)
+        if cache != "none":
+            first = sum(map(len, splits.values())) / seconds
+        measured = feed.speed(model, batches)
+    kind = "images/s" if "image" in splits["train"].store.specs else "examples/s"
+    said("feed", f"{first:,.0f} {kind} in the first pass, {later:,.0f} in the second")
+    said("step", f"{measured.step:,.0f} {kind}, {config.model.name} on one batch that is there")
+    said("training", f"{measured.training:,.0f} {kind}, the step with its feed")
+    place = decisions[0].value if decisions else "device"
+    remedies = _remedies(config, machine, cache, place, splits["train"])
+    said("bottleneck", feed.verdict(measured, later, remedies))
+
+
+def _remedies(
+    config: Config, machine: "Runtime", cache: str, place: str, train: "Split"
+) -> dict[str, str]:
+    """What would make the step faster, and what the feed."""
+    import tensorflow as tf
+
+    gpu = bool(tf.config.list_logical_devices("GPU"))
+    images = "image" in train.store.specs
+    smaller = "a smaller model or --data.image-size" if images else "a smaller model"
+    step = smaller if gpu else f"a GPU or {smaller}"
+    if gpu and machine.precision == "float32":
+        step = "--runtime.precision mixed_bfloat16"
+    if cache == "none":
+        feed = "--data.cache memory or disk, which decode once,"
+    elif place == "host":
+        feed = "--data.augment-on device"
+    elif cache == "disk":
+        feed = "--data.cache memory"
+    elif not gpu and 2 * config.train.batch_size <= len(train):
+        feed = f"a larger --train.batch-size than {config.train.batch_size}"
+    elif cache == "memory":
+        feed = "--data.cache device"
+    else:
+        feed = "nothing but longer steps"
+    return {"step": step, "feed": feed}
+
+
+def _exhibits(
+    config: Config, source: "Source", task: "Task", splits: "dict[str, Split]"
+) -> list[str]:
+    """The pictures of the page."""
+    from pipeline import exhibits
+
+    train, names = splits["train"], _classes(task, splits)
+    parts: list[str] = []
+    if "image" in train.store.specs:
+        if names:
+            parts += exhibits.examples(train, names, source.location)
+        parts += exhibits.augmentations(train, config.data.augment, config.runtime.seed)
+    else:
+        parts += exhibits.histograms(train, {"features": source.info.feature_names or ()})
+    return parts
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m pipeline.inspect [RECIPE] [--section.option VALUE ...]`."""
+    inspect(command_line.configure(arguments, PROGRAM, PURPOSE))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)
