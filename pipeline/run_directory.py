@@ -73,12 +73,12 @@ def _check(config: Config) -> None:
     if config.export.enabled:
         target = export_directory(config)
         files.check_writable(target, "--export.directory")
-        files = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        files = [p.name for p in files if p.name != "README.md" and p.suffix not in _SERVER_FILES]
-        if files:
+        found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
+        names = [p.name for p in found if p.name != "README.md" and p.suffix not in _SERVER_FILES]
+        if names:
             raise UsageError(
                 f"--export.directory: {config.export.directory} is no folder of models: "
-                f"it holds {min(files)!r}; choose another"
+                f"it holds {min(names)!r}; choose another"
             )
         foreign = _foreign(target)
         if foreign:
