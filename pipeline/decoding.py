@@ -69,7 +69,7 @@ def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
 
 
 def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
-    head = _bytes(tf.strings.substr(contents + bytes(12), 0, 12))
+    head = _bytes(tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12))
     found = tf.reduce_all((head == _STARTS) | (_STARTS == _ANY), axis=1)
     contents = _require(
         tf.reduce_any(found), "the file is no JPEG, PNG, GIF, BMP or WebP image", contents
@@ -172,7 +172,7 @@ def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _png(contents: tf.Tensor) -> tf.Tensor:
-    header = tf.strings.substr(contents + bytes(24), 16, 8)
+    header = tf.strings.substr(tf.strings.substr(contents, 0, 24) + bytes(24), 16, 8)
     # As signed numbers, where more than 2**31 is refused as less than 1.
     size = tf.io.decode_raw(header, tf.int32, little_endian=False)
     contents = _within(size[1], size[0], contents)
