@@ -173,15 +173,27 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def _filtered_stderr() -> Iterator[None]:
+    """While TensorFlow starts. A machine with an NVIDIA device node is told of a missing GPU."""
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    with without_lines(_NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU):
+        yield
+
+
+@contextmanager
+def without_lines(noise: tuple[str, ...]) -> Iterator[None]:
     """Holds back what C++ code writes to file descriptor 2, then passes on all but the noise.
 
     `TF_CPP_MIN_LOG_LEVEL` cannot do this: the oneDNN notice survives level 3, which hides true
-    errors. A machine with an NVIDIA device node gets the lines about a missing GPU too.
+    errors, and decoders write without asking it.
+
+    Args:
+        noise: Lines that contain one of these texts are noise.
     """
-    if "tensorflow" in sys.modules or sys.stderr is None:
+    if sys.stderr is None:
         yield
         return
-    noise = _NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline import decoding
+from pipeline import decoding, runtime
 from pipeline.contracts import Source
 from pipeline.duplicates import SIDE
 from pipeline.errors import UsageError, reason
@@ -21,6 +21,8 @@ from pipeline.errors import UsageError, reason
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
 _BUCKETS = 2**63 - 1
 _BATCH = 256
+# What libjpeg says of damaged files without naming one: a line for each, or more.
+_NOISE = ("Improper call to JPEG library", "Input file read error", "JPEG data")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +97,8 @@ def scan(source: Source, limit: int | None = None) -> Scan:
     for split, count in counts.items():
         rows = slice(start, start + count)
         parts = {name: column[rows] for name, column in columns.items()}
-        failed = _measure(source, describe, split, count, parts) if count else {}
+        with runtime.without_lines(_NOISE):
+            failed = _measure(source, describe, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count
     numbers = np.fromiter(counts.values(), np.int64)

@@ -88,7 +88,7 @@ def test_a_clean_folder_has_no_findings(folder):
     assert found_in(folder) == []
 
 
-def test_every_damaged_file_is_named_with_its_reason(folder):
+def test_every_damaged_file_is_named_with_its_reason(folder, capfd):
     whole = save(folder / "a/good.jpg", noise(99)).read_bytes()
     paths = damaged(folder / "b", whole, 21)
     found = found_in(folder)
@@ -96,6 +96,7 @@ def test_every_damaged_file_is_named_with_its_reason(folder):
     assert len(found) == 21 and set(named) == {f"b/{path.name}" for path in paths}
     for file, reason in named.items():
         assert reason == ("bomb" if "bomb" in file else "undecodable"), file
+    assert "JPEG" not in capfd.readouterr().err, "libjpeg's own lines name no file"
 
 
 def test_why_a_file_is_damaged_is_told_without_tensorflows_words(folder):
