@@ -1,11 +1,12 @@
 """What a cleaning found, as one page to look at: no other file, no network, phone or desk."""
 
 import base64
-import html
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from pipeline import pages
 from pipeline.manifest import ACTIONS, Entry
+from pipeline.pages import safe
 
 SIDE = 160
 """Largest height and width of a picture, in pixels."""
@@ -13,9 +14,6 @@ MOST = 60
 """Entries that are shown of each reason."""
 _DONE = {"stop": "stops a run", "drop": "left out", "keep": "kept, only listed"}
 _STYLE = """
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 20%, transparent) }
-body { font: 16px/1.4 system-ui, sans-serif; margin: 1rem auto; max-width: 76rem; padding: 0 1rem }
-h2 { border-top: 1px solid var(--line); padding-top: 1rem }
 h2 small { font-weight: normal; opacity: .7 }
 .all { display: grid; gap: .75rem }
 .all { grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)) }
@@ -47,28 +45,17 @@ def page(
     """
     parts = _by_reason(entries)
     links = [
-        f'<li><a href="#part{number}">{_safe(reason)}</a>: {len(part):,}, {_DONE[action]}'
+        f'<li><a href="#part{number}">{safe(reason)}</a>: {len(part):,}, {_DONE[action]}'
         for number, ((reason, action), part) in enumerate(parts.items())
     ]
     sections = [
-        f'<h2 id="part{number}">{_safe(reason)} <small>{len(part):,}, {_DONE[action]}'
+        f'<h2 id="part{number}">{safe(reason)} <small>{len(part):,}, {_DONE[action]}'
         f"{f'; the first {MOST}' if len(part) > MOST else ''}</small></h2>\n"
         f'<div class="all">{"".join(_article(entry, pictures) for entry in part[:MOST])}</div>'
         for number, ((reason, action), part) in enumerate(parts.items())
     ]
-    lines = [f"<p>{_safe(note)}</p>" for note in notes]
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{_safe(title)}</title><style>{_STYLE}</style>",
-            f"<h1>{_safe(title)}</h1>",
-            *lines,
-            f"<ul>{''.join(links)}</ul>" if links else "<p>Nothing was found.</p>",
-            *sections,
-            "</html>\n",
-        ]
-    )
+    index = f"<ul>{''.join(links)}</ul>" if links else pages.paragraph("Nothing was found.")
+    return pages.page(title, [*map(pages.paragraph, notes), index, *sections], _STYLE)
 
 
 def _by_reason(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Entry]]:
@@ -82,19 +69,15 @@ def _article(entry: Entry, pictures: Mapping[int, bytes]) -> str:
     figures = [_figure(entry, "", entry["id"], pictures)]
     if "of" in entry:
         figures.append(_figure(entry, "of_", entry["of"], pictures))
-    detail = f"<p>{_safe(entry['detail'])}</p>" if "detail" in entry else ""
+    detail = f"<p>{safe(entry['detail'])}</p>" if "detail" in entry else ""
     return f"<article><div>{''.join(figures)}</div>{detail}</article>\n"
 
 
 def _figure(entry: Entry, prefix: str, id: int, pictures: Mapping[int, bytes]) -> str:
-    name = _safe(entry.get(f"{prefix}file", f"example {id}"))
-    told = [_safe(entry[f"{prefix}{key}"]) for key in ("split", "label") if prefix + key in entry]
+    name = safe(entry.get(f"{prefix}file", f"example {id}"))
+    told = [safe(entry[f"{prefix}{key}"]) for key in ("split", "label") if prefix + key in entry]
     image = '<div class="none">no picture</div>'
     if id in pictures:
         data = base64.b64encode(pictures[id]).decode()
         image = f'<img src="data:image/png;base64,{data}" alt="{name}" loading="lazy">'
     return f"<figure>{image}<figcaption>{name}<br>{', '.join(told)}</figcaption></figure>"
-
-
-def _safe(text: object) -> str:
-    return html.escape(str(text).encode(errors="replace").decode())

@@ -26,13 +26,13 @@ td { font: .85rem/1.5 ui-monospace, monospace; white-space: pre-wrap }
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """The whole page; `parts` are HTML, made by the functions below."""
+def page(title: str, parts: Iterable[str], style: str = "") -> str:
+    """The whole page; `parts` are HTML, such as the functions below make, `style` more CSS."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{safe(title)}</title><style>{_STYLE}</style>",
+            f"<title>{safe(title)}</title><style>{_STYLE}{style}</style>",
             f"<h1>{safe(title)}</h1>",
             *parts,
             "</html>\n",
