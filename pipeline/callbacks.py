@@ -16,7 +16,8 @@ from pipeline import config
 from pipeline.checkpoints import Checkpoints
 from pipeline.contracts import Batches, Decision
 from pipeline.errors import Diverged
-from pipeline.run_directory import RunDirectory, strict
+from pipeline.files import strict
+from pipeline.run_directory import RunDirectory
 
 
 def standard(

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import run_directory
+from pipeline import files
 from pipeline.errors import UsageError
 
 _MANIFEST = "manifest.json"
@@ -42,12 +42,12 @@ class Checkpoints:
         target = self._path(step)
         if not self._writes or target.exists():  # the same step of the same run: the same numbers
             return
-        folder = run_directory.scratch(self._folder)
+        folder = files.scratch(self._folder)
         self._checkpoint.write(str(folder / "state"))
         sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
         manifest = {"step": step, "files": sums, "state": state}
-        run_directory.write_json(folder / _MANIFEST, manifest)
-        run_directory.publish_as(folder, target)
+        files.write_json(folder / _MANIFEST, manifest)
+        files.publish_as(folder, target)
 
     def restore(self, step: int) -> dict[str, Any]:
         """Puts a step's numbers into the model and its optimizer; returns the state saved with it.
@@ -70,7 +70,7 @@ class Checkpoints:
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps."""
         for step in set(self.steps()) - steps if self._writes else ():
-            run_directory.remove(self._path(step))
+            files.remove(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"

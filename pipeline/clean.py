@@ -1,20 +1,13 @@
-"""What a run leaves out, and why; `python -m pipeline.clean` looks for it and shows it."""
+"""Looks for what no run should learn from: `python -m pipeline.clean [RECIPE]`."""
 
-import dataclasses
-import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline import command_line, manifest, run_directory, shelf
+from pipeline import command_line, files, manifest, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
-
-if TYPE_CHECKING:  # the front door stands before TensorFlow
-    from pipeline.contracts import Decision, Source
 
 PROGRAM = "python -m pipeline.clean"
 PURPOSE = """\
@@ -27,121 +20,10 @@ finished run doubts, among the examples that it was not trained on (needs the pa
 CLEANED = Path("cleaned")
 
 
-class Found:
-    """What is found in a source.
-
-    Args:
-        source: Where the examples come from.
-        config: Its section `clean`, and the limit of its data.
-
-    Raises:
-        UsageError: These are no images, or they cannot even be read.
-    """
-
-    def __init__(self, source: "Source", config: Config) -> None:
-        from pipeline import findings, scan
-
-        start = time.monotonic()
-        self._source, self._config = source, config
-        self._scan = scan.scan(source, config.data.limit)
-        self.entries = findings.find(source, self._scan, config.clean.near)
-        self.entries = _decided(self.entries, config)
-        self.notes = [*source.info.notes, *findings.notes(source, self._scan, self.entries)]
-        self.seconds = time.monotonic() - start
-
-    def __len__(self) -> int:
-        return len(self._scan)
-
-    def doubt(self, details: dict[int, str]) -> None:
-        """Lists labels that a model doubts too: id -> what it says of them."""
-        from pipeline import findings
-
-        self.entries += findings.doubted(self._source, self._scan, details)
-
-    def write(self, run: RunDirectory) -> None:
-        """Manifest and gallery into a folder that is there."""
-        from pipeline import gallery, scan
-
-        manifest.write(run.manifest, self.entries)
-        shown = [id for e in gallery.shown(self.entries) for id in (e["id"], e.get("of", e["id"]))]
-        rows = self._scan.rows(set(shown))
-        pictures = scan.pictures(self._source, self._scan, rows, gallery.SIDE)
-        of_ids = {int(self._scan.id[row]): png for row, png in pictures.items()}
-        title = f"{self._config.recipe}: {len(self):,} examples"
-        run_directory.write_text(run.gallery, gallery.page(title, self.entries, of_ids, self.notes))
-
-
-@dataclasses.dataclass(frozen=True)
-class Cleaning:
-    """What a run obeys."""
-
-    dropped: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Id -> reason of the examples to leave out."""
-    groups: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Id -> group of examples that no split may divide; the others are alone."""
-    decisions: "tuple[Decision, ...]" = ()
-    found: Found | None = None
-    """What this run has found itself and is still to write."""
-
-    def write(self, run: RunDirectory) -> None:
-        """Manifest and gallery, if they are this run's own and not there yet."""
-        if self.found is not None:
-            self.found.write(run)
-
-
-def clean(source: "Source", config: Config) -> Cleaning:
-    """What the section `clean` of a config asks for; nothing is written yet.
-
-    A run that is resumed keeps the manifest that it began with.
-
-    Raises:
-        UsageError: The manifest cannot be read, or something stops the run.
-    """
-    from pipeline.contracts import Decision
-
-    options, notes = config.clean, []
-    before = RunDirectory(config.run_directory).manifest if config.run_directory else None
-    found = None
-    if not options.enabled and options.manifest is None:
-        return Cleaning()
-    if not options.enabled:
-        entries, where = _decided(manifest.read(options.manifest), config), options.manifest
-    elif before is not None and before.is_file():
-        entries, where = manifest.read(before), "as this run began"
-    else:
-        found = Found(source, config)
-        entries, notes = found.entries, found.notes
-        where = f"of {len(found):,} examples, looked at in {found.seconds:.0f} s"
-    if stopping := manifest.stopping(entries):
-        raise UsageError(_stop(stopping, config))
-    counts = Counter(e["reason"] for e in entries if e["action"] == "drop")
-    value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
-    decisions = [Decision("left out", value, str(where))]
-    decisions += [Decision("note", note, "found while cleaning") for note in notes]
-    return Cleaning(manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found)
-
-
-def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
-    if config.clean.drop_leakage:
-        return manifest.decided(entries, "drop")
-    return manifest.decided(entries, "keep" if config.clean.allow_leakage else "stop")
-
-
-def _stop(stopping: list[manifest.Entry], config: Config) -> str:
-    """Why no run goes on, and what to do."""
-    first = stopping[0]
-    twice = f" is also {first['of_split']}'s {first['of_file']}" if "of_file" in first else ""
-    return (
-        f"{first['reason']}: {first.get('split', 'example')}'s {first.get('file', first['id'])}"
-        f"{twice} ({len(stopping):,} such examples); --clean.drop-leakage leaves them out, "
-        f"--clean.allow-leakage goes on, {PROGRAM} {config.recipe} shows them"
-    )
-
-
 def _check(config: Config) -> None:
     """Raises UsageError unless manifest and gallery can be written, and not over others."""
     folder = config.clean.directory or CLEANED
-    run_directory.check_writable(folder, "--clean.directory")
+    files.check_writable(folder, "--clean.directory")
     data = config.source.path
     if data and data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
         raise UsageError(f"{folder} lies in {data}, the data; give another --clean.directory")
@@ -181,23 +63,20 @@ def _configure(arguments: list[str]) -> tuple[Config, Path | None]:
     return command_line.configure(words, PROGRAM, PURPOSE), trained
 
 
-def _doubted(source: "Source", config: Config, trained: Path) -> dict[int, str]:
+def _doubted(config: Config, trained: Path) -> dict[int, str]:
     """What the exported model of a run says of its held-out labels."""
-    from pipeline import label_noise, splits, stream
+    from pipeline import data, label_noise
 
-    run, config = RunDirectory(trained), config.changed(run_directory=trained)
-    result = run_directory.finished(config, run)
+    config = config.changed(run_directory=trained)
+    result = run_directory.finished(config, RunDirectory(trained))
     if not result or not result["export"]:
         raise UsageError(
             f"--label-noise: {trained} has no export that is still there; repeat its command with "
             f"--run-directory {trained}"
         )
-    facts = json.loads(run.facts.read_text(encoding="utf-8"))
-    task = shelf.take("tasks", config.task)(facts)
-    cleaning = clean(source, config)
-    parts, _ = stream.load(source, task, config, cleaning.dropped, cleaning.groups)
-    splits.require_same_examples(run.splits, parts, source.location)
-    return label_noise.doubted(Path(result["export"]), parts, tuple(facts["class_names"]))
+    loaded = data.load(config)
+    names = tuple(loaded.facts["class_names"])
+    return label_noise.doubted(Path(result["export"]), loaded.splits, names)
 
 
 def main(arguments: list[str]) -> int:
@@ -208,13 +87,14 @@ def main(arguments: list[str]) -> int:
     from pipeline.config import Runtime
 
     runtime.start(Runtime(replicas=1))
+    from pipeline import cleaning
     from pipeline.report import say
 
     source = shelf.take("sources", config.source.name)(**config.source.options())
-    doubted = _doubted(source, config, trained) if trained else {}
-    found = Found(source, config)
+    doubted = _doubted(config, trained) if trained else {}
+    found = cleaning.Found(source, config)
     found.doubt(doubted)
-    folder = config.clean.directory or run_directory.make_next(CLEANED, config.recipe)
+    folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
     written = RunDirectory(folder)
     found.write(written)
@@ -225,7 +105,7 @@ def main(arguments: list[str]) -> int:
     say("manifest", written.manifest)
     say("gallery", written.gallery)
     if stopping := manifest.stopping(found.entries):
-        say("STOPS", _stop(stopping, config))
+        say("STOPS", cleaning.stop(stopping, config))
         return 1
     say("next", f"python -m pipeline.fit {config.recipe} --clean.manifest {written.manifest}")
     return 0

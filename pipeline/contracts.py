@@ -135,8 +135,16 @@ class Task(abc.ABC):
         """One raw example to compact arrays of fixed shape. Deterministic, cached, served."""
 
     @abc.abstractmethod
-    def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
-        """Raises UsageError naming the first decoded example that cannot be learned from."""
+    def check(
+        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+    ) -> None:
+        """Raises UsageError naming the first decoded example that cannot be learned from.
+
+        Args:
+            columns: The short fields of all examples of a split, (examples, ...).
+            split: Its name.
+            locate: Id -> what a person calls the example.
+        """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Facts:
         """Facts that change with the training examples, replacing those of the same name.

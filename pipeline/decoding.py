@@ -7,12 +7,28 @@ an image will need is read from its header first: a file of a megabyte may unfol
 import functools
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 # Pillow's limit too: a quarter of a GiB in RGB, above the largest cameras' pictures.
 MOST_PIXELS = 2**28 // 3
 # Pillow's weights of red, green and blue for grey (ITU-R 601-2), in 65536ths.
 _GREY = (19595, 38470, 7471)
+# What the formats begin with, in the order of `_decoders`; no byte of these is zero.
+_ANY = 0
+_STARTS = np.array(
+    [
+        list(start.ljust(12, b"\0"))
+        for start in (
+            b"\xff\xd8\xff",
+            b"\x89PNG\r\n\x1a\n",
+            b"GIF8",
+            b"BM",
+            b"RIFF\0\0\0\0WEBP",
+        )
+    ],
+    np.uint8,
+)
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
 
 
@@ -41,21 +57,24 @@ def _traced(channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
     return tf.function(functools.partial(_pixels, channels=channels), signature, autograph=False)
 
 
-def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
-    # As (bytes, offset): what these formats begin with.
-    starts = [
-        ((b"\xff\xd8\xff", 0),),
-        ((b"\x89PNG\r\n\x1a\n", 0),),
-        ((b"GIF8", 0),),
-        ((b"BM", 0),),
-        ((b"RIFF", 0), (b"WEBP", 8)),
+@functools.cache
+def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
+    """A function for each format."""
+    # Called as one: inlined, those that are not run would cost as much time as 32x32 pixels do.
+    signature, apart = [tf.TensorSpec((), tf.string)], {"_noinline": True}
+    return [
+        tf.function(decode, signature, autograph=False, experimental_attributes=apart)
+        for decode in (_jpeg, _png, _gif, _bmp, _webp)
     ]
-    head = tf.strings.substr(contents, 0, 64) + bytes(64)
-    found = tf.stack([_begins(head, start) for start in starts])
+
+
+def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
+    head = _bytes(tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12))
+    found = tf.reduce_all((head == _STARTS) | (_STARTS == _ANY), axis=1)
     contents = _require(
         tf.reduce_any(found), "the file is no JPEG, PNG, GIF, BMP or WebP image", contents
     )
-    decoders = [functools.partial(decode, contents) for decode in (_jpeg, _png, _gif, _bmp, _webp)]
+    decoders = [functools.partial(decode, contents) for decode in _decoders()]
     image = tf.switch_case(tf.argmax(found, output_type=tf.int32), decoders)
     image.set_shape((None, None, 3))
     if channels == 1:
@@ -63,11 +82,6 @@ def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
         weighted = tf.reduce_sum(tf.cast(image, tf.int32) * _GREY, axis=-1, keepdims=True)
         image = tf.cast(tf.bitwise.right_shift(weighted + 2**15, 16), tf.uint8)
     return image
-
-
-def _begins(head: tf.Tensor, start: tuple[tuple[bytes, int], ...]) -> tf.Tensor:
-    parts = [tf.equal(tf.strings.substr(head, at, len(text)), text) for text, at in start]
-    return tf.reduce_all(tf.stack(parts))
 
 
 def _require(condition: tf.Tensor, message: str, value: tf.Tensor) -> tf.Tensor:
@@ -158,8 +172,10 @@ def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _png(contents: tf.Tensor) -> tf.Tensor:
-    raw = _bytes(contents)
-    contents = _within(_number(raw, 20, 4, False), _number(raw, 16, 4, False), contents)
+    header = tf.strings.substr(tf.strings.substr(contents, 0, 24) + bytes(24), 16, 8)
+    # As signed numbers, where more than 2**31 is refused as less than 1.
+    size = tf.io.decode_raw(header, tf.int32, little_endian=False)
+    contents = _within(size[1], size[0], contents)
     return tf.io.decode_png(contents, channels=3)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import run_directory
+from pipeline import files
 from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
 from pipeline.stores import Store
@@ -166,14 +166,14 @@ def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
     """Why the folder cannot be used, empty if it can."""
     try:
         manifest = json.loads((place.folder / _MANIFEST).read_text(encoding="utf-8"))
-        before, files = manifest["state"], manifest["files"]
-        if manifest["format"] != _FORMAT or set(files) != set(specs):
+        before, known = manifest["state"], manifest["files"]
+        if manifest["format"] != _FORMAT or set(known) != set(specs):
             return "because it was written by another version"
         changed = [name for name, value in place.state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        for name, known in files.items():
-            if _checksum(place.folder / name) != [known["bytes"], known["crc32"]]:
+        for name, file in known.items():
+            if _checksum(place.folder / name) != [file["bytes"], file["crc32"]]:
                 return f"because {name!r} was damaged"
     except FileNotFoundError:
         return "because it was not there"
@@ -198,19 +198,19 @@ def _build(
     """Writes beside, and puts the new folder in the place of the old one when it is whole."""
     folder = place.folder
     for left in folder.parent.glob(f"{folder.name}.building-*"):  # by a process that died
-        run_directory.remove(left)
+        files.remove(left)
     beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
     try:
-        files = _written(beside, specs, batches)
-        manifest = {"format": _FORMAT, "state": place.state, "of": place.identity, "files": files}
-        run_directory.write_json(beside / _MANIFEST, manifest)
+        manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
+        manifest["files"] = _written(beside, specs, batches)
+        files.write_json(beside / _MANIFEST, manifest)
         if folder.exists():
             old = folder.with_name(f"{folder.name}.building-old")
             folder.rename(old)
-            run_directory.publish_as(beside, folder)
-            run_directory.remove(old)
+            files.publish_as(beside, folder)
+            files.remove(old)
         else:
-            run_directory.publish_as(beside, folder)
+            files.publish_as(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -221,17 +221,17 @@ def _written(
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> dict[str, dict[str, int]]:
-    files = {name: (folder / name).open("wb") for name in specs}
+    opened = {name: (folder / name).open("wb") for name in specs}
     sums = {name: {"bytes": 0, "crc32": 0} for name in specs}
     try:
         for batch in batches:
-            for name, file in files.items():
+            for name, file in opened.items():
                 content = memoryview(np.ascontiguousarray(batch[name]).view(np.uint8)).cast("B")
                 file.write(content)
                 sums[name]["bytes"] += len(content)
                 sums[name]["crc32"] = zlib.crc32(content, sums[name]["crc32"])
     finally:
-        for file in files.values():
+        for file in opened.values():
             file.close()
     return sums
 

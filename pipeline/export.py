@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import proof, run_directory
+from pipeline import files, proof, run_directory
 from pipeline.build import SteppedModel, float32_twin
 from pipeline.config import Config
 from pipeline.contracts import Task
@@ -32,7 +32,7 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
     parent = run_directory.export_directory(config)
     twin = float32_twin(model, task, config.model)
     endpoints = task.serve(twin)
-    folder = run_directory.scratch(parent)
+    folder = files.scratch(parent)
     try:
         # No `archive.track(twin)`: endpoints bring their variables along, and tracking would write
         # every weight a second time (Keras 3.15.1).
@@ -43,11 +43,11 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
         proof.write_golden(folder / proof.GOLDEN, golden(task, endpoints, examples))
         outcome = verify(folder)
     except BaseException:
-        run_directory.remove(folder)
+        files.remove(folder)
         raise
     if not outcome.passed:
         return outcome
-    version = run_directory.publish(folder, parent)
+    version = files.publish(folder, parent)
     return Verification(version, outcome.checks)
 
 

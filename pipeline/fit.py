@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, run_directory, shelf
+from pipeline import cluster, command_line, files, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -99,26 +99,15 @@ def _fit(config: Config) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, checkpoints, clean, evaluate, replicas, report, stream
+    from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
     from pipeline.callbacks import Saver
     from pipeline.export import export
-    from pipeline.splits import require_same_examples, write_examples
 
     # Data: from the disk to batches
-    source = shelf.take("sources", config.source.name)(**config.source.options())
-    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = shelf.take("tasks", config.task)(facts)
-    cleaning = clean.clean(source, config)
-    splits, decisions = stream.load(source, task, config, cleaning.dropped, cleaning.groups)
-    if config.run_directory:  # what is resumed must find what it began with
-        written = RunDirectory(config.run_directory).splits
-        require_same_examples(written, splits, source.location)
-    facts = {**facts, **task.learn(splits["train"].column)}
-    facts = run_directory.frozen(config.run_directory, facts)
-    task = shelf.take("tasks", config.task)(facts)
+    loaded = data.load(config)
+    task, splits = loaded.task, loaded.splits
     plain = stream.training(splits["train"], config.train, config.runtime.seed)
-    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, decisions[0].value)
-    decisions += more
+    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, loaded.cache)
     held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
@@ -135,12 +124,11 @@ def _fit(config: Config) -> Run:
         saver = Saver(folder, batches, config.train.patience)
         batches = saver.resume()
         if machine.is_chief:
-            decisions = [*machine.decisions, *cleaning.decisions, *decisions]
-            cleaning.write(run)
-            run_directory.write_json(run.facts, facts)
-            write_examples(run.splits, splits)
-            run_directory.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, machine, run, source.info, splits, model, batches, decisions)
+            loaded.write(run)
+            decisions = [*machine.decisions, *loaded.decisions, *more]
+            files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
+            info = loaded.source.info
+            report.opening(config, machine, run, info, splits, model, batches, decisions)
         else:
             report.worker(workers)
         _train(config, machine, model, run, saver, batches, held.get("validation"))
@@ -159,7 +147,7 @@ def _fit(config: Config) -> Run:
             evaluate.draw(task, metrics[judged], run.path)
             proved = export(model, task, config, splits[judged]) if config.export.enabled else None
             result = report.result(config, saver, metrics, proved, time.monotonic() - start)
-            run_directory.write_json(run.result, result)
+            files.write_json(run.result, result)
         report.closing(config, run, result, judged)
     exported = Path(result["export"]) if result["export"] else None
     history, test = saver.history, result[judged]

@@ -1,16 +1,15 @@
 """Looks at a recipe's data and at their feed: `python -m pipeline.inspect [RECIPE]`."""
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, run_directory, shelf
+from pipeline import command_line, files
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
-    from pipeline.contracts import Source, Task
+    from pipeline.data import Data
     from pipeline.runtime import Runtime
     from pipeline.splits import Split
 
@@ -35,32 +34,26 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
-    run_directory.check_writable(INSPECTED, "the folder of the page")
+    files.check_writable(INSPECTED, "the folder of the page")
     from pipeline import runtime
 
     machine = runtime.start(config.runtime)  # imports TensorFlow; all that follows may, too
-    from pipeline import clean, pages, stream
+    from pipeline import data, pages
 
     said = _Said()
-    source = shelf.take("sources", config.source.name)(**config.source.options())
-    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = shelf.take("tasks", config.task)(facts)
-    start = time.monotonic()
-    splits, decisions = stream.load(source, task, config, clean.dropped(config.clean.manifest))
-    seconds = time.monotonic() - start
-    task = shelf.take("tasks", config.task)({**facts, **task.learn(splits["train"].column)})
-    for decision in (*machine.decisions, *decisions):
+    loaded = data.load(config)
+    for decision in (*machine.decisions, *loaded.decisions):
         said(decision.name, decision)
-    _census(said, source, task, splits)
-    cache, wrong = decisions[0].value, None
+    _census(said, loaded)
+    wrong = None
     try:
-        _speed(said, config, machine, task, splits, cache, seconds)
+        _speed(said, config, machine, loaded)
     except UsageError as error:  # the data are shown all the same
         wrong = error
         said("fit", f"would stop: {error}")
-    folder = run_directory.make_next(INSPECTED, config.recipe)
-    parts = [pages.table(said.lines), *_exhibits(config, source, task, splits)]
-    run_directory.write_text(folder / "index.html", pages.page(config.recipe, parts))
+    folder = files.make_next(INSPECTED, config.recipe)
+    parts = [pages.table(said.lines), *_exhibits(config, loaded)]
+    files.write_text(folder / "index.html", pages.page(config.recipe, parts))
     said("written", f"{folder / 'index.html'}: this, and pictures")
     if wrong:
         raise wrong
@@ -80,20 +73,21 @@ class _Said:
         report.say(name, text)
 
 
-def _classes(task: "Task", splits: "dict[str, Split]") -> list[str] | None:
+def _classes(data: "Data") -> list[str] | None:
     """Names of the classes, where the examples have labels."""
-    labelled = "label" in splits["train"].store.short
-    return task.facts.get("class_names") if labelled else None
+    labelled = "label" in data.splits["train"].store.short
+    return data.facts.get("class_names") if labelled else None
 
 
-def _census(said: _Said, source: "Source", task: "Task", splits: "dict[str, Split]") -> None:
+def _census(said: _Said, data: "Data") -> None:
     """What the data are."""
     from pipeline import census
 
-    for note in source.info.notes:
+    splits = data.splits
+    for note in data.source.info.notes:
         said("note", note)
     said("examples", ", ".join(f"{name} {len(split):,}" for name, split in splits.items()))
-    names = _classes(task, splits)
+    names = _classes(data)
     if names:
         counts = census.classes(splits, names)
         said("classes", f"{len(names):,}, {census.balance(counts, names)}")
@@ -102,21 +96,13 @@ def _census(said: _Said, source: "Source", task: "Task", splits: "dict[str, Spli
         for name, *numbers in (header, *rows):
             cells = [f"{n:>{w}}" for n, w in zip(numbers, widths[1:], strict=True)]
             said("", "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip())
-    if (files := census.files(source)) is not None:
+    if (files := census.files(data.source)) is not None:
         said("files", files)
     for field in census.fields(splits["train"]):
         said("field", field)
 
 
-def _speed(
-    said: _Said,
-    config: Config,
-    machine: "Runtime",
-    task: "Task",
-    splits: "dict[str, Split]",
-    cache: str,
-    seconds: float,
-) -> None:
+def _speed(said: _Said, config: Config, machine: "Runtime", data: "Data") -> None:
     """How fast a training would be fed, and step: measured as it would take place.
 
     Raises UsageError for what a training could not do either.
@@ -126,13 +112,13 @@ def _speed(
 
     # A second pass to measure, even of a recipe that has one.
     train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
-    plain = stream.training(splits["train"], train, config.runtime.seed)
-    batches, decisions = augmenter.placed(plain, config.data, config.runtime.seed, cache)
+    plain = stream.training(data.splits["train"], train, config.runtime.seed)
+    batches, decisions = augmenter.placed(plain, config.data, config.runtime.seed, data.cache)
     for decision in decisions:
         said(decision.name, decision)
 
     def built(machine: "Runtime") -> Any:
-        return build(task, config, machine, plain, augment_in_step=batches is plain)
+        return build(data.task, config, machine, plain, augment_in_step=batches is plain)
 
     if config.runtime.precision == "auto":
         machine, model = probe.precision(machine, built, batches, None)
@@ -141,15 +127,15 @@ def _speed(
         model = built(machine)
     with machine.strategy.scope():
         first, later = feed.passes(batches)
-        if cache != "none":
-            first = sum(map(len, splits.values())) / seconds
+        if data.cache != "none":  # then all have been decoded before any is fed
+            first = sum(map(len, data.splits.values())) / data.seconds
         measured = feed.speed(model, batches)
-    kind = "images/s" if "image" in splits["train"].store.specs else "examples/s"
+    kind = "images/s" if "image" in data.splits["train"].store.specs else "examples/s"
     said("feed", f"{first:,.0f} {kind} in the first pass, {later:,.0f} in the second")
     said("step", f"{measured.step:,.0f} {kind}, {config.model.name} on one batch that is there")
     said("training", f"{measured.training:,.0f} {kind}, the step with its feed")
     place = decisions[0].value if decisions else "device"
-    remedies = _remedies(config, machine, cache, place, splits["train"])
+    remedies = _remedies(config, machine, data.cache, place, data.splits["train"])
     said("bottleneck", feed.verdict(measured, later, remedies))
 
 
@@ -180,13 +166,11 @@ def _remedies(
     return {"step": step, "feed": feed}
 
 
-def _exhibits(
-    config: Config, source: "Source", task: "Task", splits: "dict[str, Split]"
-) -> list[str]:
+def _exhibits(config: Config, data: "Data") -> list[str]:
     """The pictures of the page."""
     from pipeline import exhibits
 
-    train, names = splits["train"], _classes(task, splits)
+    train, source, names = data.splits["train"], data.source, _classes(data)
     parts: list[str] = []
     if "image" in train.store.specs:
         if names:

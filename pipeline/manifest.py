@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import run_directory
+from pipeline import files
 from pipeline.errors import UsageError
 
 Entry = Mapping[str, Any]
@@ -22,7 +22,7 @@ ACTIONS = ("stop", "drop", "keep")
 def write(path: Path, entries: Iterable[Entry]) -> None:
     """Writes beside and renames; replaces what was there."""
     lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-    run_directory.write_text(path, "".join(lines))
+    files.write_text(path, "".join(lines))
 
 
 def read(path: Path) -> list[Entry]:

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from pipeline import command_line, config, layers, runtime, shelf, stream
+from pipeline import command_line, config, data, layers, runtime, shelf, stream
 from pipeline.build import SteppedModel, build, network
 from pipeline.contracts import Batches, Task
 from pipeline.errors import UsageError, run_command
@@ -104,16 +104,11 @@ def _reference(
 
 
 def _data(settings: config.Config) -> tuple[Task, Batches]:
-    source = shelf.take("sources", settings.source.name)(**settings.source.options())
-    facts = shelf.take("tasks", settings.task, "facts")(source.info, **settings.data.task_options())
-    task = shelf.take("tasks", settings.task)(facts)
-    splits, _ = stream.load(source, task, settings)
-    train, wanted = splits["train"], STEPS_PER_EPOCH * settings.train.batch_size
+    loaded = data.load(settings)
+    train, wanted = loaded.splits["train"], STEPS_PER_EPOCH * settings.train.batch_size
     if len(train) < wanted:
         raise UsageError(f"parity needs {wanted} training examples, {len(train)} are there")
-    train = train.first(wanted)
-    task = shelf.take("tasks", settings.task)({**facts, **task.learn(train.column)})
-    return task, stream.training(train, settings.train, settings.runtime.seed)
+    return loaded.task, stream.training(train.first(wanted), settings.train, settings.runtime.seed)
 
 
 def _stock(

@@ -66,7 +66,7 @@ def in_rectangle(
         return tf.where(rows[:, :, None, None] & columns[:, None, :, None], images, others)
     # By bits, along whole rows: `tf.where`, pixel by pixel, takes several times as long on a CPU.
     ones = -1 if others.dtype.min < 0 else others.dtype.max
-    columns = tf.repeat(tf.cast(columns, others.dtype) * ones, others.shape[-1], axis=1)
+    columns = tf.cast(tf.repeat(columns, others.shape[-1], axis=1), others.dtype) * ones
     mask = tf.cast(rows, others.dtype)[:, :, None] * columns[:, None, :]
     mask = tf.reshape(mask, tf.shape(others))
     return others ^ ((images ^ others) & mask)

@@ -1,23 +1,18 @@
-"""Where everything of a run and of an export lies: paths, atomic writes, version numbers."""
+"""Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
 import fcntl
 import json
 import math
-import os
-import re
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline import files
 from pipeline.config import HARMLESS, Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
-_LAST_VERSION = 2**63 - 1
 # Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
 _SERVER_FILES = {".config", ".yaml", ".yml"}
 
@@ -72,18 +67,18 @@ def check(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
-    check_writable(config.run_directory or RUNS, "--run-directory")
+    files.check_writable(config.run_directory or RUNS, "--run-directory")
     if config.run_directory is not None:
         _check_resumable(config, RunDirectory(config.run_directory))
     if config.export.enabled:
         target = export_directory(config)
-        check_writable(target, "--export.directory")
-        files = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        files = [p.name for p in files if p.name != "README.md" and p.suffix not in _SERVER_FILES]
-        if files:
+        files.check_writable(target, "--export.directory")
+        found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
+        names = [p.name for p in found if p.name != "README.md" and p.suffix not in _SERVER_FILES]
+        if names:
             raise UsageError(
                 f"--export.directory: {config.export.directory} is no folder of models: "
-                f"it holds {min(files)!r}; choose another"
+                f"it holds {min(names)!r}; choose another"
             )
         foreign = _foreign(target)
         if foreign:
@@ -99,9 +94,9 @@ def create(config: Config) -> RunDirectory:
         config.run_directory.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(config.run_directory)
     else:
-        run = RunDirectory(make_next(RUNS, config.recipe))
+        run = RunDirectory(files.make_next(RUNS, config.recipe))
     # Without its own place: a saved config starts another run, it does not come back to this one.
-    write_json(run.config, {**config.as_json(), "run_directory": None})
+    files.write_json(run.config, {**config.as_json(), "run_directory": None})
     return run
 
 
@@ -173,116 +168,6 @@ def export_directory(config: Config) -> Path:
     return config.export.directory / (config.export.name or config.recipe)
 
 
-def scratch(parent: Path) -> Path:
-    """A new folder in `parent`, hidden and no number, so that neither we nor TF Serving read it."""
-    parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=".unpublished-", dir=parent))
-
-
-def publish(folder: Path, parent: Path) -> Path:
-    """Moves a finished folder to the next free version number in `parent`, in one rename.
-
-    Everything is flushed to the disk first. Two publishers never share a number: a rename onto
-    a folder that is not empty fails, and the loser takes the next number.
-    """
-    _flush_all(folder)
-    number = max(versions(parent), default=0) + 1
-    while True:
-        version = parent / str(number)
-        try:
-            folder.rename(version)
-        except OSError:
-            if not os.path.lexists(version):
-                raise
-            number += 1
-            continue
-        _flush(parent)
-        return version
-
-
-def publish_as(folder: Path, target: Path) -> None:
-    """Moves a finished folder to `target`, in one rename after everything is on the disk."""
-    _flush_all(folder)
-    folder.rename(target)
-    _flush(target.parent)
-
-
-def versions(parent: Path) -> dict[int, Path]:
-    """Number -> folder of the versions in a model's folder, as TensorFlow Serving counts them."""
-    return {int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()}
-
-
-def is_version(name: str) -> bool:
-    """Whether a folder of this name is served: ASCII digits that make an int64."""
-    return name.isascii() and name.isdecimal() and len(name) < 30 and int(name) < _LAST_VERSION
-
-
-def write_json(path: Path, values: Any) -> None:
-    """The values as JSON in a file, written as `write_text` does."""
-    text = json.dumps(strict(values), indent=2)
-    # A list of plain values goes on one line: a confusion matrix is then a row a line.
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
-    write_text(path, text + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """As `write_text`."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_bytes(content)
-    _flush(beside)
-    beside.rename(path)
-
-
-def strict(values: Any) -> Any:
-    """The same values with null for numbers that JSON does not have: NaN and the infinities."""
-    if isinstance(values, dict):
-        return {name: strict(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [strict(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-def remove(folder: Path) -> None:
-    """Deletes a folder that this process made."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def make_next(parent: Path, stem: str) -> Path:
-    """Makes the next free folder PARENT/STEM-N."""
-    number = 1
-    parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        path = parent / f"{stem}-{number}"
-        try:
-            path.mkdir()  # exclusive: two runs that start together get two folders
-            return path
-        except FileExistsError:
-            number += 1
-
-
-def check_writable(path: Path, flag: str) -> None:
-    """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{flag}: {path} is a file; give a folder")
-    there = path
-    while not there.exists() and there != there.parent:
-        if there.is_symlink():
-            raise UsageError(f"{flag}: {there} is a link that leads nowhere")
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{flag}: {there} is a file, so {path} cannot be made")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
-
-
 def _check_resumable(config: Config, run: RunDirectory) -> None:
     found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
     if not found:
@@ -316,18 +201,6 @@ def _check_resumable(config: Config, run: RunDirectory) -> None:
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
     names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
-    return [n for n in names if not (is_version(n) and (target / n / "saved_model.pb").is_file())]
-
-
-def _flush_all(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        _flush(path)
-    folder.chmod(0o755)  # mkdtemp gives 0o700, but a server runs as another user
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return [
+        n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
+    ]

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from pipeline import run_directory, seeds
+from pipeline import files, seeds
 from pipeline.errors import UsageError
 from pipeline.stores import Store
 
@@ -134,4 +134,4 @@ def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
     """The ids of each split in their order, int64, as an `.npz`."""
     contents = io.BytesIO()
     np.savez(contents, **{name: split.column("id") for name, split in splits.items()})
-    run_directory.write_bytes(path, contents.getvalue())
+    files.write_bytes(path, contents.getvalue())

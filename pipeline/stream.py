@@ -48,7 +48,8 @@ def load(
         notes += [f"{name} {note}"] * bool(note)
         rows = np.flatnonzero(~np.isin(store.short["id"], left_out))
         splits[name] = Split(store, rows)
-        task.check({key: splits[name].column(key) for key in store.short}, name)
+        short = {key: splits[name].column(key) for key in store.short}
+        task.check(short, name, source.location)
     decisions = [dataclasses.replace(decision, reason="; ".join([decision.reason, *notes]))]
     shares = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in shares.items() if share and name not in splits}
@@ -108,6 +109,7 @@ def _decoded(
             at += len(batch["id"])
     except tf.errors.OpError as error:
         _name_undecodable(source, task, raw.skip(at).take(_AT_ONCE))
+        source.columns(split)  # names a damaged record, where there are records
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
         ) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tyro
 
-from pipeline import proof, run_directory
+from pipeline import files, proof
 from pipeline.errors import UsageError, run_command
 
 _NEEDED = ("saved_model.pb", "variables/variables.index", str(proof.GOLDEN))
@@ -103,7 +103,7 @@ def newest(directory: Path) -> Path:
         raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
     if (directory / "saved_model.pb").is_file():
         return directory
-    versions = run_directory.versions(directory)
+    versions = files.versions(directory)
     if not versions:
         raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
     return versions[max(versions)]
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
 
     directory, as_json = tyro.cli(command, args=arguments, prog="python -m pipeline.verify")
     outcome = verify(newest(directory))
-    if not run_directory.is_version(outcome.directory.name):
+    if not files.is_version(outcome.directory.name):
         version = Check(
             "version", False, f"{outcome.directory.name!r} is no version number: never served"
         )

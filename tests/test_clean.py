@@ -11,7 +11,7 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from PIL import Image
 
-from pipeline import clean, command_line, findings, manifest, scan, shelf
+from pipeline import clean, cleaning, command_line, findings, manifest, scan, shelf
 from pipeline.array_source import ArraySource
 from pipeline.errors import UsageError
 from pipeline.fit import fit
@@ -281,7 +281,7 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     Path("run/manifest.jsonl").write_text(
         "".join(json.dumps({**entry, "reason": "mine"}) + "\n" for entry in entries)
     )
-    again = clean.clean(None, first.config)
+    again = cleaning.clean(None, first.config)
     assert set(again.dropped.values()) == {"mine"} and again.found is None
 
 
@@ -296,8 +296,8 @@ def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):
     assert not Path("runs").exists() and not Path("saved_models").exists()
     manifest.write(tmp_path / "m", findings.find(source, scan.scan(source)))
     obeyed = config(root, manifest=tmp_path / "m", drop_leakage=True)
-    assert clean.clean(source, obeyed).dropped == {int(id): "leakage"}
-    assert clean.clean(source, config(root, enabled=True, allow_leakage=True)).dropped == {}
+    assert cleaning.clean(source, obeyed).dropped == {int(id): "leakage"}
+    assert cleaning.clean(source, config(root, enabled=True, allow_leakage=True)).dropped == {}
 
 
 def run(*words, capsys):
@@ -322,7 +322,7 @@ def test_the_command_writes_a_manifest_that_fit_obeys(folder, workplace, capsys)
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     assert sorted(folder.rglob("*")) == before
     obeyed = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
-    assert set(clean.clean(None, obeyed).dropped) == {entry["id"] for entry in written}
+    assert set(cleaning.clean(None, obeyed).dropped) == {entry["id"] for entry in written}
 
 
 def test_the_command_ends_with_1_where_a_run_would_stop(tmp_path, workplace, capsys):
@@ -334,7 +334,7 @@ def test_the_command_ends_with_1_where_a_run_would_stop(tmp_path, workplace, cap
     (entry,) = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     assert entry["action"] == "stop" and entry["of_split"] == "test"
     with pytest.raises(UsageError, match="leakage"):
-        clean.clean(None, config(root, manifest=Path("cleaned/digits-1/manifest.jsonl")))
+        cleaning.clean(None, config(root, manifest=Path("cleaned/digits-1/manifest.jsonl")))
     with pytest.raises(UsageError, match="digits-1 holds a manifest, which may have been edited"):
         clean.main([*map(str, words), "--clean.directory", "cleaned/digits-1"])
 

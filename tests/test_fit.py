@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, images_and_labels, run_module
 
-from pipeline import run_directory
+from pipeline import files, run_directory
 from pipeline.command_line import configure
 from pipeline.errors import Diverged, UsageError
 from pipeline.fit import fit
@@ -188,7 +188,7 @@ def test_a_run_that_diverges_stops_with_a_remedy_and_saves_nothing_bad(workplace
 def test_what_is_written_is_json(workplace):
     """Python would write NaN, which no other reader takes."""
     path = workplace / "x.json"
-    run_directory.write_json(path, {"a": [math.nan, 1.5], "b": {"c": -math.inf}, "d": [[1], [2]]})
+    files.write_json(path, {"a": [math.nan, 1.5], "b": {"c": -math.inf}, "d": [[1], [2]]})
     text = path.read_text()
     values = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert values == {"a": [None, 1.5], "b": {"c": None}, "d": [[1], [2]]}
@@ -205,7 +205,7 @@ def test_a_failed_proof_is_told_and_ends_with_code_1(workplace, monkeypatch, cap
     shown = capsys.readouterr().out
     assert "FAILED     answers serving_default: probabilities: differs by" in shown
     assert "NOT published" in shown
-    assert not run_directory.versions(Path("saved_models/digits"))
+    assert not files.versions(Path("saved_models/digits"))
     assert json.loads(Path("runs/digits-1/result.json").read_text())["export"] is None
 
 

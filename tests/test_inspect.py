@@ -63,7 +63,7 @@ def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, capsys)
     assert shown.parent.name == "digits_tiny-1" and "&lt;a&gt;" in html and "<a>" not in html
     assert not re.search(r'(src|href)="(?!data:)', html), "the page needs another file"
     for image, title in pictures(html)[:6]:  # of class a, at its place in the file
-        label, _, example = title.partition(": example ")
+        label, example = re.fullmatch(r"(.*): example (\d+) of examples\.npz", title).groups()
         assert label == "&lt;a&gt;" and labels[int(example)] == 0
         np.testing.assert_array_equal(image, images[int(example), :, :, 0])
 

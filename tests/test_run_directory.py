@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import run_directory, shelf
+from pipeline import files, run_directory, shelf
 from pipeline.errors import UsageError
 
 
@@ -32,10 +32,10 @@ def _create(barrier, config):
 
 def _publish(barrier, number):
     parent = Path("models")
-    folder = run_directory.scratch(parent)
+    folder = files.scratch(parent)
     (folder / "saved_model.pb").write_text(str(number))
     barrier.wait()
-    run_directory.publish(folder, parent)
+    files.publish(folder, parent)
 
 
 def test_racing_starts_get_different_folders(config):
@@ -55,23 +55,23 @@ def test_racing_starts_get_different_folders(config):
 
 
 def test_a_published_folder_is_readable_by_the_server(workplace):
-    folder = run_directory.scratch(workplace / "m")
+    folder = files.scratch(workplace / "m")
     assert folder.name.startswith(".") and not folder.name.isdecimal()
     (folder / "x").write_text("1")
-    version = run_directory.publish(folder, workplace / "m")
+    version = files.publish(folder, workplace / "m")
     assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
     (workplace / "m/7").mkdir()
-    folder = run_directory.scratch(workplace / "m")
+    folder = files.scratch(workplace / "m")
     (workplace / "m/8").write_text("a file that came meanwhile")
-    assert run_directory.publish(folder, workplace / "m").name == "9"
+    assert files.publish(folder, workplace / "m").name == "9"
     assert (workplace / "m/8").read_text() == "a file that came meanwhile"
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.json"
-    run_directory.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        run_directory.write_json(path, {"a": object()})
+        files.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 

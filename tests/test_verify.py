@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from conftest import run_module
 
-from pipeline import proof, run_directory
+from pipeline import files, proof
 from pipeline.errors import UsageError
 from pipeline.evaluate import answers
 from pipeline.export import export
@@ -85,7 +85,7 @@ def test_a_failed_proof_is_not_published(digits_run, tmp_path, monkeypatch):
     monkeypatch.setattr(proof, "write_golden", wrong)
     outcome = export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
     assert not outcome.passed
-    assert not run_directory.versions(tmp_path / "digits")
+    assert not files.versions(tmp_path / "digits")
     assert outcome.directory.name.startswith(".")
 
 
@@ -273,7 +273,7 @@ def test_versions_that_no_server_reads_are_no_versions(copy, name):
     other = copy.with_name(name)
     shutil.copytree(copy, other)
     assert newest(copy.parent) == copy
-    assert set(run_directory.versions(copy.parent)) == {3}
+    assert set(files.versions(copy.parent)) == {3}
 
 
 def test_the_proof_runs_without_python_tensorflow():

@@ -71,13 +71,15 @@ class ImageClassification(Task):
             image = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}
 
-    def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
+    def check(
+        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+    ) -> None:
         labels, classes = columns["label"], len(self.class_names)
         wrong = np.flatnonzero((labels < 0) | (labels >= classes))
         if len(wrong):
             at = wrong[0]
             raise UsageError(
-                f"split {split}: label {labels[at]} of example {columns['id'][at]} is out of "
+                f"split {split}: label {labels[at]} of {locate(int(columns['id'][at]))} is out of "
                 f"range: there are {classes} classes, 0 ... {classes - 1}"
             )
 

@@ -62,19 +62,22 @@ class Regression(Task):
             "target": tf.cast(tf.ensure_shape(example["target"], ()), tf.float32),
         }
 
-    def check(self, columns: Mapping[str, np.ndarray], split: str) -> None:
+    def check(
+        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+    ) -> None:
         remedy = "give a finite number, or leave the example out by --clean.manifest"
         wrong = np.argwhere(~np.isfinite(columns["features"]))
         if len(wrong):
             at, feature = wrong[0]
             raise UsageError(
-                f"split {split}: feature {self.feature_names[feature]!r} of example "
-                f"{columns['id'][at]} is {columns['features'][at, feature]} in float32; {remedy}"
+                f"split {split}: feature {self.feature_names[feature]!r} of "
+                f"{locate(int(columns['id'][at]))} is {columns['features'][at, feature]} in "
+                f"float32; {remedy}"
             )
         wrong = np.flatnonzero(~np.isfinite(columns["target"]))
         if len(wrong):
             raise UsageError(
-                f"split {split}: the target of example {columns['id'][wrong[0]]} is "
+                f"split {split}: the target of {locate(int(columns['id'][wrong[0]]))} is "
                 f"{columns['target'][wrong[0]]} in float32; {remedy}"
             )
 

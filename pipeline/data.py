@@ -1,0 +1,63 @@
+"""The data of a run: from its config to decoded splits and the task that has learned from them."""
+
+import dataclasses
+import time
+
+from pipeline import cleaning, files, run_directory, shelf, splits, stream
+from pipeline.cleaning import Cleaning
+from pipeline.config import Config
+from pipeline.contracts import Decision, Facts, Source, Task
+from pipeline.run_directory import RunDirectory
+from pipeline.splits import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What every command needs before there is a model."""
+
+    source: Source
+    facts: Facts
+    """Of the task, those learned from the training examples too."""
+    task: Task
+    splits: dict[str, Split]
+    """Decoded examples: train, and validation and test as far as there are any."""
+    cleaning: Cleaning
+    decisions: list[Decision]
+    """On what is left out, the cache, the splits."""
+    seconds: float
+    """Taken to read and decode them all, or to find them in a cache on the disk."""
+
+    @property
+    def cache(self) -> str:
+        """Where the decoded examples lie."""
+        return next(decision.value for decision in self.decisions if decision.name == "cache")
+
+    def write(self, run: RunDirectory) -> None:
+        """What a run that is resumed must find again, into the run's folder."""
+        self.cleaning.write(run)
+        files.write_json(run.facts, self.facts)
+        splits.write_examples(run.splits, self.splits)
+
+
+def load(config: Config) -> Data:
+    """Opens the source, cleans, decodes, divides, learns the facts.
+
+    A run that is resumed must find the examples and facts that it began with.
+
+    Raises:
+        UsageError: Any of this cannot be done; the message names the file, record or option.
+    """
+    source = shelf.take("sources", config.source.name)(**config.source.options())
+    facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
+    task = shelf.take("tasks", config.task)(facts)
+    clean = cleaning.clean(source, config)
+    start = time.monotonic()
+    parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups)
+    seconds = time.monotonic() - start
+    if config.run_directory:
+        before = RunDirectory(config.run_directory).splits
+        splits.require_same_examples(before, parts, source.location)
+    facts = {**facts, **task.learn(parts["train"].column)}
+    facts = run_directory.frozen(config.run_directory, facts)
+    task = shelf.take("tasks", config.task)(facts)
+    return Data(source, facts, task, parts, clean, [*clean.decisions, *decisions], seconds)

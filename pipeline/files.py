@@ -1,0 +1,139 @@
+"""Writing to a disk so that nobody sees half of it: files, folders, versions with numbers."""
+
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+
+_LAST_VERSION = 2**63 - 1
+
+
+def scratch(parent: Path) -> Path:
+    """A new folder in `parent`, hidden and no number, so that neither we nor TF Serving read it."""
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=".unpublished-", dir=parent))
+
+
+def publish(folder: Path, parent: Path) -> Path:
+    """Moves a finished folder to the next free version number in `parent`, in one rename.
+
+    Everything is flushed to the disk first. Two publishers never share a number: a rename onto
+    a folder that is not empty fails, and the loser takes the next number.
+    """
+    _flush_all(folder)
+    number = max(versions(parent), default=0) + 1
+    while True:
+        version = parent / str(number)
+        try:
+            folder.rename(version)
+        except OSError:
+            if not os.path.lexists(version):
+                raise
+            number += 1
+            continue
+        _flush(parent)
+        return version
+
+
+def publish_as(folder: Path, target: Path) -> None:
+    """Moves a finished folder to `target`, in one rename after everything is on the disk."""
+    _flush_all(folder)
+    folder.rename(target)
+    _flush(target.parent)
+
+
+def versions(parent: Path) -> dict[int, Path]:
+    """Number -> folder of the versions in a model's folder, as TensorFlow Serving counts them."""
+    return {int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()}
+
+
+def is_version(name: str) -> bool:
+    """Whether a folder of this name is served: ASCII digits that make an int64."""
+    return name.isascii() and name.isdecimal() and len(name) < 30 and int(name) < _LAST_VERSION
+
+
+def write_json(path: Path, values: Any) -> None:
+    """The values as JSON in a file, written as `write_text` does."""
+    text = json.dumps(strict(values), indent=2)
+    # A list of plain values goes on one line: a confusion matrix is then a row a line.
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write_text`."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    beside.write_bytes(content)
+    _flush(beside)
+    beside.rename(path)
+
+
+def strict(values: Any) -> Any:
+    """The same values with null for numbers that JSON does not have: NaN and the infinities."""
+    if isinstance(values, dict):
+        return {name: strict(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [strict(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def remove(folder: Path) -> None:
+    """Deletes a folder that this process made."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_next(parent: Path, stem: str) -> Path:
+    """Makes the next free folder PARENT/STEM-N."""
+    number = 1
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = parent / f"{stem}-{number}"
+        try:
+            path.mkdir()  # exclusive: two runs that start together get two folders
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{flag}: {path} is a file; give a folder")
+    there = path
+    while not there.exists() and there != there.parent:
+        if there.is_symlink():
+            raise UsageError(f"{flag}: {there} is a link that leads nowhere")
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{flag}: {there} is a file, so {path} cannot be made")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
+
+
+def _flush_all(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        _flush(path)
+    folder.chmod(0o755)  # mkdtemp gives 0o700, but a server runs as another user
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
