@@ -45,9 +45,9 @@ def reason(error: Exception) -> str:
     if values:
         text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
     text = text.partition("\n")[0]
-    if text.startswith("{{"):
-        text = text.partition("}} ")[2] or text
-    text = re.sub(r"^Error in user-defined function .* with iterator: \S+: ", "", text)
+    # One node for each function that is called, and the data set's step between them.
+    step = r"Error in user-defined function .*? with iterator: \S+: "
+    text = re.sub(rf"^(\{{\{{.*?\}}\}} |{step})+", "", text)
     if found := re.match(r"assertion failed: \[(.*)\]", text):
         text = found[1].replace("] [", " ")
     return text.partition(" [Op:")[0][:200]

@@ -21,8 +21,14 @@ from pipeline.errors import UsageError, reason
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
 _BUCKETS = 2**63 - 1
 _BATCH = 256
-# What libjpeg says of damaged files without naming one: a line for each, or more.
-_NOISE = ("Improper call to JPEG library", "Input file read error", "JPEG data")
+# What libjpeg and TensorFlow say of damaged files without naming one: lines for each.
+_NOISE = (
+    "Improper call to JPEG library",
+    "Input file read error",
+    "JPEG data",
+    "Local rendezvous is aborting",
+    "[[{{",
+)
 
 
 @dataclasses.dataclass(frozen=True)
