@@ -38,9 +38,9 @@ def photographs(folder: Path, count: int, distinct: int = 500) -> None:
         coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def prepared(folder: Path, kind: str) -> tuple:
-    """(train split, batches of one epoch, decision) of a folder under a cache."""
-    from pipeline import command_line, shelf, stream
+def prepared(folder: Path, kind: str) -> object:
+    """The batches of one epoch of a folder under a cache."""
+    from pipeline import command_line, data, runtime, stream
 
     settings = command_line.recipe("digits").changed(
         source={"name": "folder", "dataset": None, "path": str(folder)},
@@ -50,11 +50,8 @@ def prepared(folder: Path, kind: str) -> tuple:
         },
         train={"batch_size": BATCH, "epochs": 1},
     )  # fmt: skip
-    source = shelf.take("sources", "folder")(**settings.source.options())
-    facts = shelf.take("tasks", settings.task, "facts")(source.info)
-    task = shelf.take("tasks", settings.task)(facts)
-    splits, decisions = stream.load(source, task, settings)
-    return splits["train"], stream.training(splits["train"], settings.train, 0), decisions[0]
+    runtime.start(settings.runtime)
+    return stream.training(data.load(settings).splits["train"], settings.train, 0)
 
 
 def memory(count: int = 1000) -> None:
@@ -81,8 +78,7 @@ def child(folder: str, kind: str) -> None:
 
     No network: its activations would only hide what the data take.
     """
-    _, batches, _ = prepared(Path(folder, "photographs"), kind)
-    pace(batches.dataset, BATCH)
+    pace(prepared(Path(folder, "photographs"), kind).dataset, BATCH)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
@@ -95,7 +91,7 @@ def feed(count: int = 1500, rounds: int = 5) -> None:
         }
         measured = {kind: [] for kind in kinds}
         for _ in range(rounds):
-            for kind, (_, batches, _) in kinds.items():
+            for kind, batches in kinds.items():
                 measured[kind].append(pace(batches.dataset, BATCH))
     for kind in ("disk", "memory"):
         pairs = zip(measured[kind], measured["none"], strict=True)
@@ -118,7 +114,7 @@ def step(rounds: int = 5, steps: int = 24) -> None:
     """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
     import tensorflow as tf
 
-    from pipeline import command_line, runtime, shelf, stream
+    from pipeline import command_line, data, runtime, stream
     from pipeline.build import build
 
     with tempfile.TemporaryDirectory() as cache:
@@ -126,22 +122,16 @@ def step(rounds: int = 5, steps: int = 24) -> None:
             train={"epochs": 1, "steps": steps}, data={"cache_directory": cache}
         )
         machine = runtime.start(settings.runtime)
-        source = shelf.take("sources", settings.source.name)(**settings.source.options())
-        facts = shelf.take("tasks", settings.task, "facts")(source.info)
-        task = shelf.take("tasks", settings.task)(facts)
         kinds = {}
         for kind in ("memory", "disk"):
-            changed = settings.changed(data={"cache": kind})
-            splits, _ = stream.load(source, task, changed)
-            facts = {**facts, **task.learn(splits["train"].column)}
-            kinds[kind] = stream.training(splits["train"], changed.train, 0)
-        task = shelf.take("tasks", settings.task)(facts)
+            loaded = data.load(settings.changed(data={"cache": kind}))
+            kinds[kind] = stream.training(loaded.splits["train"], settings.train, 0)
         first = next(iter(kinds["memory"].tickets(0)))
         resident = tf.data.Dataset.from_tensors(first).repeat()
         kinds["resident"] = dataclasses.replace(
             kinds["memory"], tickets=lambda first_step, share: resident.take(steps - first_step)
         )
-        model = build(task, settings, machine, kinds["memory"])
+        model = build(loaded.task, settings, machine, kinds["memory"])
         model.steps_per_execution = 2
         measured = {kind: [] for kind in kinds}
         for _ in range(rounds + 1):

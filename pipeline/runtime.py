@@ -1,5 +1,6 @@
 """What is true before any model exists: TensorFlow, seeds, device, precision, with reasons."""
 
+import ctypes
 import dataclasses
 import gc
 import os
@@ -26,6 +27,8 @@ _NOISE = (
     "All log messages before absl::InitializeLog",
     "oneDNN custom operations are on",
 )
+# Of glibc's malloc.h.
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
 
 
@@ -69,6 +72,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
     Raises UsageError for what the devices cannot do.
     """
+    _keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # informational lines off; read at import
     with _filtered_stderr():
         import tensorflow as tf
@@ -97,6 +101,20 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         reason = "it wins on GPUs" if options.xla == "auto" else "asked for"
         machine = machine.decided("xla", "on" if machine.xla else "off", reason)
     return machine
+
+
+def _keep_freed_memory() -> None:
+    """Freed blocks below a gibibyte are used again instead of going back to the kernel.
+
+    glibc gives the memory of each batch back and takes it anew, page fault by page fault, which
+    takes several times as long as to copy 224-pixel images into it (`benchmarks/data.md`). One
+    arena, so that a thread finds what another has freed.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # of glibc; the numbers are those of its malloc.h
+        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def _compiles(options: config.Runtime, has_gpu: bool) -> bool:
