@@ -82,7 +82,7 @@ def place(
     config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
 ) -> disk.Place:
     """Where the disk cache keeps a split, and what makes that stale."""
-    name = config.source.dataset or (config.source.path or Path(config.source.name)).stem
+    name = Path(config.source.title).stem
     own = [sys.modules[type(part).__module__] for part in (source, task)]
     code = hashlib.sha256(tf.__version__.encode())
     for file in sorted({module.__file__ for module in (*own, decoding)}):
@@ -92,7 +92,7 @@ def place(
         options["path"] = str(config.source.path.absolute())
     return disk.Place(
         directory(config.data),
-        f"{name}-{split}".replace("/", "-"),
+        f"{name[:60]}-{split}",
         identity={
             "source": [config.source.name, options],
             "split": split,

@@ -1,6 +1,6 @@
 """Names of the classes that labels number: those given, or else the numbers themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +16,10 @@ def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
     """
     if not names or not all(names) or len(set(names)) != len(names):
         raise UsageError(f"{where} must be different strings, none empty")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{where} must be text; one is no Unicode") from None
     return tuple(names)
 
 
@@ -23,34 +27,26 @@ def named(
     labels: np.ndarray,
     names: tuple[str, ...] | None,
     where: str,
-    place: Callable[[int], str],
     given: str,
 ) -> tuple[str, ...]:
     """The names of the classes 0, 1, ...; the numbers as texts where `names` is None.
+
+    Labels outside of them are refused by the task, unless a cleaning leaves them out.
 
     Args:
         labels: Whole numbers, (n,), of at least one example.
         names: Those that the data or the user give.
         where: The data, for a message.
-        place: Position -> what a person calls that example.
         given: Where names are or can be given, for a message.
 
     Raises:
-        UsageError: A label is negative, has no name, or a number below the largest does not occur.
+        UsageError: Without names, a number below the largest label does not occur.
     """
-    low, high = int(labels.argmin()), int(labels.argmax())
-    if labels[low] < 0:
-        raise UsageError(
-            f"{where}: label {labels[low]} of {place(low)} is no class; classes are 0, 1, 2, ..."
-        )
     if names is not None:
-        if labels[high] >= len(names):
-            raise UsageError(
-                f"{where}: label {labels[high]} of {place(high)} is out of range: there are "
-                f"{len(names)} classes, 0 ... {len(names) - 1} ({given})"
-            )
         return names
-    present = np.unique(labels)
+    present = np.unique(labels[labels >= 0])
+    if not len(present):
+        raise UsageError(f"{where}: no label is a class; classes are 0, 1, 2, ...")
     if len(present) != present[-1] + 1:
         missing = int(np.setdiff1d(np.arange(len(present)), present)[0])
         raise UsageError(

@@ -1,6 +1,7 @@
 """Looks for what no run should learn from: `python -m pipeline.clean [RECIPE]`."""
 
 import os
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -24,9 +25,7 @@ def _check(config: Config) -> None:
     """Raises UsageError unless manifest and gallery can be written, and not over others."""
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
-    data = config.source.path
-    if data and data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
-        raise UsageError(f"{folder} lies in {data}, the data; give another --clean.directory")
+    files.require_outside(folder, config.source.path, "--clean.directory")
     if config.clean.directory and RunDirectory(folder).manifest.exists():
         raise UsageError(
             f"--clean.directory: {folder} holds a manifest, which may have been edited; "
@@ -48,19 +47,34 @@ def _table(entries: list[manifest.Entry]) -> str:
     )
 
 
-def _configure(arguments: list[str]) -> tuple[Config, Path | None]:
-    """The config, and the run whose model is to judge the labels."""
+def _configure(arguments: list[str]) -> tuple[Config, Path | None, list[str]]:
+    """The config, the run whose model is to judge the labels, and the words without that."""
     words = list(arguments)
     trained = command_line.pop_path(words, "--label-noise", "a folder, such as runs/digits-1")
     if trained is None:
-        return command_line.configure(words, PROGRAM, PURPOSE), None
+        return command_line.configure(words, PROGRAM, PURPOSE), None, words
     from pipeline import label_noise
 
     if words and not words[0].startswith("-"):
         raise UsageError(f"--label-noise {trained} has its own recipe; leave {words[0]!r} away")
     label_noise.require_cleanlab()
     words = ["--config", str(RunDirectory(trained).config), *words]
-    return command_line.configure(words, PROGRAM, PURPOSE), trained
+    return command_line.configure(words, PROGRAM, PURPOSE), trained, words
+
+
+def _repeated(words: list[str]) -> str:
+    """The words for a run on the same data, which takes a manifest in place of `enabled`."""
+    kept: list[str] = []
+    value = False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if value and not flag.startswith("--"):
+            value = False
+        elif flag in ("--clean.directory", "--clean.manifest"):
+            value = not equals
+        elif flag not in ("--clean.enabled", "--clean.no-enabled"):
+            kept.append(word)
+    return shlex.join(kept or [command_line.DEFAULT_RECIPE])
 
 
 def _doubted(config: Config, trained: Path) -> dict[int, str]:
@@ -81,7 +95,7 @@ def _doubted(config: Config, trained: Path) -> dict[int, str]:
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if something stops."""
-    config, trained = _configure(arguments)
+    config, trained, words = _configure(arguments)
     _check(config)
     from pipeline import runtime
     from pipeline.config import Runtime
@@ -98,16 +112,16 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     written = RunDirectory(folder)
     found.write(written)
-    say("cleaning", f"{config.recipe}: {len(found):,} examples in {found.seconds:.1f} s")
+    say("cleaning", f"{config.source.title}: {len(found):,} examples in {found.seconds:.1f} s")
     print(_table(found.entries) if found.entries else "nothing found")
     for note in found.notes:
         say("note", note)
     say("manifest", written.manifest)
     say("gallery", written.gallery)
     if stopping := manifest.stopping(found.entries):
-        say("STOPS", cleaning.stop(stopping, config))
+        say("STOPS", cleaning.stop(stopping, f"{written.gallery} shows them"))
         return 1
-    say("next", f"python -m pipeline.fit {config.recipe} --clean.manifest {written.manifest}")
+    say("next", f"{command_line.PROGRAM} {_repeated(words)} --clean.manifest {written.manifest}")
     return 0
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import files, manifest
@@ -54,7 +55,7 @@ class Found:
         rows = self._scan.rows(set(shown))
         pictures = scan.pictures(self._source, self._scan, rows, gallery.SIDE)
         of_ids = {int(self._scan.id[row]): png for row, png in pictures.items()}
-        title = f"{self._config.recipe}: {len(self):,} examples"
+        title = f"{self._config.source.title}: {len(self):,} examples"
         files.write_text(run.gallery, gallery.page(title, self.entries, of_ids, self.notes))
 
 
@@ -92,16 +93,22 @@ def clean(source: "Source", config: Config) -> Cleaning:
     if not options.enabled and options.manifest is None:
         return Cleaning()
     if not options.enabled:
-        entries, where = decided(manifest.read(options.manifest), config), options.manifest
+        entries = _known(manifest.read(options.manifest), source, options.manifest)
+        entries, where = decided(entries, config), options.manifest
     elif before is not None and before.is_file():
         entries, where = manifest.read(before), "as this run began"
     else:
         found = Found(source, config)
-        entries, notes = found.entries, found.notes
+        entries = found.entries
+        notes = [note for note in found.notes if note not in source.info.notes]
         where = f"of {len(found):,} examples, looked at in {found.seconds:.0f} s"
     if stopping := manifest.stopping(entries):
-        raise UsageError(stop(stopping, config))
-    counts = Counter(e["reason"] for e in entries if e["action"] == "drop")
+        again = "python -m pipeline.clean with the same options shows them"
+        raise UsageError(stop(stopping, again))
+    left_out = [entry for entry in entries if entry["action"] == "drop"]
+    counts = Counter(entry["reason"] for entry in left_out)
+    if left_out:
+        where = f"{where}; such as {left_out[0].get('file', left_out[0]['id'])}"
     value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
     decisions = [Decision("left out", value, str(where))]
     decisions += [Decision("note", note, "found while cleaning") for note in notes]
@@ -115,12 +122,28 @@ def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entr
     return manifest.decided(entries, "keep" if config.clean.allow_leakage else "stop")
 
 
-def stop(stopping: list[manifest.Entry], config: Config) -> str:
-    """Why no run goes on, and what to do."""
+def _known(entries: list[manifest.Entry], source: "Source", path: Path) -> list[manifest.Entry]:
+    """The entries on examples that are there; UsageError if it is a manifest of other data."""
+    ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
+    known = [
+        entry
+        for entry in entries
+        if entry["id"] in ids and entry.get("file") in (None, source.location(entry["id"]))
+    ]
+    if entries and not known:
+        raise UsageError(
+            f"--clean.manifest: none of the {len(entries):,} examples in {path} is in this source; "
+            "give the manifest of these data"
+        )
+    return known
+
+
+def stop(stopping: list[manifest.Entry], shows: str) -> str:
+    """Why no run goes on, and what to do; `shows` says where to see it."""
     first = stopping[0]
     twice = f" is also {first['of_split']}'s {first['of_file']}" if "of_file" in first else ""
     return (
         f"{first['reason']}: {first.get('split', 'example')}'s {first.get('file', first['id'])}"
         f"{twice} ({len(stopping):,} such examples); --clean.drop-leakage leaves them out, "
-        f"--clean.allow-leakage goes on, python -m pipeline.clean {config.recipe} shows them"
+        f"--clean.allow-leakage goes on; {shows}"
     )

@@ -6,6 +6,7 @@ the help texts of the command line. The sections stand in `sections.py`.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import typing
@@ -128,9 +129,14 @@ BELONGS = {
 }
 
 
+@functools.cache
+def _hints(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
+
+
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     known = [field.name for field in dataclasses.fields(part)]
-    hints, values = typing.get_type_hints(type(part)), {}
+    hints, values = _hints(type(part)), {}
     for name, value in changes.items():
         if value != getattr(part, name, value):
             changes = {**BELONGS.get(prefix + name, {}), **changes}

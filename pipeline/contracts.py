@@ -20,6 +20,8 @@ from pipeline.errors import UsageError, reason
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
+READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+"""What reading and decoding raise; the second where TensorFlow quotes bytes that are no text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
     try:
         parts.extend(batches.as_numpy_iterator())
-    except tf.errors.OpError as error:
+    except READ_ERRORS as error:
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 

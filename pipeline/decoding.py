@@ -6,12 +6,13 @@ an image will need is read from its header first: a file of a megabyte may unfol
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-# Pillow's limit too: a quarter of a GiB in RGB, above the largest cameras' pictures.
-MOST_PIXELS = 2**28 // 3
+from pipeline.image_headers import MOST_PIXELS
+
 # Pillow's weights of red, green and blue for grey (ITU-R 601-2), in 65536ths.
 _GREY = (19595, 38470, 7471)
 # What the formats begin with, in the order of `_decoders`; no byte of these is zero.
@@ -72,7 +73,7 @@ def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
     head = _bytes(tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12))
     found = tf.reduce_all((head == _STARTS) | (_STARTS == _ANY), axis=1)
     contents = _require(
-        tf.reduce_any(found), "the file is no JPEG, PNG, GIF, BMP or WebP image", contents
+        tf.reduce_any(found), ("the file is no JPEG, PNG, GIF, BMP or WebP image",), contents
     )
     decoders = [functools.partial(decode, contents) for decode in _decoders()]
     image = tf.switch_case(tf.argmax(found, output_type=tf.int32), decoders)
@@ -84,9 +85,9 @@ def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
     return image
 
 
-def _require(condition: tf.Tensor, message: str, value: tf.Tensor) -> tf.Tensor:
-    """`value`, which nothing can use unless the condition holds."""
-    with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+def _require(condition: tf.Tensor, message: tuple[Any, ...], value: tf.Tensor) -> tf.Tensor:
+    """`value`, which nothing can use unless the condition holds; a message in parts."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, list(message))]):
         return tf.identity(value)
 
 
@@ -95,9 +96,8 @@ def _within(height: tf.Tensor, width: tf.Tensor, contents: tf.Tensor) -> tf.Tens
     height, width = tf.cast(height, tf.int64), tf.cast(width, tf.int64)
     # A quotient, because the product of two sides of 32 bits could overflow.
     good = (height > 0) & (width > 0) & (height <= MOST_PIXELS // tf.maximum(width, 1))
-    return _require(
-        good, f"the image has no pixels, or more than the limit of {MOST_PIXELS}", contents
-    )
+    wrong = f"the image has no pixels, or more than the limit of {MOST_PIXELS}: height"
+    return _require(good, (wrong, height, "width", width), contents)
 
 
 def _bytes(contents: tf.Tensor) -> tf.Tensor:
@@ -195,7 +195,7 @@ def _webp(contents: tf.Tensor) -> tf.Tensor:
     contents = _within(height, width, contents)
     # Of an animation without alpha, TensorFlow 2.21 writes past its memory and ends the process.
     still = (kind != b"VP8X") | (_number(raw, 20, 1) % 4 < 2)
-    contents = _require(still, "an animated WebP is not read", contents)
+    contents = _require(still, ("an animated WebP is not read",), contents)
     # The operation refuses 3 channels for a file with alpha.
     image = tf.io.decode_image(contents, channels=0, expand_animations=False)
     image.set_shape((None, None, None))
@@ -207,7 +207,9 @@ def _bmp(contents: tf.Tensor) -> tf.Tensor:
     raw = _bytes(contents)
     header, bits = _number(raw, 14, 4), _number(raw, 28, 2)
     plain = (header >= 40) & (_number(raw, 30, 4) == 0) & tf.reduce_any(bits == (8, 24, 32))
-    contents = _require(plain, "the BMP is not an uncompressed one of 8, 24 or 32 bits", contents)
+    contents = _require(
+        plain, ("the BMP is not an uncompressed one of 8, 24 or 32 bits",), contents
+    )
     height = _number(raw, 22, 4)
     height = tf.minimum(height, 2**32 - height)  # negative where the rows go downward
     contents = _within(height, _number(raw, 18, 4), contents)
@@ -218,7 +220,7 @@ def _bmp(contents: tf.Tensor) -> tf.Tensor:
         first = 14 + header  # four bytes a colour: blue, green, red, nothing
         colours = first + 4 * tf.cast(image[..., :1], tf.int64) + tf.constant([2, 1, 0], tf.int64)
         inside = tf.reduce_all(colours < tf.size(raw, tf.int64))
-        return tf.gather(raw, _require(inside, "the BMP lacks colours", colours))
+        return tf.gather(raw, _require(inside, ("the BMP lacks colours",), colours))
 
     return tf.cond(bits == 8, coloured, lambda: image)
 
@@ -248,10 +250,10 @@ def _gif(contents: tf.Tensor) -> tf.Tensor:
         (13 + table(_number(raw, 10, 1)),),
     )
     framed = (_number(raw, at, 1) == ord(",")) & (at + 10 < end)
-    contents = _require(framed, "the GIF has no frame", contents)
+    contents = _require(framed, ("the GIF has no frame",), contents)
     contents = _within(_number(raw, at + 7, 2), _number(raw, at + 5, 2), contents)
     last = blocks(at + 11 + table(_number(raw, at + 9, 1)))
-    contents = _require(last <= end, "the GIF ends within its first frame", contents)
+    contents = _require(last <= end, ("the GIF ends within its first frame",), contents)
     # The frame moves to the corner of the canvas, which is its own size.
     head = tf.strings.substr(contents, 0, tf.cast(at + 1, tf.int32)) + bytes(4)
     rest = tf.strings.substr(contents, tf.cast(at + 5, tf.int32), tf.cast(last - at - 5, tf.int32))

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -197,8 +198,8 @@ def _build(
 ) -> None:
     """Writes beside, and puts the new folder in the place of the old one when it is whole."""
     folder = place.folder
-    for left in folder.parent.glob(f"{folder.name}.building-*"):  # by a process that died
-        files.remove(left)
+    for left in folder.parent.glob(f"{glob.escape(folder.name)}.building-*"):
+        _clear(left)  # of a process that died
     beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
     try:
         manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
@@ -208,12 +209,19 @@ def _build(
             old = folder.with_name(f"{folder.name}.building-old")
             folder.rename(old)
             files.publish_as(beside, folder)
-            files.remove(old)
+            _clear(old)
         else:
             files.publish_as(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        files.remove(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _written(

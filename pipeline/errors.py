@@ -38,6 +38,8 @@ def reason(error: Exception) -> str:
     Kept to 200 characters.
     """
     text = getattr(error, "message", "") or str(error) or type(error).__name__
+    if isinstance(error, UnicodeDecodeError):  # TensorFlow quotes bytes, and its text is none then
+        text = error.object.decode(errors="replace")
     if text.startswith("Graph execution error:"):  # then where its operations were defined
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
     # An assertion outside of a graph gives its message one value a line, inside in brackets.
@@ -58,6 +60,8 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
 
     A reader that closes the pipe early (`| head`) ends the command without a message.
     """
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.reconfigure(errors="backslashreplace")  # the name of a file need not be Unicode
     try:
         code = main(sys.argv[1:])
         if sys.stdout is not None:  # it is None where the caller closed it

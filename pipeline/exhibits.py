@@ -78,7 +78,10 @@ def histograms(train: Split, names: Mapping[str, Sequence[str]]) -> Iterator[str
 
 
 def augmentations(
-    train: Split, operations: Mapping[str, Mapping[str, Any]], seed: int
+    train: Split,
+    operations: Mapping[str, Mapping[str, Any]],
+    seed: int,
+    location: Callable[[int], str],
 ) -> Iterator[str]:
     """Each operation before and after, in two epochs; those of the run first.
 
@@ -86,10 +89,11 @@ def augmentations(
         train: Has `image`.
         operations: Name -> options, of the run.
         seed: Of the run.
+        location: Id -> what a person calls the example.
     """
     some = train.take(census.spread(len(train), _FEW))
     before = {name: tf.constant(values) for name, values in some.items()}
-    titles = [f"example {id}" for id in some["id"]]
+    titles = [location(int(id)) for id in some["id"]]
     alone = {f"{name} {_words(given)}": {name: given} for name, given in operations.items()}
     together = {"all of them, in this order": operations} if len(operations) > 1 else {}
     others = {n: {n: {}} for n in shelf.names("augment") if n not in operations}

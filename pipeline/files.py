@@ -107,6 +107,12 @@ def make_next(parent: Path, stem: str) -> Path:
             number += 1
 
 
+def require_outside(path: Path, data: Path | None, flag: str) -> None:
+    """Raises UsageError if what is written would lie among the data, and be read as such."""
+    if data and data.is_dir() and path.resolve().is_relative_to(data.resolve()):
+        raise UsageError(f"{flag}: {path} lies in {data}, the data; give another folder")
+
+
 def check_writable(path: Path, flag: str) -> None:
     """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
     if path.exists() and not path.is_dir():

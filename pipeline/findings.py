@@ -127,11 +127,9 @@ def _unfit(scan: Scan, classes: int) -> Iterator[_Found]:
             yield _Found(int(row), "label out of range", detail=detail)
     shorter, longer = scan.size[:, :2].min(axis=1), scan.size[:, :2].max(axis=1)
     usual = np.median(shorter[read]) if read.any() else 0
-    sizes = (
-        ("blank", scan.spread < _BLANK),
-        ("tiny", shorter < min(_TINY, usual / 2)),
-        ("extreme aspect", longer > _ASPECT * shorter),
-    )
+    blank, tiny = scan.spread < _BLANK, shorter < min(_TINY, usual / 2)
+    aspect = (longer > _ASPECT * shorter) & ~blank & ~tiny
+    sizes = (("blank", blank), ("tiny", tiny), ("extreme aspect", aspect))
     for reason, wrong in sizes:
         for row in np.flatnonzero(read & wrong):
             height, width, _ = scan.size[row]

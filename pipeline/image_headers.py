@@ -5,6 +5,9 @@ import struct
 import warnings
 from collections.abc import Iterable
 
+MOST_PIXELS = 2**28 // 3
+"""Of an image that is decoded; Pillow's limit too: a quarter of a GiB in RGB."""
+_KINDS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP")
 # Markers of a JPEG that begin a frame, and so tell its size (ITU-T T.81, table B.1).
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
@@ -12,8 +15,8 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
     """(height, width, channels) of all images, upright; Nones once two sizes differ.
 
-    Channels are 1 where all are grey, else 3. What is no image is passed by: decoding or cleaning
-    says so.
+    Channels are 1 where all are grey, else 3. What is no image, or has no pixels or too many, is
+    passed by: decoding or cleaning says so.
 
     Args:
         images: The bytes of each file, or of its beginning.
@@ -21,7 +24,7 @@ def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int |
     sizes, grey = set(), True
     for image in images:
         found = _simple(image) or _any(image)
-        if found is None:
+        if found is None or not 0 < found[0] * found[1] <= MOST_PIXELS:
             continue
         *size, is_grey = found
         sizes.add(tuple(size))
@@ -52,10 +55,13 @@ def _any(image: bytes) -> tuple[int, int, bool] | None:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(image)) as opened:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            Image.open(io.BytesIO(image), formats=_KINDS) as opened,
+        ):
             # Warnings are of large images, which decoding refuses itself.
             turned = opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
             height, width = opened.size if turned else opened.size[::-1]
             return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
-    except (OSError, ValueError, SyntaxError, TypeError, Image.DecompressionBombError):
+    except Exception:  # whatever Pillow makes of damage
         return None

@@ -35,6 +35,8 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
     files.check_writable(INSPECTED, "the folder of the page")
+    if config.source.name == "folder":
+        files.require_outside(INSPECTED, config.source.path, "the folder of the page")
     from pipeline import runtime
 
     machine = runtime.start(config.runtime)  # imports TensorFlow; all that follows may, too
@@ -53,7 +55,9 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         said("fit", f"would stop: {error}")
     folder = files.make_next(INSPECTED, config.recipe)
     parts = [pages.table(said.lines), *_exhibits(config, loaded)]
-    files.write_text(folder / "index.html", pages.page(config.recipe, parts))
+    files.write_text(
+        folder / "index.html", pages.page(f"{config.recipe}: {config.source.title}", parts)
+    )
     said("written", f"{folder / 'index.html'}: this, and pictures")
     if wrong:
         raise wrong
@@ -175,7 +179,9 @@ def _exhibits(config: Config, data: "Data") -> list[str]:
     if "image" in train.store.specs:
         if names:
             parts += exhibits.examples(train, names, source.location)
-        parts += exhibits.augmentations(train, config.data.augment, config.runtime.seed)
+        parts += exhibits.augmentations(
+            train, config.data.augment, config.runtime.seed, source.location
+        )
     else:
         parts += exhibits.histograms(train, {"features": source.info.feature_names or ()})
     return parts

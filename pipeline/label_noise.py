@@ -7,11 +7,14 @@ of Artificial Intelligence Research 2021, as the package cleanlab has it.
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.splits import Split
+
+if TYPE_CHECKING:  # a missing package is told before TensorFlow is imported
+    from pipeline.splits import Split
 
 _AT_ONCE = 256  # examples
 
@@ -46,7 +49,7 @@ def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def doubted(
-    version: Path, splits: Mapping[str, Split], class_names: tuple[str, ...]
+    version: Path, splits: "Mapping[str, Split]", class_names: tuple[str, ...]
 ) -> dict[int, str]:
     """Id -> what is doubted, of the held-out examples, the most doubtful first.
 

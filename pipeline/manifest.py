@@ -21,8 +21,16 @@ ACTIONS = ("stop", "drop", "keep")
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
     """Writes beside and renames; replaces what was there."""
-    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-    files.write_text(path, "".join(lines))
+    files.write_text(path, "".join(_line(entry) + "\n" for entry in entries))
+
+
+def _line(entry: Entry) -> str:
+    text = json.dumps(entry, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # the name of a file need not be Unicode
+        return json.dumps(entry)
+    return text
 
 
 def read(path: Path) -> list[Entry]:
@@ -31,7 +39,7 @@ def read(path: Path) -> list[Entry]:
     Raises UsageError naming the file and the line that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--clean.manifest: {path} cannot be read: {error}") from None
     entries = []
@@ -40,8 +48,9 @@ def read(path: Path) -> list[Entry]:
             continue
         try:
             entry = json.loads(line)
-            whole = type(entry["id"]) is int and type(entry.get("of", 0)) is int
-            if not whole or entry["action"] not in ACTIONS or "reason" not in entry:
+            ids = (entry["id"], entry.get("of", 0))
+            whole = all(type(id) is int and -(2**63) <= id < 2**63 for id in ids)
+            if not whole or entry["action"] not in ACTIONS or type(entry["reason"]) is not str:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.errors import UsageError
 
 _SPLITS = ("train", "validation", "test")
 
@@ -61,6 +62,8 @@ class NpySource(Source):
         part, columns = self._parts[split], self._columns[split]
         size = math.prod(part.shape)
         rest = part.path.stat().st_size - part.start - size * len(columns["id"])
+        if rest < 0:
+            raise UsageError(f"{part.path} was cut off while it was in use")
         images = tf.data.FixedLengthRecordDataset(str(part.path), size, part.start, rest)
         rows = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(columns), images)
         return rows.map(lambda row, image: {**row, "image": _image(image, part.shape)})
@@ -89,7 +92,7 @@ class NpySource(Source):
         digest = hashlib.sha256(repr(self.info.class_names).encode())
         for split, part in self._parts.items():
             there = part.path.stat()
-            told = (split, part.shape, part.start, there.st_size, there.st_mtime_ns)
+            told = (split, part.shape, part.start, there.st_size, there.st_ctime_ns)
             digest.update(repr(told).encode())
             for name, column in sorted(self._columns[split].items()):
                 digest.update(name.encode() + column.tobytes())
@@ -106,6 +109,8 @@ def _bytes_of(part: Part, position: int) -> np.ndarray:
     size = math.prod(part.shape)
     with part.path.open("rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, part.start + position * size)
+    if len(content) != size:
+        raise tf.errors.DataLossError(None, None, f"{part.path} was cut off while it was in use")
     return np.frombuffer(content, np.uint8).reshape(part.shape)
 
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.cluster import Cluster
-from pipeline.contracts import Batches, Share
+from pipeline.contracts import READ_ERRORS, Batches, Share
 from pipeline.errors import UsageError, WorkerLost
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
@@ -102,7 +102,7 @@ def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
     """Names the example that could not be decoded, where that is why these steps failed."""
     try:
         yield
-    except tf.errors.OpError:
+    except READ_ERRORS:
         # What is fetched ahead fails early.
         batches.explain(first, min(first + count + _AHEAD, batches.last_step))
         raise

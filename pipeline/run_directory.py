@@ -68,6 +68,13 @@ def check(config: Config) -> None:
 
 def _check(config: Config) -> None:
     files.check_writable(config.run_directory or RUNS, "--run-directory")
+    if config.source.name == "folder" and not config.dry_run:
+        for flag, path in {
+            "--run-directory": config.run_directory or RUNS,
+            "--export.directory": config.export.directory,
+            "--data.cache-directory": config.data.cache_directory or Path.home() / ".cache",
+        }.items():
+            files.require_outside(path, config.source.path, flag)
     if config.run_directory is not None:
         _check_resumable(config, RunDirectory(config.run_directory))
     if config.export.enabled:

@@ -73,7 +73,9 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     Raises UsageError for what the devices cannot do.
     """
     _keep_freed_memory()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # informational lines off; read at import
+    # Information and warnings off, read at import: an error of tf.data that we put into one line is
+    # a warning of three for TensorFlow.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with _filtered_stderr():
         import tensorflow as tf
 

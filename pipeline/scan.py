@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import decoding, runtime
-from pipeline.contracts import Source
+from pipeline.contracts import READ_ERRORS, Source
 from pipeline.duplicates import SIDE
 from pipeline.errors import UsageError, reason
 
@@ -210,7 +210,7 @@ def _measure(
             seen[places] = True
             for name, values in batch.items():
                 columns[name][places] = values
-    except tf.errors.OpError as error:
+    except READ_ERRORS as error:
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     known = source.columns(split)
     if len(known["id"]) < count:
@@ -265,5 +265,5 @@ def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
             yield None
         except StopIteration:
             return
-        except tf.errors.OpError as error:
+        except READ_ERRORS as error:
             yield reason(error)

@@ -69,7 +69,15 @@ def _compare(folder: Path, counts: dict[str, int]) -> None:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         wanted = {str(n): (int(v["examples"]), str(v["sha256"])) for n, v in said.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ):
         meant = '{"FILE": {"examples": 10, "sha256": "..."}}'
         raise UsageError(f"{path} is not of the form {meant}") from None
     for name, (examples, digest) in wanted.items():

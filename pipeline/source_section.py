@@ -40,6 +40,11 @@ class Source(Checked):
     """Names of the labels of TFRecord files; by default the lines of labels.txt beside them, else
     the labels themselves."""
 
+    @property
+    def title(self) -> str:
+        """What a person calls the data."""
+        return self.dataset or (str(self.path) if self.path else self.name)
+
     def options(self) -> dict[str, Any]:
         """The keyword arguments for the sibling: those that are given."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -55,5 +60,10 @@ class Source(Checked):
         for name, wanted in self.splits.items():
             if name not in (known := ("train", "validation", "test")):
                 raise UsageError(f"--source.splits: no split {name!r}; {suggest(name, known)}")
-            good = isinstance(wanted, str)
-            require(good, f"--source.splits {name}", repr(wanted), "such as train[:10%]")
+            good = isinstance(wanted, str) and " " not in wanted
+            require(
+                good,
+                f"--source.splits {name}",
+                repr(wanted),
+                "such as train[:10%], each in quotes of its own",
+            )

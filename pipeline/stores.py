@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source, Task, is_short
+from pipeline.contracts import READ_ERRORS, Example, Source, Task, is_short
 from pipeline.errors import UsageError, reason
 
 
@@ -143,7 +143,7 @@ class Fresh(Store):
         for row in rows:
             try:
                 self._decoded(tf.constant(row, tf.int64))
-            except tf.errors.OpError as error:
+            except READ_ERRORS as error:
                 raise undecodable(self._source, int(self.short["id"][row]), error) from None
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline import cache, disk
 from pipeline.config import Config, Train
-from pipeline.contracts import Batches, Decision, Share, Source, Task
+from pipeline.contracts import READ_ERRORS, Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
 from pipeline.stores import Device, Fresh, Memory, Store, undecodable
@@ -56,15 +56,30 @@ def load(
     if missing:
         splits.update(divide(splits["train"], missing, options.split_seed, groups or {}))
         held_out = ", ".join(f"{share:g} for {name}" for name, share in missing.items())
-        decisions.append(Decision("splits", held_out, "held out of train by a hash of the ids"))
+        decisions.append(Decision("splits", held_out, _how(splits["train"], groups or {})))
     for name, split in splits.items():
         if not len(split):
             raise UsageError(
                 f"the split {name!r} is empty; change --data.validation, --data.test or the source"
+                + (f" ({len(left_out):,} examples are left out by cleaning)" if dropped else "")
             )
     return {
         name: splits[name] for name in ("train", "validation", "test") if name in splits
     }, decisions
+
+
+def _how(train: Split, groups: Mapping[int, int]) -> str:
+    """What decided who is held out."""
+    reason = "held out of train by a hash of the ids"
+    if "group" in train.store.short:
+        _, counts = np.unique(train.store.short["group"], return_counts=True)
+        reason = (
+            "held out of train by a hash of the group; "
+            f"{len(counts):,} groups, the largest of {counts.max():,} examples"
+        )
+    if groups:
+        reason += "; near duplicates stay together"
+    return reason
 
 
 def _store(
@@ -107,7 +122,7 @@ def _decoded(
         for batch in decoded.batch(_AT_ONCE).prefetch(2).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
-    except tf.errors.OpError as error:
+    except READ_ERRORS as error:
         _name_undecodable(source, task, raw.skip(at).take(_AT_ONCE))
         source.columns(split)  # names a damaged record, where there are records
         raise UsageError(
@@ -119,11 +134,11 @@ def _decoded(
 
 def _name_undecodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
     """Raises UsageError for the first of these examples that can be read but not decoded."""
-    with contextlib.suppress(tf.errors.OpError):  # it cannot even be read
+    with contextlib.suppress(*READ_ERRORS):  # it cannot even be read
         for example in raw:
             try:
                 task.decode(example)
-            except tf.errors.OpError as error:
+            except READ_ERRORS as error:
                 raise undecodable(source, int(example["id"]), error) from None
 
 

@@ -1,6 +1,7 @@
 """What people really have in their folders: handled, or refused with the file named in one line."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from conftest import images_and_labels, run_module
 from PIL import Image
 from small import loaded
 
-from pipeline import shelf, stores
+from pipeline import cleaning, command_line, manifest, run_directory, shelf, stores
 from pipeline.errors import UsageError, reason
 
 GENERATOR = np.random.default_rng(5)
@@ -182,3 +183,119 @@ def test_the_reason_of_an_error_is_one_plain_line(message, wanted):
     error = tf.errors.InvalidArgumentError(None, None, message)
     assert reason(error).startswith(wanted or "damaged record in /a b/c number 4")
     assert "\n" not in reason(error)
+
+
+def test_what_is_no_plain_file_is_refused_before_it_is_read(root):
+    (root / "ant/endless.jpg").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="endless.jpg is no file of at most 512 MiB"):
+        shelf.take("sources", "folder")(path=root)
+    (root / "ant/endless.jpg").unlink()
+    os.mkfifo(root / "ant/pipe.png")
+    with pytest.raises(UsageError, match="pipe.png is no file of at most"):
+        shelf.take("sources", "folder")(path=root)
+    (root / "ant/pipe.png").unlink()
+    with (root / "ant/long.png").open("wb") as file:
+        file.truncate(2**29 + 1)  # a hole
+    with pytest.raises(UsageError, match="long.png is no file of at most"):
+        shelf.take("sources", "folder")(path=root)
+
+
+def test_links_back_into_the_data_bring_no_images_of_other_classes(root):
+    before = shelf.take("sources", "folder")(path=root).info.splits
+    (root / "ant/up").symlink_to(root)
+    (root / "ant/beside").symlink_to(root / "bee")
+    source = shelf.take("sources", "folder")(path=root)
+    assert source.info.splits == before
+    assert "ant/beside (a link back into the data), ant/up (a link back" in source.info.notes[0]
+    (root / "ant/self").symlink_to("self")
+    with pytest.raises(UsageError, match="ant/self cannot be read: Too many levels"):
+        shelf.take("sources", "folder")(path=root)
+
+
+def test_a_header_that_decoding_refuses_does_not_hide_the_size_of_the_others(root):
+    for path in root.rglob("*.*"):
+        path.unlink()
+    for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
+        (root / name).write_bytes(encoded())
+    (root / "ant/bomb.png").write_bytes(bomb())
+    assert shelf.take("sources", "folder")(path=root).info.image_shape == (40, 30, 3)
+
+
+def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
+    path = next((root / "bee").iterdir())
+    before, times = shelf.take("sources", "folder")(path=root).fingerprint(), path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert shelf.take("sources", "folder")(path=root).fingerprint() != before
+
+
+def test_nothing_of_a_run_is_written_among_the_data(root, monkeypatch):
+    monkeypatch.chdir(root)
+    settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
+    with pytest.raises(UsageError, match="--run-directory: runs lies in ., the data"):
+        run_directory.check(settings)
+
+
+def test_names_and_records_that_are_no_text(root, tmp_path):
+    name = os.fsdecode(b"\xff.png")
+    entries = [{"id": 1, "file": f"a/{name}", "reason": "undecodable", "action": "drop"}]
+    manifest.write(tmp_path / "manifest.jsonl", entries)
+    assert manifest.read(tmp_path / "manifest.jsonl") == entries
+    (tmp_path / "records").mkdir()
+    path = records(tmp_path / "records/train.tfrecord", [encoded()] * 2)
+    whole = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in (*whole, b"\xff\xff\xff"):
+            writer.write(record)
+    with pytest.raises(UsageError, match="train.tfrecord: record 2 is no tf.Example"):
+        loaded(shelf.take("sources", "tfrecord")(path=path.parent))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": 1e3, "reason": "blank", "action": "drop"}',
+        '{"id": 1000000000000000000000, "reason": "blank", "action": "drop"}',
+        '{"id": 1, "reason": ["blank"], "action": "drop"}',
+        '{"id": 1, "reason": null, "action": "drop"}',
+    ],
+)
+def test_nonsense_in_a_manifest_is_named_by_its_line(tmp_path, line):
+    path = tmp_path / "manifest.jsonl"
+    path.write_text('{"id": 1, "reason": "blank", "action": "keep"}\n' + line)
+    with pytest.raises(UsageError, match=r"line 2 of .* is not of the form"):
+        manifest.read(path)
+
+
+def test_a_manifest_of_other_data_is_refused(root, tmp_path):
+    source = shelf.take("sources", "folder")(path=root)
+    path = tmp_path / "manifest.jsonl"
+    path.write_text('{"id": 7, "reason": "blank", "action": "drop"}')
+    settings = command_line.recipe("digits").changed(clean={"manifest": path})
+    with pytest.raises(UsageError, match="none of the 1 examples in .* is in this source"):
+        cleaning.clean(source, settings)
+    first = int(source.columns("train")["id"][0])
+    entries = [
+        {"id": 7, "reason": "blank", "action": "drop"},
+        {"id": first, "file": "elsewhere/cat.png", "reason": "blank", "action": "drop"},
+        {"id": first, "file": source.location(first), "reason": "tiny", "action": "drop"},
+    ]
+    manifest.write(path, entries)
+    found = cleaning.clean(source, settings)
+    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny"
+
+
+def test_a_label_out_of_range_is_named_and_can_be_left_out(tmp_path):
+    images, labels = images_and_labels(30, (8, 8, 1))
+    labels[[11, 12]] = -1, 7
+    path = tmp_path / "mine.npz"
+    np.savez(path, images=images, labels=labels, class_names=["a", "b", "c"])
+    source = shelf.take("sources", "arrays")(path=path)
+    task = task_of(source)
+    with pytest.raises(UsageError, match="label -1 of example 11 of mine.npz is out of range: the"):
+        loaded(source, task)
+    settings = command_line.recipe("digits").changed(clean={"enabled": True})
+    found = cleaning.clean(source, settings)
+    assert found.dropped == dict.fromkeys((11, 12), "label out of range")
+    splits, _ = loaded(source, task, found.dropped)
+    assert sum(map(len, splits.values())) == 28

@@ -17,7 +17,12 @@ def test_folder_and_module_shelves_list_their_siblings():
 
 def test_options_are_the_keyword_only_arguments():
     assert shelf.options("augment", "crop") == {"padding": False, "fill": False}
-    assert shelf.options("sources", "tfds") == {"dataset": True, "path": False}
+    assert shelf.options("sources", "tfds") == {
+        "dataset": True,
+        "path": False,
+        "splits": False,
+        "group": False,
+    }
 
 
 @pytest.mark.parametrize(

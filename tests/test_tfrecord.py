@@ -217,10 +217,6 @@ CASES = {
         lambda r: write(r / "train-00000-of-00003", [{"image": bytes(99), "label": 0}]),
         r"record 0: the feature 'image' .* is no JPEG.*tf.io.encode_png",
     ),
-    "a negative label": (
-        lambda r: spoiled(r, 3, label=-1),
-        "label -1 of record 3 of train-00001-of-00003 is no class",
-    ),
     "a label left out": (
         lambda r: spoiled(r, 3, label=7),
         "no example has label 3; .* .--source.class-names",
@@ -265,10 +261,7 @@ def test_refused_where_it_is_first_read(root):
     write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0", "label": 3}])
     with pytest.raises(UsageError, match=r"record 2: there is no class 'q0' in train; .*'p0'"):
         take(root, label="patient").columns("test")
-    with pytest.raises(
-        UsageError, match=r"label 3 of record 2 of test/x.* there are 3 classes, 0 ... 2"
-    ):
-        take(root).columns("test")
+    assert take(root).columns("test")["label"].tolist()[-1] == 3  # for the task to refuse
 
 
 def test_features_are_refused_by_name(root):

@@ -137,7 +137,7 @@ def _short(columns: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
     if not count:
         raise UsageError(f"{path} holds no examples")
     with np.errstate(invalid="ignore"):
-        wrong = ~np.isfinite(labels) | (labels != np.floor(labels)) | (labels < 0)
+        wrong = ~np.isfinite(labels) | (labels != np.floor(labels))
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise UsageError(
@@ -169,4 +169,4 @@ def _class_names(labels: np.ndarray, given: np.ndarray | None, path: Path) -> tu
     if given is not None:
         strings = given.dtype.kind == "U" and given.ndim == 1
         names = classes.distinct(given.tolist() if strings else (), f"{path}: class_names")
-    return classes.named(labels, names, str(path), lambda at: f"example {at}", "class_names")
+    return classes.named(labels, names, str(path), "class_names")

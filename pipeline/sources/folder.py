@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from pipeline.errors import UsageError, suggest
 from pipeline.image_headers import common_shape
 
 _KINDS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
+# No image below decoding's limit of pixels takes more; a longer file would be read whole.
+_MOST_BYTES = 2**29
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
@@ -166,7 +169,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _folders(folder: Path, ignored: list[str] | None = None) -> Iterator[str]:
     """Names of the folders in a folder; the names of files go to `ignored`."""
     for entry in _entries(folder):
-        if entry.is_dir():
+        if _is_folder(entry):
             try:
                 entry.name.encode()
             except UnicodeEncodeError:
@@ -197,13 +200,21 @@ def _split_folders(root: Path) -> dict[str, Path]:
 
 
 def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator[_File]:
-    """Image files at any depth; each real folder once, so that links in a circle end."""
+    """Image files at any depth; each real folder once, so that links in a circle end.
+
+    A link to another place among the data would bring the images of other classes.
+    """
+    real = folder.resolve()
+    if folder.is_symlink() and (real.is_relative_to(root) or root.is_relative_to(real)):
+        ignored.append(f"{folder.relative_to(root).as_posix()} (a link back into the data)")
+        return
     there = folder.stat()
     if (there.st_dev, there.st_ino) in seen:
+        ignored.append(f"{folder.relative_to(root).as_posix()} (read by another name)")
         return
     seen.add((there.st_dev, there.st_ino))
     for entry in sorted(_entries(folder), key=lambda entry: entry.name):
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from _images(folder / entry.name, root, ignored, seen)
         elif Path(entry.name).suffix.lower() not in _KINDS:
             ignored.append(entry.name)
@@ -212,10 +223,21 @@ def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator
                 found = entry.stat()
             except OSError as error:
                 raise UsageError(f"{entry.path} cannot be read: {error.strerror}") from None
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+                what = f"no file of at most {_MOST_BYTES // 2**20} MiB, as images are"
+                raise UsageError(f"{entry.path} is {what}; move it away")
             if not os.access(entry.path, os.R_OK):
                 raise UsageError(f"{entry.path} cannot be read: you have no right to")
             relative = (folder / entry.name).relative_to(root).as_posix()
-            yield _File(relative, found.st_size, found.st_mtime_ns)
+            # The time of the last change of anything: who puts other bytes in can set the other.
+            yield _File(relative, found.st_size, found.st_ctime_ns)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise UsageError(f"{entry.path} cannot be read: {error.strerror}; remove it") from None
 
 
 def _groups(files: list[_File], pattern: str) -> np.ndarray:
@@ -238,5 +260,6 @@ def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:
         return ()
     names = ", ".join(sorted(set(ignored))[:3])
     return (
-        f"{root}: {len(ignored)} files that are no images by name are left out, such as {names}",
+        f"{root}: {len(ignored)} files that are no images by name, or links back into the data, "
+        f"are left out, such as {names}",
     )

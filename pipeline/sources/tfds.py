@@ -153,7 +153,7 @@ class Tfds(Source):
 
     def fingerprint(self) -> str:
         """Hash of the builder's full name, the splits, and the sizes and times of its files."""
-        files = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in self._records.files]
+        files = [(p.name, p.stat().st_size, p.stat().st_ctime_ns) for p in self._records.files]
         told = (self._builder.info.full_name, self._splits, self._keys, files)
         return hashlib.sha256(repr(told).encode()).hexdigest()
 

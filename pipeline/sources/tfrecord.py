@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline import class_names as classes
 from pipeline import example_layout, shards
-from pipeline.contracts import Example, Info, Source, joined
+from pipeline.contracts import READ_ERRORS, Example, Info, Source, joined
 from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
 from pipeline.record_files import Records
@@ -71,7 +71,7 @@ class TFRecords(Source):
         record = next(iter(self._records.sequence(first))).numpy()
         self._layout = example_layout.detect(record, features, self._where(first[0]))
         self._columns: dict[str, dict[str, np.ndarray]] = {}
-        self._names: tuple[str, ...] | None = None
+        self._names: tuple[str, ...] | None = None  # while they are looked for
         self._names = self._class_names(names)
         rows = self._explained("train", self._batches("train", ("image",)).as_numpy_iterator())
         self.info = Info(
@@ -92,17 +92,11 @@ class TFRecords(Source):
         if file.is_file():
             return classes.distinct(_lines(file), f"the lines of {file}")
         if self._layout["label"].whole:
-            return self._checked("train", self.columns("train")["label"])
+            how = f"--source.class-names, or {_CLASSES} beside the files"
+            return classes.named(self.columns("train")["label"], None, str(self._root), how)
         rows = self._explained("train", self._batches("train", ("label",)).as_numpy_iterator())
         texts = {text for row in rows for text in row["label"]}
         return classes.distinct(sorted(map(_text, texts)), f"{self._root}: the labels")
-
-    def _checked(self, split: str, labels: np.ndarray) -> tuple[str, ...]:
-        def place(at: int) -> str:
-            return self.location(int(self._ids(self._numbers[split][at])))
-
-        given = f"--source.class-names, or {_CLASSES} beside the files"
-        return classes.named(labels, self._names, str(self._root), place, given)
 
     def _batches(self, split: str, names: tuple[str, ...]) -> tf.data.Dataset:
         """These fields alone of all examples, as they are in the file."""
@@ -124,7 +118,7 @@ class TFRecords(Source):
     def _explained(self, split: str, rows: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from rows
-        except tf.errors.OpError as error:
+        except READ_ERRORS as error:
             self._explain(split)
             raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
 
@@ -180,15 +174,13 @@ class TFRecords(Source):
                 self._explain(split)
                 raise
             columns["id"] = self._ids(self._numbers[split])
-            if self._names is not None:
-                self._checked(split, columns["label"])
             self._columns[split] = columns
         return dict(self._columns[split])
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
         paths = [(path.relative_to(self._root), path.stat()) for path in self._records.files]
-        files = [(path.as_posix(), there.st_size, there.st_mtime_ns) for path, there in paths]
+        files = [(path.as_posix(), there.st_size, there.st_ctime_ns) for path, there in paths]
         told = (list(self._numbers), self._layout, self._names, files)
         return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()
 

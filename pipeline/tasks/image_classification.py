@@ -80,7 +80,8 @@ class ImageClassification(Task):
             at = wrong[0]
             raise UsageError(
                 f"split {split}: label {labels[at]} of {locate(int(columns['id'][at]))} is out of "
-                f"range: there are {classes} classes, 0 ... {classes - 1}"
+                f"range: there are {classes} classes, 0 ... {classes - 1}; --clean.enabled leaves "
+                "such examples out"
             )
 
     def prepare(self, batch: Example) -> Example:
