@@ -1,6 +1,7 @@
 """The data of a run: from its config to decoded splits and the task that has learned from them."""
 
 import dataclasses
+import json
 import time
 
 from pipeline import cleaning, files, run_directory, shelf, splits, stream
@@ -37,6 +38,12 @@ class Data:
         self.cleaning.write(run)
         files.write_json(run.facts, self.facts)
         splits.write_examples(run.splits, self.splits)
+        if not run.source.exists():
+            files.write_text(run.source, _told(self.source))
+
+
+def _told(source: Source) -> str:
+    return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
 
 
 def load(config: Config) -> Data:
@@ -54,10 +61,14 @@ def load(config: Config) -> Data:
     start = time.monotonic()
     parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups)
     seconds = time.monotonic() - start
+    decisions = [*clean.decisions, *decisions]
     if config.run_directory:
-        before = RunDirectory(config.run_directory).splits
-        splits.require_same_examples(before, parts, source.location)
+        run = RunDirectory(config.run_directory)
+        splits.require_same_examples(run.splits, parts, source.location)
+        if run.source.exists() and run.source.read_text(encoding="utf-8") != _told(source):
+            why = "a file has another size or time; ids and classes are the same"
+            decisions.append(Decision("changed", "the data, since this run began", why))
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
     task = shelf.take("tasks", config.task)(facts)
-    return Data(source, facts, task, parts, clean, [*clean.decisions, *decisions], seconds)
+    return Data(source, facts, task, parts, clean, decisions, seconds)

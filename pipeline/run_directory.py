@@ -24,6 +24,7 @@ class RunDirectory:
         self.path = path
         self.config = path / "config.json"
         self.facts = path / "facts.json"
+        self.source = path / "source.json"
         self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"

@@ -72,6 +72,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
         "facts.json",
         "log.jsonl",
         "result.json",
+        "source.json",
         "splits.npz",
         "tensorboard",
         ".lock",

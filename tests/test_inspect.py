@@ -87,7 +87,7 @@ def test_data_are_shown_even_if_a_training_of_them_would_stop(workplace, quick, 
 
 def test_each_augmentation_stands_before_and_after():
     train = random_split(40)
-    html = "\n".join(exhibits.augmentations(train, {"flip": {}, "mixup": {"alpha": 1.0}}, seed=3))
+    html = "\n".join(exhibits.augmentations(train, {"flip": {}, "mixup": {"alpha": 1.0}}, 3, str))
     titles = re.findall(r"<h3>(.*?)</h3>", html)
     assert titles[:3] == ["flip ", "mixup alpha=1.0", "all of them, in this order"]
     assert sorted(titles[3:]) == sorted(set(shelf.names("augment")) - {"flip", "mixup"})
@@ -219,10 +219,9 @@ def test_a_slow_feed_is_told_from_a_free_one(quick, slow):
 def test_the_verdict_names_the_slower_of_the_two():
     remedies = {"step": "a GPU", "feed": "--data.cache memory"}
     said = feed.verdict(feed.Speed(step=1000, training=990), 25_000, remedies)
-    assert said == (
-        "the step: the feed alone is 25 times as fast and costs it nothing that can be measured; "
-        "a GPU would lift it"
-    )
+    assert said == ("the step: the feed alone is 25 times as fast; a GPU would lift it")
+    noisy = feed.verdict(feed.Speed(step=1000, training=800), 25_000, remedies)
+    assert noisy == said  # so fast a feed cannot be what took a fifth
     said = feed.verdict(feed.Speed(step=1000, training=400), 450, remedies)
     assert said == "the feed: it takes 60% of the step's speed; --data.cache memory would lift it"
 

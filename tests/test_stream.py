@@ -6,10 +6,21 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import REPOSITORY
+from conftest import REPOSITORY, images_and_labels
 from small import loaded
 
-from pipeline import cache, config, manifest, shelf, splits, stores, stream
+from pipeline import (
+    cache,
+    command_line,
+    config,
+    data,
+    manifest,
+    run_directory,
+    shelf,
+    splits,
+    stores,
+    stream,
+)
 from pipeline.contracts import Info, Source
 from pipeline.errors import UsageError
 
@@ -302,3 +313,23 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(UsageError, match="splits.npz is damaged"):
         splits.require_same_examples(path, held(60), where)
+
+
+def test_a_run_that_resumes_says_that_its_data_have_changed(tmp_path):
+    images, labels = images_and_labels(60, (8, 8, 1))
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    settings = command_line.recipe("digits").changed(
+        source={"name": "arrays", "path": tmp_path / "mine.npz"}, run_directory=tmp_path / "run"
+    )
+    run = run_directory.RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    data.load(settings).write(run)
+    assert "changed" not in {decision.name for decision in data.load(settings).decisions}
+    np.savez(tmp_path / "mine.npz", images=255 - images, labels=labels)
+    assert "changed" in {decision.name for decision in data.load(settings).decisions}
+    names = {"class_names": ["a", "b", "c"]}
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels, **names)
+    with pytest.raises(
+        UsageError, match=r"class names of the data .* \['0', '1', '2'\] then, \['a'"
+    ):
+        data.load(settings)
