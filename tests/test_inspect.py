@@ -106,7 +106,7 @@ def test_each_augmentation_stands_before_and_after():
             np.testing.assert_array_equal(images, wanted[..., 0])
             assert (images != before).any()
     small = Split(Memory({**train.store.columns, "image": tf.zeros([40, 3, 3, 1])}), train.rows)
-    html = "\n".join(exhibits.augmentations(small, {}, seed=3))
+    html = "\n".join(exhibits.augmentations(small, {}, 3, str))
     assert "crop: padding 4 is too large for images of 3x3" in html
     assert "rand_augment needs images of dtype uint8" in html
 
