@@ -110,7 +110,7 @@ def pace(dataset: Iterator, batch: int) -> float:
     return batch * number / (time.monotonic() - start)
 
 
-def step(rounds: int = 5, steps: int = 24) -> None:
+def step(rounds: int = 12, steps: int = 40) -> None:
     """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
     import tensorflow as tf
 
@@ -133,29 +133,30 @@ def step(rounds: int = 5, steps: int = 24) -> None:
         )
         model = build(loaded.task, settings, machine, kinds["memory"])
         model.steps_per_execution = 2
-        measured = {kind: [] for kind in kinds}
-        for _ in range(rounds + 1):
-            for kind, batches in kinds.items():
-                measured[kind].append(trained(machine, model, batches, settings.train.engine))
-    measured = {kind: values[1:] for kind, values in measured.items()}  # the first one traced
-    for kind in ("memory", "disk"):
-        pairs = zip(measured[kind], measured["resident"], strict=True)
-        report(f"{kind} / resident", [a / b for a, b in pairs], {})
-    report(
-        "memory / disk",
-        [a / b for a, b in zip(measured["memory"], measured["disk"], strict=True)],
-        measured,
-    )
+        clocks = {"wall time": time.monotonic, "processor time": time.process_time}
+        measured = {clock: {kind: [] for kind in kinds} for clock in clocks}
+        for number in range(rounds + 1):  # the first one traces
+            for kind in [*kinds][number % 3 :] + [*kinds][: number % 3]:
+                speeds = trained(machine, model, kinds[kind], settings.train.engine, clocks)
+                for clock, speed in speeds.items():
+                    measured[clock][kind] += [speed] * bool(number)
+    for clock, speeds in measured.items():
+        for kind in ("memory", "disk"):
+            pairs = zip(speeds[kind], speeds["resident"], strict=True)
+            report(f"{kind} / resident, by {clock}", [a / b for a, b in pairs], {})
 
 
-def trained(machine: object, model: object, batches: object, engine: str) -> float:
-    """Images per second of all steps."""
+def trained(
+    machine: object, model: object, batches: object, engine: str, clocks: dict[str, Callable]
+) -> dict[str, float]:
+    """Images per second of all steps, by each clock."""
     from pipeline import shelf
 
     with machine.strategy.scope():
-        start = time.monotonic()
+        start = {name: clock() for name, clock in clocks.items()}
         shelf.take("engines", engine)(model, batches, None, [])
-        return batches.batch_size * batches.last_step / (time.monotonic() - start)
+        images = batches.batch_size * batches.last_step
+        return {name: images / (clock() - start[name]) for name, clock in clocks.items()}
 
 
 COMMANDS: dict[str, Callable] = {"memory": memory, "feed": feed, "step": step}
