@@ -25,21 +25,17 @@ _SHARE_OF_DISK = 0.5
 def decided(source: Source, task: Task, options: Data) -> Decision:
     """`device`, `memory`, `disk` or `none`, and why.
 
-    Raises UsageError for what was asked for and cannot be, and if nothing can.
+    Raises UsageError for what was asked for and cannot be.
     """
-    by_number = all(source.reader(split) is not None for split in source.info.splits)
+    in_order = any(source.reader(split) is None for split in source.info.splits)
     keyed = source.fingerprint() is not None
     size = decoded_size(source, task, options)
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
     anew = "each example is decoded in each epoch"
+    anew += ", and shuffled among its neighbours, as it cannot be read by number" * in_order
     # Twice: TensorFlow copies each column once it is full.
     fits = 2 * size <= (free if options.cache == "auto" else total)
-    if options.cache == "none" and not by_number:
-        raise UsageError(
-            "--data.cache none: this source can only be read from the beginning to the end; "
-            "choose memory or disk"
-        )
     if options.cache == "disk" and not keyed:
         raise UsageError(
             "--data.cache disk: this source cannot tell whether its data have changed; "
@@ -62,13 +58,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     space = _disk_space(directory(options))
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", f"{sizes}, {space / 1e9:,.0f} GB of disk")
-    if by_number:
-        return Decision("cache", "none", f"{sizes}, {space / 1e9:,.0f} GB of disk; {anew}")
-    raise UsageError(
-        f"the decoded data need {size / 1e9:.1f} GB; {free / 1e9:.1f} GB of memory and "
-        f"{space / 1e9:.1f} GB of disk are free; choose a smaller --data.limit, or a smaller "
-        "--data.image-size for images"
-    )
+    return Decision("cache", "none", f"{sizes}, {space / 1e9:,.0f} GB of disk; {anew}")
 
 
 def directory(options: Data) -> Path:

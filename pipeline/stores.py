@@ -147,6 +147,58 @@ class Fresh(Store):
                 raise undecodable(self._source, int(self.short["id"][row]), error) from None
 
 
+class Sequential(Store):
+    """Nothing is kept, and the source gives its examples only one after the other.
+
+    Args:
+        source: Has no reader for this split.
+        task: Decodes.
+        split: Name of the source's split; a row is a position in it.
+        specs: Of a decoded example.
+        short: Read from the source.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        task: Task,
+        split: str,
+        specs: Mapping[str, tf.TensorSpec],
+        short: Mapping[str, np.ndarray],
+    ) -> None:
+        super().__init__(specs, short)
+        self._source, self._task, self._split = source, task, split
+
+    def raw(self, rows: np.ndarray) -> tf.data.Dataset:
+        """The examples of these rows as they are in the source, in its order."""
+        wanted = np.zeros(int(rows.max()) + 1, bool)
+        wanted[rows] = True
+        mask = tf.constant(wanted)
+        examples = self._source.examples(self._split).take(len(wanted)).enumerate()
+        return examples.filter(lambda row, _: mask[row]).map(lambda _, example: example)
+
+    def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
+        """The same, decoded."""
+        return raw.map(self._task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def gather(self, rows: tf.Tensor) -> Example:
+        raise NotImplementedError("read in order only: see `stream`")
+
+    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        rows = np.asarray(rows)
+        self.explain(rows)
+        some = np.unique(rows)
+        (found,) = self.decoded(self.raw(some)).batch(len(some)).as_numpy_iterator()
+        return {name: values[np.searchsorted(some, rows)] for name, values in found.items()}
+
+    def explain(self, rows: np.ndarray) -> None:
+        for example in self.raw(np.asarray(rows)):
+            try:
+                self._task.decode(example)
+            except READ_ERRORS as error:
+                raise undecodable(self._source, int(example["id"]), error) from None
+
+
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
     """One line that names the example."""
     return UsageError(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import cache, disk
+from pipeline import cache, disk, sequence
 from pipeline.config import Config, Train
 from pipeline.contracts import READ_ERRORS, Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
-from pipeline.stores import Device, Fresh, Memory, Store, undecodable
+from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
 
 _WHOLE = Share()
 _AT_ONCE = 256  # examples
@@ -91,7 +91,8 @@ def _store(
     if kind == "none":
         columns = source.columns(split).items()
         short = {name: values[:count] for name, values in columns if name in specs}
-        return Fresh(source, task, split, specs, short), ""
+        kind = Sequential if source.reader(split) is None else Fresh
+        return kind(source, task, split, specs, short), ""
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         return _decoded(source, task, split, count, dropped)
@@ -158,6 +159,9 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     if options.steps is not None:
         last_step = min(last_step, options.steps)
 
+    if isinstance(split.store, Sequential):
+        return sequence.batches(split, batch_size, steps_per_epoch, last_step, seed)
+
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         epoch = step // steps_per_epoch
         # tf.random.experimental.index_shuffle has 4 rounds, with which two epochs of 50,000
@@ -183,6 +187,8 @@ def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
     largest = min(4 * options.batch_size, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
+    if isinstance(split.store, Sequential):
+        return sequence.batches(split, batch_size, steps, steps)
 
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         positions = step * batch_size + places

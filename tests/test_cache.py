@@ -9,9 +9,9 @@ import tensorflow as tf
 from PIL import Image
 from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
-from pipeline import cache, config, shelf, stream
+from pipeline import cache, config, sequence, shelf, stream
 from pipeline.build import build
-from pipeline.contracts import Info, Source
+from pipeline.contracts import Info, Share, Source
 from pipeline.errors import UsageError
 
 COUNT = 40
@@ -169,11 +169,64 @@ def test_the_decision_follows_the_room(monkeypatch):
     assert decided(Encoded(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
     assert decided().value == "none"
-    with pytest.raises(UsageError, match="the decoded data need"):
-        decided(Encoded(reads_by_index=False))
+    assert "shuffled among its neighbours" in decided(Encoded(reads_by_index=False)).reason
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
-    with pytest.raises(UsageError, match="--data.cache none: this source can only be read"):
-        decided(Encoded(reads_by_index=False), cache="none")
     with pytest.raises(UsageError, match="--data.cache disk: this source cannot tell"):
         decided(Encoded(made_of=None), cache="disk")
+
+
+def epochs_of(batches, first_step=0, **share):
+    tickets = batches.tickets(first_step, Share(**share)).as_numpy_iterator()
+    return [{name: values.copy() for name, values in ticket.items()} for ticket in tickets]
+
+
+def test_a_source_without_a_reader_is_shuffled_as_it_is_read(monkeypatch):
+    monkeypatch.setattr(sequence, "BLOCK", 6)
+    splits, _ = load(Encoded(reads_by_index=False), cache="none")
+    settings = settings_of(train={"epochs": 3, "batch_size": 4}).train
+    batches = stream.training(splits["train"], settings, 5)
+    found = epochs_of(batches)
+    steps = batches.steps_per_epoch
+    assert len(found) == 3 * steps == batches.last_step
+    orders = [
+        np.concatenate([b["id"] for b in found[i * steps : (i + 1) * steps]]) for i in range(3)
+    ]
+    everything = set(splits["train"].column("id").tolist())
+    for epoch, order in enumerate(orders):
+        assert len(set(order.tolist())) == 4 * steps and set(order.tolist()) <= everything
+        assert set(np.concatenate([b["epoch"] for b in found[epoch * steps :]])) >= {epoch}
+    assert (orders[0] != orders[1]).any() and (orders[1] != orders[2]).any()
+    again = epochs_of(stream.training(splits["train"], settings, 5))
+    other = epochs_of(stream.training(splits["train"], settings, 6))
+    resumed = epochs_of(batches, steps + 2)
+    halves = [epochs_of(batches, first=i, count=1, of=2) for i in range(2)]
+    for i, batch in enumerate(found):
+        for name, values in batch.items():
+            np.testing.assert_array_equal(values, again[i][name])
+            np.testing.assert_array_equal(
+                values, np.concatenate([half[i][name] for half in halves])
+            )
+            if i >= steps + 2:
+                np.testing.assert_array_equal(values, resumed[i - steps - 2][name])
+    assert any((a["id"] != b["id"]).any() for a, b in zip(found, other, strict=True))
+    whole = load(Encoded(), cache="memory")[0]["train"].take(np.arange(len(splits["train"])))
+    pixels = dict(zip(whole["id"].tolist(), whole["image"], strict=True))
+    for batch in found:
+        for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
+            np.testing.assert_array_equal(image, pixels[id])
+
+
+def test_a_source_without_a_reader_is_evaluated_and_explained(reference):
+    _, history = trained(Encoded(reads_by_index=False), "none")
+    assert set(history) == set(reference[1]) and np.isfinite(history["val_loss"]).all()
+    split = load(Encoded(reads_by_index=False), cache="none")[0]["validation"]
+    memory = load(Encoded(), cache="memory")[0]["validation"]
+    positions = np.array([3, 0, 0, 2])
+    for name, values in memory.take(positions).items():
+        np.testing.assert_array_equal(split.take(positions)[name], values)
+    batches = stream.evaluation(split, settings_of().train)
+    ids = np.concatenate([batch["id"][batch["weight"] > 0] for batch in epochs_of(batches)])
+    np.testing.assert_array_equal(ids, memory.column("id"))
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
+        trained(Encoded(damaged=17, reads_by_index=False), "none")

@@ -133,7 +133,7 @@ def test_data_that_do_not_fit_into_memory_are_refused(monkeypatch):
 
     monkeypatch.setattr(cache.psutil, "virtual_memory", Full)
     with pytest.raises(UsageError, match="the decoded data need"):
-        load(Counting(900))  # neither a reader for `none`, nor a fingerprint for `disk`
+        load(Counting(900), cache="memory")
 
 
 def test_limit_reads_the_first_of_each_split():
