@@ -38,8 +38,8 @@ def photographs(folder: Path, count: int, distinct: int = 500) -> None:
         coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def prepared(folder: Path, kind: str) -> object:
-    """The batches of one epoch of a folder under a cache."""
+def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
+    """The batches of some epochs of a folder under a cache."""
     from pipeline import command_line, data, runtime, stream
 
     settings = command_line.recipe("digits").changed(
@@ -48,20 +48,24 @@ def prepared(folder: Path, kind: str) -> object:
             "cache": kind, "cache_directory": str(folder.parent / "cache"),
             "validation": 0.1, "test": 0.0, "augment": {},
         },
-        train={"batch_size": BATCH, "epochs": 1},
+        train={"batch_size": BATCH, "epochs": epochs},
     )  # fmt: skip
     runtime.start(settings.runtime)
     return stream.training(data.load(settings).splits["train"], settings.train, 0)
 
 
 def memory(count: int = 1000) -> None:
-    """Peak resident memory of a process that trains an epoch, at `count` and 10 times as many."""
+    """Peak resident memory of a process that reads batches, at `count` and 10 times as many.
+
+    The same number of batches, ten epochs against one: how many of them are under way at once is
+    chance, and more of them reach a higher peak whatever the data.
+    """
     for kind in ("disk", "none"):
         peaks = {}
         for times in (1, 10):
             with tempfile.TemporaryDirectory() as folder:
                 photographs(Path(folder, "photographs"), times * count)
-                words = [sys.executable, __file__, "child", folder, kind]
+                words = [sys.executable, __file__, "child", folder, kind, str(10 // times)]
                 # The second disk run finds what the first built.
                 pipe = subprocess.PIPE
                 runs = [subprocess.run(words, stdout=pipe, text=True, check=True) for _ in "12"]
@@ -73,12 +77,12 @@ def memory(count: int = 1000) -> None:
             )  # fmt: skip
 
 
-def child(folder: str, kind: str) -> None:
-    """Loads, splits and reads an epoch; prints the peak resident memory in bytes.
+def child(folder: str, kind: str, epochs: str) -> None:
+    """Loads, splits and reads some epochs; prints the peak resident memory in bytes.
 
     No network: its activations would only hide what the data take.
     """
-    pace(prepared(Path(folder, "photographs"), kind).dataset, BATCH)
+    pace(prepared(Path(folder, "photographs"), kind, int(epochs)).dataset, BATCH)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 

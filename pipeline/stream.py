@@ -16,7 +16,7 @@ from pipeline.splits import Split, divide
 from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
 
 _WHOLE = Share()
-_AT_ONCE = 256  # examples
+_AT_ONCE = 8 << 20  # bytes that are decoded into one block, of which several are under way
 _Places = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 """Positions in a split, int64; their weights, float32; the epoch, int64 and a scalar."""
 
@@ -94,8 +94,11 @@ def _store(
         kind = Sequential if source.reader(split) is None else Fresh
         return kind(source, task, split, specs, short), ""
 
+    each = sum(spec.dtype.size * spec.shape.num_elements() for spec in specs.values())
+    at_once = max(1, min(256, _AT_ONCE // max(1, each)))
+
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        return _decoded(source, task, split, count, dropped)
+        return _decoded(source, task, split, count, dropped, at_once)
 
     if kind == "disk":
         place = cache.place(config, source, task, split, dropped)
@@ -111,20 +114,24 @@ def _store(
 
 
 def _decoded(
-    source: Source, task: Task, split: str, count: int, dropped: np.ndarray
+    source: Source, task: Task, split: str, count: int, dropped: np.ndarray, at_once: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The first examples of a split that are not left out, decoded, in the source's order."""
+    """The first examples of a split that are not left out, decoded, in the source's order.
+
+    So many `at_once`, and several such blocks are under way: 256 pictures of 224 pixels at once
+    raised the peak by 100 MB.
+    """
     raw = source.examples(split).take(count)
     if len(dropped):  # before they are decoded: some of them cannot be
         raw = raw.filter(lambda example: tf.reduce_all(example["id"] != dropped))
     decoded = raw.map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     at = 0
     try:
-        for batch in decoded.batch(_AT_ONCE).prefetch(2).as_numpy_iterator():
+        for batch in decoded.batch(at_once).prefetch(2).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
     except READ_ERRORS as error:
-        _name_undecodable(source, task, raw.skip(at).take(_AT_ONCE))
+        _name_undecodable(source, task, raw.skip(at).take(at_once))
         source.columns(split)  # names a damaged record, where there are records
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
@@ -208,7 +215,8 @@ def _batches(
 ) -> Batches:
     """From a function of a step and places in its batch, int64 of shape (part,)."""
     rows = tf.constant(split.rows)
-    parallel = 2 if isinstance(split.store, Memory) else tf.data.AUTOTUNE
+    # Only decoding gains from more; each of them holds a batch.
+    parallel = tf.data.AUTOTUNE if isinstance(split.store, Fresh) else 2
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         size = batch_size // share.of
