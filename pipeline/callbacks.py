@@ -11,7 +11,7 @@ import keras
 
 from pipeline import config
 from pipeline.contracts import Batches
-from pipeline.journal import JsonLog, TensorBoard
+from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 
@@ -30,11 +30,9 @@ def standard(
     """
     callbacks = [Phases(settings.train), Updates(), Speed(batches), saver]
     if is_chief:
-        callbacks.append(JsonLog(run, batches, saver))
+        callbacks.append(Journal(run, batches, saver, settings.log.tensorboard))
     if is_chief and settings.log.progress:
         callbacks.append(Progress(batches))
-    if is_chief and settings.log.tensorboard:
-        callbacks.append(TensorBoard(run, saver))
     return callbacks
 
 

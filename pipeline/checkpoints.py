@@ -70,9 +70,11 @@ class Checkpoints:
         if not self._writes:
             return
         if target.exists():
-            manifest = _checked_manifest(target, step)
-            _write_manifest(target, step, manifest["files"], state)
-            return
+            try:
+                _write_manifest(target, step, _checked_manifest(target, step)["files"], state)
+                return
+            except Damaged:
+                self._set_aside(step)
         folder = files.scratch(self._folder)
         try:
             self._checkpoint.write(str(folder / "state"))
@@ -113,10 +115,7 @@ class Checkpoints:
                 return step, self.restore(step), wrong
             except Damaged as error:
                 wrong.append(str(error))
-                if self._writes:
-                    aside = self._folder / f"damaged-{self._path(step).name}"
-                    files.remove(aside)
-                    self._path(step).rename(aside)
+                self._set_aside(step)
         if wrong or any(self._folder.glob("damaged-step-*")):
             raise NoCheckpoint(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(wrong) or 'all damaged'}; "
@@ -136,6 +135,12 @@ class Checkpoints:
                 files.remove(self._path(step))
             for path in self._folder.glob("damaged-step-*"):
                 files.remove(path)
+
+    def _set_aside(self, step: int) -> None:
+        if self._writes:
+            aside = self._folder / f"damaged-{self._path(step).name}"
+            files.remove(aside)
+            self._path(step).rename(aside)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"

@@ -226,8 +226,11 @@ def _train(
     """From the first step that is left to the last, or until the time is up; whether any was."""
     from pipeline import probe, replicas, report
     from pipeline.callbacks import standard
+    from pipeline.journal import Journal
 
     if saver.complete or (saver.step and saver.stops.time_is_up(replicas.agreed)):
+        if machine.is_chief:
+            Journal(run, batches, saver, config.log.tensorboard).write()
         return False
     engine = shelf.take("engines", config.train.engine)
     with machine.strategy.scope(), replicas.lost_workers(machine.cluster):

@@ -12,7 +12,8 @@ from pipeline.errors import Terminated
 from pipeline.fit import fit
 from pipeline.stops import ELSEWHERE, Stops
 
-# 8 steps an epoch, and one call of validation; everything that is state: dropout, Adam, averages, patience, a schedule.
+# 8 steps an epoch, and one call of validation; everything that is state:
+# dropout, Adam, averages, patience, a schedule.
 CHANGES = {
     "data": {"limit": 200},
     "model": {"name": "sequential"},
