@@ -140,7 +140,7 @@ def _story(config: Config, stops: Stops) -> Run:
             report.damaged(saver)
         else:
             report.worker(workers)
-        trained = _train(config, machine, model, run, saver, batches, held.get("validation"))
+        trained = _train(config, machine, model, run, saver, batches, held)
         if not machine.is_chief:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
@@ -221,7 +221,7 @@ def _train(
     run: RunDirectory,
     saver: "Saver",
     batches: "Batches",
-    validation: "Batches | None",
+    held: "dict[str, Batches]",
 ) -> bool:
     """From the first step that is left to the last, or until the time is up; whether any was."""
     from pipeline import probe, replicas, report
@@ -232,11 +232,12 @@ def _train(
         if machine.is_chief:
             Journal(run, batches, saver, config.log.tensorboard).write()
         return False
-    engine = shelf.take("engines", config.train.engine)
+    engine, validation = shelf.take("engines", config.train.engine), held.get("validation")
     with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
         replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
         decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
-        callbacks = standard(config, run, batches, saver, machine.is_chief)
+        judged = sum(part.batch_size * part.last_step for part in held.values())
+        callbacks = standard(config, run, batches, saver, judged, machine.is_chief)
         if machine.is_chief:
             report.decision(decision)
         try:

@@ -32,7 +32,7 @@ class Stops:
 
     Args:
         limit: What the run may take over all its resumes, as `seconds` reads it; None: for ever.
-        reserve: Seconds of these that are kept for what comes after training.
+        reserve: Seconds of these that are kept for what comes after training; half at most.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -56,7 +56,9 @@ class Stops:
     @property
     def left(self) -> float | None:
         """Seconds left for training; None without a limit."""
-        return None if self._limit is None else self._limit - self.reserve - self.elapsed
+        if self._limit is None:
+            return None
+        return self._limit - min(self.reserve, self._limit / 2) - self.elapsed
 
     def time_is_up(self, agreed: Callable[[float], float] = float) -> bool:
         """Whether no time is left for training, of any worker."""
