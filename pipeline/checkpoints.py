@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, scratch
 from pipeline.errors import UsageError
 
 _MANIFEST = "manifest.json"
@@ -42,7 +42,7 @@ class Checkpoints:
         target = self._path(step)
         if not self._writes or target.exists():  # the same step of the same run: the same numbers
             return
-        folder = files.scratch(self._folder)
+        folder = scratch.folder(self._folder)
         self._checkpoint.write(str(folder / "state"))
         sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
         manifest = {"step": step, "files": sums, "state": state}
@@ -70,7 +70,7 @@ class Checkpoints:
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps."""
         for step in set(self.steps()) - steps if self._writes else ():
-            files.remove(self._path(step))
+            scratch.remove(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
