@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from pipeline import config
+from pipeline import config, events
 from pipeline.checkpoints import Checkpoints
 from pipeline.contracts import Batches, Decision
 from pipeline.errors import Diverged
@@ -34,7 +34,7 @@ def standard(
     if is_chief and settings.log.progress:
         callbacks.append(Progress(batches))
     if is_chief and settings.log.tensorboard:
-        callbacks.append(keras.callbacks.TensorBoard(run.tensorboard, write_graph=False))
+        callbacks.append(events.TensorBoard(run.tensorboard))
     return callbacks
 
 
