@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, scratch
 from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
@@ -75,14 +75,14 @@ class Checkpoints:
                 return
             except Damaged:
                 self._set_aside(step)
-        folder = files.scratch(self._folder)
+        folder = scratch.folder(self._folder)
         try:
             self._checkpoint.write(str(folder / "state"))
             sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
             _write_manifest(folder, step, sums, state)
             files.publish_as(folder, target)
         except BaseException:
-            files.remove(folder)
+            scratch.remove(folder)
             raise
 
     def restore(self, step: int) -> dict[str, Any]:
@@ -132,14 +132,14 @@ class Checkpoints:
         """Deletes the checkpoints of all other steps, and the damaged ones."""
         if self._writes:
             for step in set(self.steps()) - steps:
-                files.remove(self._path(step))
+                scratch.remove(self._path(step))
             for path in self._folder.glob("damaged-step-*"):
-                files.remove(path)
+                scratch.remove(path)
 
     def _set_aside(self, step: int) -> None:
         if self._writes:
             aside = self._folder / f"damaged-{self._path(step).name}"
-            files.remove(aside)
+            scratch.remove(aside)
             self._path(step).rename(aside)
 
     def _path(self, step: int) -> Path:
@@ -148,7 +148,8 @@ class Checkpoints:
 
 def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[str, Any]) -> None:
     body = files.strict({"step": step, "files": sums, "state": state})
-    files.write_json(folder / _MANIFEST, {"sha256": _digest(body), **body})
+    text = json.dumps({"sha256": _digest(body), **body}, indent=1)
+    files.write_text(folder / _MANIFEST, text)
 
 
 def _checked_manifest(path: Path, step: int) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import math
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, files, run_directory, shelf
+from pipeline import cluster, command_line, files, run_directory, scratch, shelf
 from pipeline.config import Config
 from pipeline.errors import Terminated, UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -75,7 +74,7 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     run_directory.check(config)
     if not config.dry_run:
         return _fit(config)
-    with tempfile.TemporaryDirectory(prefix="pipeline-dry-run-") as folder:
+    with scratch.temporary() as folder:
         few = _enough(config)
         return _fit(
             config.changed(
@@ -107,6 +106,7 @@ def _story(config: Config, stops: Stops) -> Run:
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
     from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
+    from pipeline.contracts import Decision
     from pipeline.export import export
     from pipeline.saver import Saver
 
@@ -122,18 +122,20 @@ def _story(config: Config, stops: Stops) -> Run:
         machine, model = _model(task, config, machine, plain, batches, held.get("validation"))
 
     # Training; of several workers only the chief writes and goes on to the end
-    run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
     with contextlib.ExitStack() as stack:
         if machine.is_chief:
-            stack.enter_context(run.locked())
+            run = stack.enter_context(run_directory.opened(config))
             stack.enter_context(report.interruptible(config, run))
+        else:
+            run = RunDirectory(config.run_directory)
         folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
         saver = Saver(folder, batches, config.train, stops, replicas.agreed)
         batches = saver.resume()
         folder.require_room()
         if machine.is_chief:
             loaded.write(run)
-            decisions = [*machine.decisions, *loaded.decisions, *more]
+            forced = [Decision("changed", str(change), "--force") for change in run.changes]
+            decisions = [*machine.decisions, *loaded.decisions, *more, *forced]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             info = loaded.source.info
             report.opening(config, machine, run, info, splits, model, batches, decisions)

@@ -1,6 +1,8 @@
 """What a run has measured, epoch by epoch: lines of JSON, and scalars for TensorBoard."""
 
 import json
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,6 +12,9 @@ from pipeline import files
 from pipeline.contracts import Batches
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
+
+# TensorBoard asks for `tfevents` in the name; TensorFlow's own writer adds the host's.
+_EVENTS = "events.out.tfevents.scalars"
 
 
 class Journal(keras.callbacks.Callback):
@@ -60,12 +65,9 @@ class Journal(keras.callbacks.Callback):
         lines = "".join(map(self._line, epochs))
         self._whole = True
         try:
-            # The lines come after the scalars: if they are there, so are those.
-            if self._run.log.exists() and self._run.log.read_text(encoding="utf-8") == lines:
-                return
-            for old in self._run.tensorboard.glob("*/events.out.tfevents.*"):
-                old.unlink()
             self._writers = {}
+            for old in self._run.tensorboard.glob(f"*/{_EVENTS}"):
+                old.unlink()
             self._scalars(epochs)
             files.write_text(self._run.log, lines)
         except (OSError, tf.errors.OpError):
@@ -77,17 +79,24 @@ class Journal(keras.callbacks.Callback):
         entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
         return json.dumps(files.strict(entry)) + "\n"
 
-    def _scalars(self, epochs: Any) -> None:
+    def _scalars(self, epochs: Iterable[int]) -> None:
         if not self._tensorboard:
             return
         for name, values in self._saver.history.items():
             part = "validation" if name.startswith("val_") else "train"
             if part not in self._writers:
-                folder = str(self._run.tensorboard / part)
-                self._writers[part] = tf.summary.create_file_writer(folder)
-            with self._writers[part].as_default():
-                for epoch in epochs:
-                    tag = f"epoch_{name.removeprefix('val_')}"
-                    tf.summary.scalar(tag, values[epoch], epoch)
+                folder = self._run.tensorboard / part
+                folder.mkdir(parents=True, exist_ok=True)
+                self._writers[part] = tf.io.TFRecordWriter(str(folder / _EVENTS))
+                self._writers[part].write(_event(file_version="brain.Event:2"))
+            for epoch in epochs:
+                tag = f"epoch_{name.removeprefix('val_')}"
+                scalar = tf.compat.v1.Summary.Value(tag=tag, simple_value=values[epoch])
+                summary = tf.compat.v1.Summary(value=[scalar])
+                self._writers[part].write(_event(step=epoch, summary=summary))
         for writer in self._writers.values():
             writer.flush()
+
+
+def _event(**fields: Any) -> bytes:
+    return tf.compat.v1.Event(wall_time=time.time(), **fields).SerializeToString()

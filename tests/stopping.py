@@ -59,7 +59,7 @@ def scalars(folder):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
                 if "examples_per_second" not in value.tag:
-                    number = float(tf.make_ndarray(value.tensor))
+                    number = value.simple_value
                     found.append((path.parent.name, value.tag, event.step, number))
     return found
 

@@ -137,8 +137,14 @@ def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     shutil.rmtree("saved_models/digits/1")
     assert fit("digits", **changes).export == first.export, "a lost export is made again"
     assert len(Path("mine/log.jsonl").read_text().splitlines()) == 1
-    with pytest.raises(UsageError, match="mine is a run with another --train.epochs"):
-        fit("digits", **{**changes, "train": {**SHORT, "epochs": 2}})
+    longer = {**changes, "train": {**SHORT, "epochs": 2}}
+    with pytest.raises(UsageError, match=r"mine is a run with other options(.|\n)*--train.epochs"):
+        fit("digits", **longer)
+    capsys.readouterr()
+    third = fit("digits", **longer, force=True)
+    assert "--train.epochs 1, now 2 (--force)" in capsys.readouterr().out
+    assert third.result["epochs"] == 2 and third.export == Path("saved_models/digits/2")
+    assert fit("digits", **longer).export == third.export, "these are its options from now on"
 
 
 def test_library_use(digits_run):
