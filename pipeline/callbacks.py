@@ -210,6 +210,10 @@ class JsonLog(keras.callbacks.Callback):
             file.write(json.dumps(strict(entry)) + "\n")
 
 
+# Shown in a way of its own, or only in the log.
+_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max")
+
+
 class Progress(keras.callbacks.Callback):
     """One line per epoch: metrics, images per second, time left."""
 
@@ -223,9 +227,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {_number(name, value)}"
-            for name, value in logs.items()
-            if name != "examples_per_second"
+            f"{name} {_number(name, value)}" for name, value in logs.items() if name not in _UNSAID
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, finite
 from pipeline.errors import UsageError
 
 _MANIFEST = "manifest.json"
@@ -32,13 +32,20 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         self._writes = writes
+        self._weights = [
+            variable for name, group in state.items() if name != "metrics" for variable in group
+        ]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._checkpoint = tf.train.Checkpoint(
             **{name: [variable.value for variable in group] for name, group in state.items()}
         )
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`."""
+        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`.
+
+        Raises Diverged, before anything is written, unless all weights are finite.
+        """
+        finite.require(self._weights, step)
         target = self._path(step)
         if not self._writes or target.exists():  # the same step of the same run: the same numbers
             return

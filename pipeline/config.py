@@ -114,7 +114,7 @@ HARMLESS = {
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("steps_per_call",),
-    "runtime": ("worker_timeout",),
+    "runtime": ("worker_timeout", "hang_timeout"),
 }
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.

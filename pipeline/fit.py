@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import cluster, command_line, files, run_directory, shelf
 from pipeline.config import Config
-from pipeline.errors import UsageError, run_command
+from pipeline.errors import Diverged, OutOfMemory, UsageError, run_command
 from pipeline.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
+    from collections.abc import Callable
+
     import keras
 
     from pipeline.callbacks import Saver
     from pipeline.contracts import Batches, Task
+    from pipeline.recovery import Plan
     from pipeline.runtime import Runtime
     from pipeline.splits import Split
 
@@ -99,8 +102,7 @@ def _fit(config: Config) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
-    from pipeline.callbacks import Saver
+    from pipeline import augmenter, data, evaluate, recovery, replicas, report, stream
     from pipeline.export import export
 
     # Data: from the disk to batches
@@ -111,8 +113,14 @@ def _fit(config: Config) -> Run:
     held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
-    with replicas.lost_workers(workers):
-        machine, model = _model(task, config, machine, plain, batches, held.get("validation"))
+    def build(settings: Config) -> "tuple[Runtime, keras.Model]":
+        with replicas.lost_workers(workers):
+            return _model(task, settings, machine, plain, batches, held.get("validation"))
+
+    plan = recovery.begun(config, machine.replicas)
+    if plan.decision:
+        more.append(plan.decision)
+    machine, model = build(plan.settings)
 
     # Training; of several workers only the chief writes and goes on to the end
     run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
@@ -120,18 +128,25 @@ def _fit(config: Config) -> Run:
         if machine.is_chief:
             stack.enter_context(run.locked())
             stack.enter_context(report.interruptible(config, run))
-        folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
-        saver = Saver(folder, batches, config.train.patience)
-        batches = saver.resume()
+        saver, left = _resumed(config, machine, model, run, batches)
         if machine.is_chief:
             loaded.write(run)
             decisions = [*machine.decisions, *loaded.decisions, *more]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             info = loaded.source.info
-            report.opening(config, machine, run, info, splits, model, batches, decisions)
+            report.opening(config, machine, run, info, splits, model, left, decisions)
         else:
             report.worker(workers)
-        _train(config, machine, model, run, saver, batches, held.get("validation"))
+        while True:
+            try:
+                parts = (left, held.get("validation"))
+                _train(config, machine, model, run, saver, *parts, loaded.source.location)
+                break
+            except (OutOfMemory, Diverged) as error:
+                plan = recovery.after(error, plan, model, machine.replicas)
+            del model, saver  # before the next one needs their memory
+            machine, model = build(plan.settings)
+            saver, left = _resumed(config, machine, model, run, batches, plan)
         if not machine.is_chief:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
@@ -203,6 +218,33 @@ def _model(
     return probe.precision(machine, built, batches, validation)
 
 
+def _resumed(
+    config: Config,
+    machine: "Runtime",
+    model: "keras.Model",
+    run: RunDirectory,
+    batches: "Batches",
+    plan: "Plan | None" = None,
+) -> "tuple[Saver, Batches]":
+    """The model at the newest checkpoint, if there is one, and the batches that are left.
+
+    With a plan for another try, which is said and kept.
+    """
+    from pipeline import checkpoints, recovery, report
+    from pipeline.callbacks import Saver
+
+    folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
+    saver = Saver(folder, batches, config.train.patience)
+    left = saver.resume()
+    if plan and plan.factor is not None:
+        model.step.update.factor.assign(plan.factor)
+    if plan and machine.is_chief:
+        recovery.keep(run, plan.decision)
+        report.decision(plan.decision)
+        report.say("resumed", f"after step {left.first_step:,}")
+    return saver, left
+
+
 def _train(
     config: Config,
     machine: "Runtime",
@@ -211,21 +253,29 @@ def _train(
     saver: "Saver",
     batches: "Batches",
     validation: "Batches | None",
+    locate: "Callable[[int], str]",
 ) -> None:
     """From the first step that is left to the last."""
     from pipeline import probe, replicas, report
     from pipeline.callbacks import standard
+    from pipeline.guards import Guard
+    from pipeline.watchdog import Watchdog, Watched
 
     if batches.first_step == batches.last_step or saver.stopped:
         return
     engine = shelf.take("engines", config.train.engine)
-    with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
+    watchdog = Watchdog(config.runtime.hang_timeout, run.hang)
+    with machine.strategy.scope(), replicas.lost_workers(machine.cluster), watchdog:
         replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
-        decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
+        with watchdog.watching():
+            decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
+        named = run if machine.is_chief else None
+        norms = saver.history.get("gradient_norm", ())
+        guard = Guard(config.train, named, batches, locate, norms)
         callbacks = standard(config, run, batches, saver, machine.is_chief)
         if machine.is_chief:
             report.decision(decision)
-        engine(model, batches, validation, callbacks)
+        engine(model, batches, validation, [Watched(watchdog), guard, *callbacks])
 
 
 def main(arguments: list[str]) -> int:

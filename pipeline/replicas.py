@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipeline.cluster import Cluster
 from pipeline.contracts import READ_ERRORS, Batches, Share
 from pipeline.errors import UsageError, WorkerLost
+from pipeline.recovery import out_of_memory
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
 
@@ -137,6 +138,7 @@ class Calls:
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
         self._model = model
         self._batches = batches
+        self._is_training = name == "train"
         self.position = batches.first_step
         """The step that comes next."""
         # Without autograph: its conversion would wrap the errors that a user is to read.
@@ -150,7 +152,8 @@ class Calls:
         epoch = self.position // self._batches.steps_per_epoch
         left = self._batches.end_of(epoch) - self.position
         count = min(self._model.steps_per_execution, left)
-        with explained(self._batches, self.position, count):
+        told = out_of_memory(self._is_training)
+        with explained(self._batches, self.position, count), told:
             logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
         return logs

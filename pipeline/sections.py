@@ -160,11 +160,17 @@ class Train(Checked):
     """Normalise over the batches of all replicas together."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
+    max_bad_steps: int = 10
+    """Steps in a row without a finite loss and gradient that training survives; each is skipped,
+    and its examples are named. One bad example spoils one step an epoch, bad weights all."""
+    on_bad_steps: Literal["stop", "roll-back"] = "stop"
+    """What then: stop with exit code 4, or go back to the newest checkpoint with half the learning
+    rate, at most three times."""
 
     def _check(self) -> None:
         for name in (
             *("epochs", "batch_size", "steps", "patience", "accumulate", "steps_per_call"),
-            *("freeze_epochs", "learning_rate_batch_size"),
+            *("freeze_epochs", "learning_rate_batch_size", "max_bad_steps"),
         ):
             value = getattr(self, name)
             good = value in (None, "auto") or 0 < value <= 10**9
@@ -227,6 +233,9 @@ class Runtime(Checked):
     """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
     worker_timeout: float = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
+    hang_timeout: float | None = 1800.0
+    """Seconds that a call may take, tracing included, before the process is ended with the stacks
+    of all threads; None: any."""
     deterministic: bool = False
     """Only operations that give the same bits each time (slower on GPUs), for all of a process."""
     seed: int = 0
@@ -238,6 +247,9 @@ class Runtime(Checked):
         require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
         wait = self.worker_timeout
         require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
+        hang = self.hang_timeout
+        good = hang is None or 0 < hang < 10**6
+        require(good, "--runtime.hang-timeout", hang, "positive and below 10**6")
         if self.deterministic and self.xla == "on":
             raise UsageError(
                 "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "

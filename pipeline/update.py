@@ -90,6 +90,11 @@ class Update:
             }
 
     @property
+    def weights(self) -> list[keras.Variable]:
+        """All that are ever trained, in the order of `tally.norms`."""
+        return self._variables
+
+    @property
     def variables(self) -> list[keras.Variable]:
         """Its state, for a checkpoint."""
         counters = [self.steps, self.scale, self._good, self.factor, *self.tally.variables]
