@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import keras
@@ -45,8 +45,12 @@ class Plan:
     """What the model is built from; its `train.accumulate` may be above the one asked for."""
     factor: float | None = None
     """Of the learning rate, in place of the checkpoint's; None: the checkpoint's."""
-    decision: Decision | None = None
-    """What was found, and why; to be said, and kept in the run."""
+    decisions: tuple[Decision, ...] = ()
+    """What was found, and why; to be said, and kept in the run. The newest comes last."""
+
+    def _decided(self, decision: Decision) -> "Plan":
+        others = [one for one in self.decisions if one.name != decision.name]
+        return dataclasses.replace(self, decisions=(*others, decision))
 
 
 def begun(config: Config, replicas: int) -> Plan:
@@ -58,30 +62,31 @@ def begun(config: Config, replicas: int) -> Plan:
     pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
     if pieces <= config.train.accumulate:
         return Plan(config)
-    settings = config.changed(train={"accumulate": pieces})
-    return Plan(settings, None, Decision(_NAME, found, "as this run found: more need more memory"))
+    decision = Decision(_NAME, str(part // pieces), "as this run found: more need more memory")
+    return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
 
 
-def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int) -> Plan:
+def after(
+    error: OutOfMemory | Diverged, plan: Plan, model: keras.Model | None, replicas: int
+) -> Plan:
     """The next try after a fault; raises what the user is to read where there is none.
 
     Args:
         error: That has ended the last try.
         plan: Of the last try.
-        model: As the last try has left it.
+        model: As the last try has left it; None: it was out of memory before it began.
         replicas: That share each batch.
     """
     if isinstance(error, OutOfMemory):
-        return _smaller(error, plan, replicas, normalises_apart(model))
+        return _smaller(error, plan, replicas, model is not None and normalises_apart(model))
     if plan.settings.train.on_bad_steps == "stop":
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
     if factor < LOWER**ROLL_BACKS:
         raise Diverged(f"{error}; it was rolled back {ROLL_BACKS} times before") from error
     value = f"{factor:g} times the learning rate"
-    return dataclasses.replace(
-        plan, factor=factor, decision=Decision("roll-back", value, str(error).partition(";")[0])
-    )
+    decision = Decision("roll-back", value, str(error).partition(";")[0])
+    return dataclasses.replace(plan, factor=factor)._decided(decision)
 
 
 def _smaller(error: OutOfMemory, plan: Plan, replicas: int, normalises: bool) -> Plan:
@@ -103,7 +108,9 @@ def _smaller(error: OutOfMemory, plan: Plan, replicas: int, normalises: bool) ->
     why = f"out of memory with {size}; {pieces} of them make each replica's part of a step"
     if normalises:
         why += "; BatchNormalization sees these smaller batches, which changes its statistics"
-    return Plan(settings, plan.factor, Decision(_NAME, str(part // pieces), why))
+    return dataclasses.replace(plan, settings=settings)._decided(
+        Decision(_NAME, str(part // pieces), why)
+    )
 
 
 def _divisor(part: int, at_least: int) -> int:
@@ -111,11 +118,12 @@ def _divisor(part: int, at_least: int) -> int:
     return next(n for n in range(min(at_least, part), part + 1) if part % n == 0)
 
 
-def keep(run: RunDirectory, decision: Decision) -> None:
-    """Puts a decision into those that the run has stored, in place of one of the same name."""
+def keep(run: RunDirectory, decisions: Sequence[Decision]) -> None:
+    """Puts these into what the run has stored, in place of those of the same names."""
     try:
         stored = json.loads(run.decisions.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         stored = []
-    stored = [one for one in stored if one["name"] != decision.name]
-    files.write_json(run.decisions, [*stored, dataclasses.asdict(decision)])
+    names = {decision.name for decision in decisions}
+    stored = [one for one in stored if one["name"] not in names]
+    files.write_json(run.decisions, [*stored, *map(dataclasses.asdict, decisions)])
