@@ -133,6 +133,10 @@ class Reserve(keras.callbacks.Callback):
             self._stops.reserve = self._export + self._judged * each
 
 
+# Shown in a way of its own, or only in the log.
+_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max")
+
+
 class Progress(keras.callbacks.Callback):
     """One line per epoch: metrics, images per second, time left."""
 
@@ -146,9 +150,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {_number(name, value)}"
-            for name, value in logs.items()
-            if name != "examples_per_second"
+            f"{name} {_number(name, value)}" for name, value in logs.items() if name not in _UNSAID
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)

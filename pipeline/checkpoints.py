@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files, scratch
+from pipeline import files, finite, scratch
 from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
@@ -40,6 +40,7 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         self._writes = writes
+        self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._state = {
             name: [variable.value for variable in group] for name, group in state.items()
@@ -65,7 +66,9 @@ class Checkpoints:
         the former one.
 
         Raises one of WRITE_ERRORS where it cannot be written; what was there before is as it was.
+        Raises Diverged, before anything is written, unless all weights are finite.
         """
+        finite.require(self._variables, step)
         target = self._path(step)
         if not self._writes:
             return

@@ -20,7 +20,8 @@ from pipeline import home, shelf
 from pipeline.checked import Checked, require_file_name
 from pipeline.errors import UsageError, suggest
 from pipeline.resume import HARMLESS
-from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Train
+from pipeline.runtime_section import Runtime
+from pipeline.sections import Clean, Data, Export, Log, Model, Train
 from pipeline.source_section import Source
 
 __all__ = [

@@ -16,7 +16,14 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
-    "runtime": ("time_limit", "worker_timeout", "devices", "gpu_memory", "require_gpu"),
+    "runtime": (
+        "time_limit",
+        "hang_timeout",
+        "worker_timeout",
+        "devices",
+        "gpu_memory",
+        "require_gpu",
+    ),
     "export": ("enabled", "directory", "name"),
     "log": ("progress", "tensorboard"),
 }
@@ -26,7 +33,7 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "source": ("path",),
     "train": (
-        *("epochs", "steps", "patience", "accumulate"),
+        *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),
         *("learning_rate", "schedule", "schedule_options"),
         *("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive"),
     ),

@@ -31,6 +31,8 @@ class RunDirectory:
         self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
+        self.bad_steps = path / "bad_steps.jsonl"
+        self.hang = path / "hang.txt"
         self.result = path / "result.json"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"

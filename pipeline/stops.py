@@ -40,6 +40,7 @@ class Stops:
         self._limit = None if limit is None else seconds(limit)
         self.reserve = reserve
         self._before = 0.0
+        self._trained = False
         self._signal: int | None = None
         self._second: dict[int, Any] = {}
         self._deferred = False
@@ -51,7 +52,8 @@ class Stops:
 
     def resume(self, elapsed: float) -> None:
         """Counts what the run took before it was resumed."""
-        self._before = elapsed
+        if not self._trained:  # else it is another try of this process, whose time is counted
+            self._before = elapsed
 
     @property
     def left(self) -> float | None:
@@ -99,7 +101,7 @@ class Stops:
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Signals wait for `reason` to be read; one that nobody has read is raised at the end."""
-        self._deferred = True
+        self._deferred = self._trained = True
         try:
             yield
         finally:
