@@ -1,7 +1,6 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
 import hashlib
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -55,17 +54,10 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
         return Decision("cache", "device", f"{sizes}, {room / 1e9:.0f} GB on each GPU")
     if fits:
         return Decision("cache", "memory", sizes)
-    space = _disk_space(directory(options))
+    space = _disk_space(options.cache_folder)
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", f"{sizes}, {space / 1e9:,.0f} GB of disk")
     return Decision("cache", "none", f"{sizes}, {space / 1e9:,.0f} GB of disk; {anew}")
-
-
-def directory(options: Data) -> Path:
-    """Of the disk cache: the one that was given, else the user's own for caches."""
-    if options.cache_directory is not None:
-        return options.cache_directory
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pipeline")
 
 
 def place(
@@ -81,7 +73,7 @@ def place(
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     return disk.Place(
-        directory(config.data),
+        config.data.cache_folder,
         f"{name[:60]}-{split}",
         identity={
             "source": [config.source.name, options],

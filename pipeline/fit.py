@@ -218,7 +218,8 @@ def _train(
     from pipeline import probe, replicas, report
     from pipeline.callbacks import standard
 
-    if batches.first_step == batches.last_step or saver.stopped:
+    # More than the last: --force may have shortened the run.
+    if batches.first_step >= batches.last_step or saver.stopped:
         return
     engine = shelf.take("engines", config.train.engine)
     with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
