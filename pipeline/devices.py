@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import config, graphics
+from pipeline import config, gpu_options, graphics
 from pipeline.errors import UsageError
 
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
@@ -46,7 +46,7 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     """The GPUs to be used, in TensorFlow's order, and why these."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return [], "asked for" if gpus else ""
-    numbers = options.device_numbers()
+    numbers = gpu_options.numbers(options.devices)
     if numbers is None:
         numbers = tuple(range(len(gpus)))
     elif max(numbers) >= len(gpus):
@@ -97,7 +97,7 @@ def _let_grow(gpus: list[Any]) -> None:
 
 def _limit(options: config.Runtime, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {options.gpu_memory}"
-    amount, is_share = graphics.amount(options.gpu_memory)
+    amount, is_share = gpu_options.amount(options.gpu_memory)
     memory = graphics.memory() if chosen else []
     if chosen and is_share and len(memory) != len(gpus):
         raise UsageError(

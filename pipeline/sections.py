@@ -2,11 +2,10 @@
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import graphics, shelf
+from pipeline import gpu_options, shelf
 from pipeline.checked import Checked, require, require_file_name
 from pipeline.errors import UsageError
 from pipeline.words import Operations, Options
@@ -252,7 +251,7 @@ class Runtime(Checked):
         good = self.replicas == "auto" or 0 < self.replicas <= 1024
         require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
         require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
-        self._check_devices()
+        gpu_options.check(self.devices, self.gpu_memory, self.require_gpu, self.replicas)
         wait = self.worker_timeout
         require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
         if self.deterministic and self.xla == "on":
@@ -260,37 +259,6 @@ class Runtime(Checked):
                 "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "
                 "deterministic gradient of max-pooling"
             )
-
-    def device_numbers(self) -> tuple[int, ...] | None:
-        """The numbers of the GPUs that are named; None: none is."""
-        if self.devices in ("auto", "cpu"):
-            return None
-        return tuple(int(number) for number in self.devices.split(","))
-
-    def _check_devices(self) -> None:
-        flag, meant = "--runtime.devices", "auto, cpu, or different numbers such as 0,2"
-        named = re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", self.devices)
-        require(self.devices in ("auto", "cpu") or bool(named), flag, repr(self.devices), meant)
-        numbers = self.device_numbers() or ()
-        require(len(set(numbers)) == len(numbers), flag, repr(self.devices), meant)
-        if numbers and self.replicas != "auto" and self.replicas > len(numbers):
-            raise UsageError(
-                f"--runtime.replicas {self.replicas} are more than the {len(numbers)} GPUs of "
-                f"--runtime.devices {self.devices}"
-            )
-        if self.gpu_memory is not None:
-            try:
-                graphics.amount(self.gpu_memory)
-            except ValueError:
-                meant = "at least 1MiB, such as 8GiB, or a share such as 80%"
-                require(False, "--runtime.gpu-memory", repr(self.gpu_memory), meant)
-        if self.devices == "cpu":
-            for name in ("require_gpu", "gpu_memory"):
-                if getattr(self, name):
-                    flag = name.replace("_", "-")
-                    raise UsageError(
-                        f"--runtime.devices cpu and --runtime.{flag} exclude each other"
-                    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -185,9 +185,8 @@ def test_sixty_bad_paths_end_in_one_line_that_names_them(refusals):
 
 
 def test_each_refusal_is_prompt(refusals):
-    """On a machine that does other things as well."""
-    seconds = sorted(result["seconds"] for *_, result in refusals)
-    assert seconds[len(seconds) // 2] < 0.1 and seconds[-1] < 2.0
+    """In seconds of this process alone, whatever else the machine does."""
+    assert max(result["seconds"] for *_, result in refusals) < 0.3
 
 
 def test_odd_but_good_paths_are_taken(place):
