@@ -9,11 +9,10 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline import decoding, disk
+from pipeline import decoding, devices, disk
 from pipeline.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.errors import UsageError
-from pipeline.stores import computing_devices
 
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
@@ -49,7 +48,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     if options.cache != "auto":
         reason = f"asked for; {anew}" if options.cache == "none" else "asked for"
         return Decision("cache", options.cache, reason)
-    room = _device_memory()
+    room = devices.memory()
     if fits and room and size <= _SHARE_OF_DEVICE * room:
         return Decision("cache", "device", f"{sizes}, {room / 1e9:.0f} GB on each GPU")
     if fits:
@@ -122,12 +121,3 @@ def _disk_space(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _device_memory() -> int:
-    """Bytes that TensorFlow may use on the smallest GPU; 0 without one."""
-    if not any("GPU" in name for name in computing_devices()):
-        return 0
-    from tensorflow.python.client import device_lib
-
-    return min(d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU")
