@@ -72,9 +72,11 @@ def _check(config: Config) -> None:
         for flag, path in {
             "--run-directory": config.run_directory or RUNS,
             "--export.directory": config.export.directory,
-            "--data.cache-directory": config.data.cache_directory or Path.home() / ".cache",
+            "--data.cache-directory": config.data.cache_folder,
         }.items():
             files.require_outside(path, config.source.path, flag)
+    if config.data.cache == "disk" or config.data.cache_directory is not None:
+        files.check_writable(config.data.cache_folder, "--data.cache-directory")
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
         lock.require_free(run.path / ".lock", str(run), _REMEDY)
