@@ -4,7 +4,7 @@ import dataclasses
 import json
 import time
 
-from pipeline import cleaning, files, run_directory, shelf, splits, stream
+from pipeline import cleaning, files, run_directory, shelf, splits, stream, untrusted
 from pipeline.cleaning import Cleaning
 from pipeline.config import Config
 from pipeline.contracts import Decision, Facts, Source, Task
@@ -42,6 +42,16 @@ class Data:
             files.write_text(run.source, _told(self.source))
 
 
+def _changed(run: RunDirectory, source: Source) -> bool:
+    """Whether the files of the source are not those that the run has written down."""
+    try:
+        return untrusted.read_text(run.source) != _told(source)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+
+
 def _told(source: Source) -> str:
     return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
 
@@ -65,7 +75,7 @@ def load(config: Config) -> Data:
     if config.run_directory:
         run = RunDirectory(config.run_directory)
         splits.require_same_examples(run.splits, parts, source.location)
-        if run.source.exists() and run.source.read_text(encoding="utf-8") != _told(source):
+        if _changed(run, source):
             why = "a file has another size or time; ids and classes are the same"
             decisions.append(Decision("changed", "the data, since this run began", why))
     facts = {**facts, **task.learn(parts["train"].column)}

@@ -3,6 +3,7 @@
 import difflib
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable
 
 
@@ -67,7 +68,7 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         if sys.stdout is not None:  # it is None where the caller closed it
             sys.stdout.flush()
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_plain(str(error))}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -77,6 +78,12 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
             sys.stdout = None  # otherwise the interpreter complains again while it shuts down
             sys.exit(141)
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"error: {_plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
         code = 2
     sys.exit(code)
+
+
+def _plain(text: str) -> str:
+    """The text without what rules a terminal: names of files may hold anything."""
+    shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
+    return "".join(shown)

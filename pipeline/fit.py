@@ -193,7 +193,8 @@ def _model(
     def built(machine: "Runtime") -> "keras.Model":
         return build(task, config, machine, plain, augment_in_step=batches is plain)
 
-    chosen = run_directory.decided(config.run_directory, "precision")
+    known = ("float32", "mixed_float16", "mixed_bfloat16")
+    chosen = run_directory.decided(config.run_directory, "precision", known)
     if config.runtime.precision != "auto":
         return machine, built(machine)
     if chosen:

@@ -1,14 +1,13 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
 import fcntl
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, untrusted
 from pipeline.config import HARMLESS, Config
 from pipeline.errors import UsageError
 
@@ -117,7 +116,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     if run is None or not run.facts.exists():
         return facts
     try:
-        before = json.loads(run.facts.read_text(encoding="utf-8"))
+        before = untrusted.read_json(run.facts)
         for name in {**before, **facts}:
             old, new = before.get(name), facts.get(name)
             if not _alike(old, new):
@@ -126,7 +125,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     f"began with: {_difference(old, new)}; bring the data back, or give a new "
                     "--run-directory"
                 )
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
     return before
 
@@ -152,7 +151,7 @@ def _difference(old: Any, new: Any) -> str:
 def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
     """The result of a run that needs nothing more: its export, if it is to have one, is there."""
     try:
-        result = json.loads(run.result.read_text(encoding="utf-8"))
+        result = untrusted.read_json(run.result)
         version = result["export"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -160,13 +159,20 @@ def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
     return result if exported or not config.export.enabled else None
 
 
-def decided(path: Path | None, name: str) -> str | None:
-    """The value of an automatic choice that a run made when it began; None in a new run."""
+def decided(path: Path | None, name: str, known: Collection[str]) -> str | None:
+    """The value of an automatic choice that a run made when it began; None in a new run.
+
+    Args:
+        path: Folder of the run.
+        name: Of the decision.
+        known: What can be chosen; anything else in the file counts as no choice.
+    """
     if path is None:
         return None
     try:
-        decisions = json.loads(RunDirectory(path).decisions.read_text(encoding="utf-8"))
-        return next((d["value"] for d in decisions if d["name"] == name), None)
+        decisions = untrusted.read_json(RunDirectory(path).decisions)
+        value = next((d["value"] for d in decisions if d["name"] == name), None)
+        return value if value in known else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -186,9 +192,9 @@ def _check_resumable(config: Config, run: RunDirectory) -> None:
         )
     now = config.as_json()
     try:
-        before = json.loads(run.config.read_text(encoding="utf-8"))
+        before = untrusted.read_json(run.config)
         before = {**before, **{n: dict(before[n]) for n in now if isinstance(now[n], dict)}}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
     different = [
         f"--{section}.{name}".replace("_", "-")
