@@ -84,6 +84,7 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
 
 
 def _plain(text: str) -> str:
-    """The text without what rules a terminal: names of files may hold anything."""
+    """The text without what rules a terminal, and without endless words: names may be anything."""
     shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
-    return "".join(shown)
+    # No path is longer than 4,096 bytes.
+    return re.sub(r"\S{4100,}", lambda word: f"{word[0][:100]}...{word[0][-100:]}", "".join(shown))

@@ -54,8 +54,9 @@ def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
     """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a folder."""
     try:
         files = sorted(path for path in folder.iterdir() if is_shard(path.name))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # no file has such a name
+        why = getattr(error, "strerror", None) or "it is no path"
+        raise UsageError(f"{folder} cannot be read: {why}") from None
     if not files:
         raise UsageError(f"{folder} holds no TFRecord files, such as train-00000-of-00010")
     return {

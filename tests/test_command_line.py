@@ -6,12 +6,10 @@ import sys
 
 import pytest
 from conftest import REPOSITORY, run_module
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline import shelf
 from pipeline.command_line import configure
-from pipeline.config import Config, Source
+from pipeline.config import Source
 from pipeline.errors import UsageError
 
 
@@ -269,31 +267,3 @@ def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "error: unknown recipe 'digit'; did you mean 'digits'?\n"
     assert not list(tmp_path.iterdir())
-
-
-FLAGS = [
-    f"--{section}.{field}".replace("_", "-")
-    for section, options in configure([]).as_json().items()
-    if isinstance(options, dict)
-    for field in options
-]
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    words=st.lists(
-        st.sampled_from(FLAGS)
-        | st.sampled_from(
-            ["digits", "flip", "crop", "padding=2", "-", "--", "=", "0", "-1", "1e400"]
-        )
-        | st.text(max_size=8),
-        max_size=6,
-    )
-)
-def test_fuzzed_words_are_refused_or_valid(words):
-    try:
-        assert isinstance(configure(words), Config)
-    except UsageError as error:
-        assert str(error)
-    except SystemExit as stop:
-        assert stop.code in (0, 2)
