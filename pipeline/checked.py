@@ -39,6 +39,11 @@ def require_file_name(name: str, flag: str) -> None:
     )
 
 
+def require_path(path: Path, flag: str) -> None:
+    """Raises UsageError unless TensorFlow can use the path, and a message show it on a line."""
+    require(_storable(str(path)), flag, repr(str(path)), _PATH)
+
+
 def _storable(text: str) -> bool:
     """Whether TensorFlow, which writes UTF-8, can use it in a path, and a message show it."""
     # A line break would part a message in two, an escape would rule the terminal.
@@ -70,8 +75,7 @@ class Checked:
                 meant = re.sub(r"Literal\[(.*?)\]", r"one of \1", meant)
                 require(False, prefix + name.replace("_", "-"), repr(value), meant)
             if isinstance(value, Path):
-                flag = prefix + name.replace("_", "-")
-                require(_storable(str(value)), flag, repr(str(value)), _PATH)
+                require_path(value, prefix + name.replace("_", "-"))
         self._check()
 
     def _check(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from pipeline import flags, shelf, untrusted
+from pipeline.checked import require_path
 from pipeline.config import Config, Source
 from pipeline.errors import UsageError, suggest
 
@@ -67,6 +68,7 @@ def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
             if not value:
                 raise UsageError(f"{wanted} needs {meant}")
             del words[at]
+            require_path(Path(value), wanted)
             return Path(value)
     return None
 

@@ -148,18 +148,30 @@ def _difference(old: Any, new: Any) -> str:
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
-def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more after `step`: its export, if it is to have one,
-    is there."""
+def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more: its export, if it is to have one, is there.
+
+    An export in another place than the config's is not taken for this run's.
+
+    Args:
+        config: Of the run.
+        run: Its folder.
+        step: The last one that was trained; None: whichever the result tells of.
+    """
     try:
         result = untrusted.read_json(run.result)
-        version = result["export"]
-        if result["steps"] != step:
-            return None
+        version, steps = result["export"], result["steps"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    exported = version is not None and Path(version, "saved_model.pb").is_file()
-    return result if exported or not config.export.enabled else None
+    if step is not None and steps != step:
+        return None
+    return result if not config.export.enabled or _is_export(config, version) else None
+
+
+def _is_export(config: Config, version: Any) -> bool:
+    if not isinstance(version, str) or Path(version).parent != export_directory(config):
+        return False
+    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
 
 
 def decided(path: Path | None, name: str, known: Collection[str]) -> str | None:

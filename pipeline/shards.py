@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline import record_files, untrusted
+from pipeline.checked import require_path
 from pipeline.errors import UsageError, run_command
 
 MANIFEST = "shards.json"
@@ -54,9 +55,8 @@ def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
     """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a folder."""
     try:
         files = sorted(path for path in folder.iterdir() if is_shard(path.name))
-    except (OSError, ValueError) as error:  # no file has such a name
-        why = getattr(error, "strerror", None) or "it is no path"
-        raise UsageError(f"{folder} cannot be read: {why}") from None
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
     if not files:
         raise UsageError(f"{folder} holds no TFRecord files, such as train-00000-of-00010")
     return {
@@ -98,6 +98,7 @@ def main(arguments: list[str]) -> int:
             "python -m pipeline.shards FOLDER > FOLDER/shards.json writes the counts and digests "
             "of the TFRecord files in a folder"
         )
+    require_path(Path(arguments[0]), "FOLDER")
     print(json.dumps(manifest(Path(arguments[0])), indent=1))
     return 0
 

@@ -30,10 +30,9 @@ def read_bytes(path: Path, most: int) -> bytes:
         there = os.fstat(handle)
         if not stat.S_ISREG(there.st_mode):
             raise ValueError("it is no regular file")
-        content = file.read(most + 1)  # as it is now; the size may have been another
-    if len(content) > most:
-        raise ValueError(f"it is longer than {most:,} bytes")
-    return content
+        if there.st_size > most:
+            raise ValueError(f"it is longer than {most:,} bytes")
+        return file.read(there.st_size)  # what has been added since is of a later state
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:

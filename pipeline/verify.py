@@ -10,6 +10,7 @@ from pathlib import Path
 import tyro
 
 from pipeline import files, proof
+from pipeline.checked import require_path
 from pipeline.errors import UsageError, run_command
 
 _NEEDED = ("saved_model.pb", "variables/variables.index", str(proof.GOLDEN))
@@ -129,6 +130,7 @@ def main(arguments: list[str]) -> int:
             "python -m pipeline.verify DIRECTORY [--json] takes one folder, such as "
             f"saved_models/digits/1; received {' '.join(arguments)[:200]!r}"
         )
+    require_path(Path(words[0]), "DIRECTORY")
     outcome = verify(newest(Path(words[0])))
     if not files.is_version(outcome.directory.name):
         version = Check(

@@ -322,7 +322,8 @@ def test_refusals_are_fast_and_come_before_tensorflow():
     """In a process of its own; an argument list takes some milliseconds of the processor."""
     program = (
         "import sys; sys.path.insert(0, 'TESTS'); import test_fuzz; print(test_fuzz.timed());"
-        "sys.exit(', '.join({'tensorflow', 'keras', 'sklearn', 'matplotlib'} & set(sys.modules)) or 0)"
+        "heavy = {'tensorflow', 'keras', 'sklearn', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(', '.join(heavy) or 0)"
     )
     tests = str(REPOSITORY / "tests")
     result = subprocess.run(
