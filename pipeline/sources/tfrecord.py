@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import class_names as classes
-from pipeline import example_layout, shards
+from pipeline import example_layout, shards, untrusted
 from pipeline.contracts import READ_ERRORS, Example, Info, Source, joined
 from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
@@ -200,8 +200,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
+        lines = untrusted.read_text(path).split("\n")
+    except (OSError, ValueError):
         raise UsageError(f"{path} cannot be read as text in UTF-8") from None
     return [line.strip() for line in (lines[:-1] if not lines[-1] else lines)]
 
