@@ -21,14 +21,14 @@ import tensorflow as tf
 from pipeline import files, scratch, untrusted
 from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
-from pipeline.stores import Store
+from pipeline.stores import Indexed
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-class Disk(Store):
+class Disk(Indexed):
     """One file for each field, row after row; short fields are read into memory.
 
     Rows are read by `pread`, which leaves what it read to the kernel's cache of files: that is

@@ -6,6 +6,7 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def records(files: Sequence[Path]) -> record_files.Records:
         here = zip(files, counts, strict=True)
         _compare(folder, {path.name: count for path, count in here if path.parent == folder})
     return found
+
+
+def note(files: Sequence[Path]) -> str | None:
+    """What a person should know of files that no manifest tells of; None if there are none."""
+    bare = sorted({path.parent for path in files if not (path.parent / MANIFEST).is_file()})
+    if not bare:
+        return None
+    folder, target = (shlex.quote(str(path)) for path in (bare[0], bare[0] / MANIFEST))
+    return (
+        f"{bare[0]} has no {MANIFEST}, so a file that was cut between two records would not be "
+        f"noticed; python -m pipeline.shards {folder} > {target} writes one"
+    )
 
 
 def require_all(files: Sequence[Path]) -> None:

@@ -14,6 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.npy_source import NpySource, Part
 
 _KEYS = ("images", "labels", "groups", "class_names")
+_LARGEST = 2**31 - 1  # of a label; those beyond are no classes in any case
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
@@ -144,6 +145,7 @@ def _short(columns: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path} holds no examples")
     with np.errstate(invalid="ignore"):
         wrong = ~np.isfinite(labels) | (labels != np.floor(labels))
+        wrong |= (labels > _LARGEST) | (labels < -_LARGEST)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise UsageError(

@@ -58,7 +58,8 @@ class TFRecords(Source):
 
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
         self._root, divided, notes = _files(path)
-        self._records = shards.records([file for files in divided.values() for file in files])
+        everything = [file for files in divided.values() for file in files]
+        self._records = shards.records(everything)
         ends = self._records.first[np.cumsum([len(files) for files in divided.values()])]
         runs = zip(divided, [0, *ends[:-1]], ends, strict=True)
         self._numbers = {split: np.arange(start, end) for split, start, end in runs}
@@ -82,14 +83,14 @@ class TFRecords(Source):
             },
             class_names=self._names,
             image_shape=common_shape(image for row in rows for image in row["image"]),
-            notes=notes,
+            notes=(*notes, *filter(None, [shards.note(everything)])),
         )
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         file = self._root / _CLASSES
         if given:
             return classes.distinct(given, "--source.class-names")
-        if file.is_file():
+        if file.exists():
             return classes.distinct(_lines(file), f"the lines of {file}")
         if self._layout["label"].whole:
             how = f"--source.class-names, or {_CLASSES} beside the files"
