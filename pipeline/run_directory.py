@@ -189,20 +189,20 @@ def _is_export(config: Config, version: Any) -> bool:
     return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
 
 
-def decided(path: Path | None, name: str, known: Collection[str]) -> str | None:
+def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
     """The value of an automatic choice that a run made when it began; None in a new run.
 
     Args:
         path: Folder of the run.
         name: Of the decision.
-        known: What can be chosen; anything else in the file counts as no choice.
+        known: What can be chosen; anything else in the file counts as no choice. None: any text.
     """
     if path is None:
         return None
     try:
         decisions = untrusted.read_json(RunDirectory(path).decisions)
         value = next((d["value"] for d in decisions if d["name"] == name), None)
-        return value if value in known else None
+        return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
