@@ -109,7 +109,7 @@ def build(
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
         _adapt(model, task, train)
-        rate = _rate(settings.train, train)
+        rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
         model.frozen = _freeze(layers, settings.train)
         if not model.trainable_variables:
@@ -127,7 +127,7 @@ def build(
                 # Under XLA no layer can meet the other replicas in its forward pass.
                 xla=machine.xla and not settings.train.synchronized_batch_norm,
             ),
-            Update(optimizer, variables, floats, settings.train, scaled, rate.factor),
+            Update(optimizer, variables, floats, settings.train, scaled, rate),
             random_states,
         )
         # Keras's automatic loss scaling is wrong under several replicas.
@@ -151,7 +151,7 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
     tf.function(of_piece, autograph=False).get_concrete_function(part)
 
 
-def _rate(options: config.Train, train: Batches) -> schedules.Lowered:
+def _rate(options: config.Train, train: Batches, paced: bool) -> schedules.Adjusted:
     rate = options.learning_rate
     if options.learning_rate_batch_size:
         rate *= options.batch_size / options.learning_rate_batch_size
@@ -160,11 +160,11 @@ def _rate(options: config.Train, train: Batches) -> schedules.Lowered:
     )
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
         raise UsageError(f"--train.schedule {options.schedule} gives no schedule but {schedule!r}")
-    return schedules.Lowered(schedule)
+    return schedules.Adjusted(schedule, paced)
 
 
 def _optimizer(
-    options: config.Train, rate: schedules.Lowered, variables: list[keras.Variable]
+    options: config.Train, rate: schedules.Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
     optimizer = shelf.take("optimizers", options.optimizer)(rate, **options.optimizer_options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):

@@ -5,19 +5,17 @@ They speak Keras's callback protocol, so both engines can drive them.
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from pipeline import config
+from pipeline.budget import Pace, Reserve
 from pipeline.contracts import Batches
 from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
-from pipeline.stops import Stops
-
-_AFTER = 5.0  # seconds: evaluations are traced, pictures drawn
-_EXPORT = 30.0  # seconds; TensorFlow is imported once more, on a slow disk
 
 
 def standard(
@@ -25,16 +23,20 @@ def standard(
     run: RunDirectory,
     batches: Batches,
     saver: Saver,
+    agreed: Callable[[float], float] = float,
     judged: int = 0,
     is_chief: bool = True,
 ) -> list[keras.callbacks.Callback]:
     """The callbacks of every run; only the chief of several workers writes and prints.
 
     An earlier one may add to the epoch's logs for those after it; what the journal writes has been
-    saved. `judged` examples are evaluated after training.
+    saved. `judged` examples are evaluated after training; `agreed` is the mean of a number over all
+    workers.
     """
     reserve = Reserve(saver.stops, batches, judged, settings.export.enabled)
     callbacks = [Phases(settings.train), Updates(), Speed(batches), reserve, saver]
+    if settings.runtime.time_limit:
+        callbacks.insert(-1, Pace(saver.stops, batches, agreed))
     if is_chief:
         callbacks.append(Journal(run, batches, saver, settings.log.tensorboard))
     if is_chief and settings.log.progress:
@@ -103,35 +105,6 @@ class Speed(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         examples = self._counted * self._batches.batch_size
         logs["examples_per_second"] = examples / self._seconds if examples else math.nan
-
-
-class Reserve(keras.callbacks.Callback):
-    """Keeps time for what comes after training, where the run has a limit.
-
-    Args:
-        stops: Holds the limit.
-        batches: Of training.
-        judged: Examples that are evaluated at the end.
-        export: Whether an export is written and proved in a process of its own.
-    """
-
-    def __init__(self, stops: Stops, batches: Batches, judged: int, export: bool) -> None:
-        super().__init__()
-        self._stops, self._judged, self._batch_size = stops, judged, batches.batch_size
-        self._rest = _AFTER + (_EXPORT if export else 0.0)
-        stops.reserve = self._rest
-        self._begun = (0.0, 0, 0)
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._begun = (time.monotonic(), self.model.step.position, self.model.step.traces)
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        start, position, traces = self._begun
-        examples = (self.model.step.position - position) * self._batch_size
-        if examples and traces == self.model.step.traces:
-            # A forward pass takes a third of a step; half is careful.
-            each = (time.monotonic() - start) / examples / 2
-            self._stops.reserve = self._rest + self._judged * each
 
 
 # Shown in a way of its own, or only in the log.

@@ -98,7 +98,7 @@ def trained(
         norms = saver.history.get("gradient_norm", ())
         guard = Guard(config.train, named, batches, locate, norms)
         judged = sum(part.batch_size * part.last_step for part in held.values())
-        callbacks = standard(config, run, batches, saver, judged, machine.is_chief)
+        callbacks = standard(config, run, batches, saver, replicas.agreed, judged, machine.is_chief)
         if machine.is_chief:
             report.decision(decision)
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import clipping, config
+from pipeline import clipping, config, schedules
 from pipeline.errors import UsageError
 from pipeline.tally import Tally, counter
 
@@ -40,7 +40,7 @@ class Update:
             They are averaged over the replicas and taken back where the update is skipped.
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 needs.
-        factor: Of the learning rate; kept with the other state.
+        rate: The optimizer's learning rate; its variables are kept with the other state.
         growth_steps: Steps without overflow after which the scale doubles.
     """
 
@@ -51,7 +51,7 @@ class Update:
         statistics: Sequence[keras.Variable],
         options: config.Train,
         scaled: bool,
-        factor: keras.Variable,
+        rate: schedules.Adjusted,
         growth_steps: int = GROWTH_STEPS,
     ) -> None:
         _refuse_own_rules(optimizer)
@@ -74,7 +74,7 @@ class Update:
         """Updates tried: those of `optimizer.iterations` and the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
         self._good = counter("good_steps", 0, "int64")
-        self.factor = factor
+        self.factor, self.pace = rate.factor, rate.pace
         """Of the learning rate: 1, or less after the run was rolled back."""
         self.tally = Tally(variables)
         self.measures: Sequence[keras.Variable] = ()
@@ -97,7 +97,14 @@ class Update:
     @property
     def variables(self) -> list[keras.Variable]:
         """Its state, for a checkpoint."""
-        counters = [self.steps, self.scale, self._good, self.factor, *self.tally.variables]
+        counters = [
+            self.steps,
+            self.scale,
+            self._good,
+            self.factor,
+            self.pace,
+            *self.tally.variables,
+        ]
         return [*counters, *self._averages.values()]
 
     @property

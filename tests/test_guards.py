@@ -186,12 +186,12 @@ def test_what_vanishes_and_what_explodes(largest, layers, before, mean, kinds):
 
 def test_a_factor_of_one_changes_no_bit_and_travels_with_the_schedule():
     plain = schedules.cosine(0.013, 97, warmup=0.1)
-    lowered = schedules.Lowered(plain)
+    lowered = schedules.Adjusted(plain)
     steps = tf.range(97, dtype=tf.int64)
     np.testing.assert_array_equal(plain(steps), lowered(steps))
     lowered.factor.assign(0.5)
     np.testing.assert_array_equal(plain(steps) * 0.5, lowered(steps))
-    again = schedules.Lowered.from_config(lowered.get_config())
+    again = schedules.Adjusted.from_config(lowered.get_config())
     np.testing.assert_array_equal(plain(steps), again(steps))
 
 

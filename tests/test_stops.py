@@ -4,11 +4,12 @@ import os
 import signal
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from stopping import changes
 
-from pipeline import stops
-from pipeline.callbacks import Reserve
+from pipeline import schedules, stops
+from pipeline.budget import Pace, Reserve
 from pipeline.errors import Terminated, UsageError
 from pipeline.fit import fit
 from pipeline.stops import Stops
@@ -99,7 +100,7 @@ def test_workers_stop_together():
 
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("pipeline.callbacks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.budget.time.monotonic", lambda: now[0])
     given = SimpleNamespace(reserve=0.0)
     reserve = Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=True)
     step = SimpleNamespace(position=0, traces=0)
@@ -111,6 +112,32 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
         reserve.on_train_batch_end(0)
         expected = 35.0 if seconds == 50.0 else 35.0 + 1000 * 0.5 / 50 / 2
         assert given.reserve == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.5, 100), (1.0, 55), (2.0, 30)])
+def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
+    """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight line."""
+    now = [0.0]
+    monkeypatch.setattr("pipeline.budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.stops.time.monotonic", lambda: now[0])
+    given = Stops("60s")
+    rate = schedules.Adjusted(schedules.linear(1.0, 100), paced=True)
+    step = SimpleNamespace(position=0, update=rate)
+    model = SimpleNamespace(step=step, optimizer=SimpleNamespace(iterations=np.int64(0)))
+    model.optimizer.iterations = SimpleNamespace(numpy=lambda: step.position)
+    pace = Pace(given, SimpleNamespace(last_step=100), float)
+    pace.set_model(model)
+    rates = []
+    while given.left > 0 and step.position < 100:
+        rates.append(float(rate(step.position)))
+        # The first call traces; later ones take 5 steps, of which the schedule is told afterwards.
+        count = 5 if rates[1:] else 1
+        now[0] += 5.0 if count == 1 else seconds * count
+        step.position += count
+        pace.on_train_batch_end(0)
+    assert rates == sorted(rates, reverse=True) and rates[0] == 1.0
+    assert 0.0 <= float(rate(step.position)) < 0.05 and step.position <= 101
+    assert abs(step.position - steps) <= 6
 
 
 def test_time_ends_a_run_with_its_result_and_a_longer_one_goes_on(tmp_path, monkeypatch, capsys):
