@@ -4,6 +4,7 @@ An option that is in neither table is never changed: what is new here begins as 
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,11 +93,12 @@ def refusal(run: str, found: list[Change]) -> str:
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         for row in rows
     ]
+    own = ["--config", f"{run}/config.json", "--run-directory", run]
     return "\n".join(
         [
             f"{run} is a run with other options; {remedy}",
             *map(str.rstrip, lines),
-            f"its own options: --config {run}/config.json --run-directory {run}",
+            f"its own options: {shlex.join(own)}",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Starts that race, as a program: `python races.py RACES`, in an empty folder; prints JSON.
+"""Starts that race, and starts that are killed: `python races.py RACES CYCLES`; prints JSON.
 
 Plain forks of a process without TensorFlow: a race costs some milliseconds. The racers of a race
 begin together and the winner holds what it got until all have tried.
@@ -6,6 +6,7 @@ begin together and the winner holds what it got until all have tried.
 
 import json
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -88,7 +89,57 @@ def publish(parent):
     return attempt
 
 
-def main(races):
+def work(config, progress):
+    """A run as far as its files go: checkpoints published and pruned, results written, for ever."""
+    with run_directory.opened(config) as run:
+        models = run_directory.export_directory(config)
+        for step in range(1, 10**9):
+            for parent, target in ((run.checkpoints, f"step-{step:08d}"), (models, None)):
+                folder = scratch.folder(parent)
+                os.write(progress, b".")
+                (folder / "whole").write_bytes(b"w" * 10_000)
+                os.write(progress, b".")
+                if target and not (parent / target).exists():
+                    files.publish_as(folder, parent / target)
+                else:
+                    scratch.remove(folder)
+            files.write_json(run.result, {"step": step})
+            os.write(progress, b".")
+            for path in sorted(run.checkpoints.glob("step-*"))[:-2]:
+                scratch.remove(path)
+
+
+def killed(config, operations):
+    """Kills a run's process after so many of its operations, wherever it stands by then."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(_TOO_LONG)
+        work(config, writer)
+    os.close(writer)
+    for _ in range(operations):
+        os.read(reader, 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+
+
+def cycles(count, config):
+    """The most leftovers after any of so many killed starts, and what the last start leaves."""
+    generator = random.Random(5)
+    most = 0
+    for _ in range(count):
+        killed(config, generator.randrange(1, 30))
+        found = [path.name for path in Path().rglob(".*") if scratch.is_ours(path.name)]
+        most = max(most, len(found))
+    with run_directory.opened(config) as run:
+        torn = [p for p in run.checkpoints.glob("step-*") if len(os.listdir(p)) != 1]
+    left = [path.name for path in Path().rglob(".*") if scratch.is_ours(path.name)]
+    kept = len(list(run.checkpoints.glob("step-*")))
+    return {"most": most, "left": left, "torn": list(map(str, torn)), "kept": kept}
+
+
+def main(races, killings):
     config = shelf.take("recipes", "digits")()
     locks = []
     for number in range(races):
@@ -100,8 +151,11 @@ def main(races):
         locks.append({"pids": children, "told": told, "stale": stale})
     _, runs = race(8, make_run(config))
     _, versions = race(8, publish(Path("models")))
-    print(json.dumps({"locks": locks, "runs": runs, "versions": versions}))
+    found = {"locks": locks, "runs": runs, "versions": versions}
+    if killings:
+        found["cycles"] = cycles(killings, config.changed(run_directory="killed"))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

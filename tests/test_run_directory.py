@@ -36,7 +36,7 @@ def races(tmp_path_factory):
     """What `races.py` prints of 51 races, and the folder they took place in."""
     folder = tmp_path_factory.mktemp("races")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, str(REPOSITORY / "tests/races.py"), "51"]
+    command = [sys.executable, str(REPOSITORY / "tests/races.py"), "51", "0"]
     process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
     )

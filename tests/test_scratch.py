@@ -1,6 +1,7 @@
 """Unfinished work: the dead's is swept, the living's and everybody else's is never touched."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -205,6 +206,37 @@ def test_the_next_start_of_a_run_tidies_up(workplace, maker):
     assert {name: now.get(name) for name in before} == before
     assert contents(models) == others and living.poll() is None
     assert scratch.sweep(run.path) == scratch.sweep(run.checkpoints) == []
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.long)])
+def test_the_disk_does_not_fill_and_nothing_foreign_is_touched_over_many_kills(workplace, count):
+    """Starts in one run directory, each killed with SIGKILL at some moment of its work."""
+    places = [Path("killed/checkpoints"), Path("saved_models/digits")]
+    planted = [found for place in places for found in _planted(place)]
+    before = contents(*planted)
+    with run_directory.opened(shelf.take("recipes", "digits")().changed(run_directory="begun")):
+        pass
+    Path("begun/config.json").rename("killed/config.json")
+    command = [sys.executable, str(REPOSITORY / "tests/races.py"), "0", str(count)]
+    process = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout)["cycles"]
+    # A canary of each kind in both places bears our mark: a link and a pipe.
+    assert len(found["left"]) == 4 and 4 < found["most"] <= 4 + 3, found
+    assert found["torn"] == [] and 1 <= found["kept"] <= 3
+    now = contents(*planted)
+    assert {name: now.get(name) for name in before} == before
+
+
+def _planted(place):
+    place.mkdir(parents=True)
+    return foreign(place, hidden=True)
 
 
 def test_a_temporary_folder_is_gone_at_the_end_and_so_is_that_of_the_dead(
