@@ -72,8 +72,8 @@ class Updates(keras.callbacks.Callback):
         update = self.model.step.update
         if update.scaled:
             logs["loss_scale"] = float(update.scale.numpy())
-        if update.scaled or update.skipped:
-            logs["skipped_steps"] = update.skipped
+        # Always, as the history has one value per epoch.
+        logs["skipped_steps"] = update.skipped
 
 
 class Speed(keras.callbacks.Callback):
@@ -124,7 +124,9 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {_number(name, value)}" for name, value in logs.items() if name not in _UNSAID
+            f"{name} {_number(name, value)}"
+            for name, value in logs.items()
+            if name not in _UNSAID and (value or name != "skipped_steps")
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)

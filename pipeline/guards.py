@@ -55,6 +55,8 @@ class Guard(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._bad_in_epoch = 0
+        if self.model.step.position == epoch * self._batches.steps_per_epoch:
+            self.model.step.update.tally.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         bad = self.model.step.update.tally.ask()

@@ -97,15 +97,19 @@ class Tally:
         """Bad steps since the run began."""
         return int(self._bad.numpy()[_TOTAL])
 
+    def begin(self) -> None:
+        """Forgets the norms, at the first step of an epoch: at its end they belong to a checkpoint
+        of that step, whenever in its validation it is saved."""
+        for variable in (self._norms, self._peaks):
+            variable.assign(np.zeros(variable.shape, np.float32))
+
     def norms(self) -> tuple[float, float, list[float]]:
-        """Of the gradients since last asked: the mean norm, the largest, the largest by weight.
+        """Of the gradients since `begin`: the mean norm, the largest, the largest by weight.
 
         Both are NaN where no step was good. The list follows the `variables` of the constructor.
         """
         total, count = self._norms.numpy().tolist()
         *peaks, largest = np.sqrt(2 * self._peaks.numpy()).tolist()
-        for variable in (self._norms, self._peaks):
-            variable.assign(np.zeros(variable.shape, np.float32))
         nothing = float("nan")
         return (total / count, largest, peaks) if count else (nothing, nothing, peaks)
 
