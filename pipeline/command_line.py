@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from pipeline import flags, shelf, untrusted
+from pipeline import flags, home, shelf, untrusted
 from pipeline.checked import require_path
 from pipeline.config import Config, Source
 from pipeline.errors import UsageError, suggest
@@ -98,7 +98,7 @@ def read(path: Path) -> Config:
     Raises UsageError naming what is wrong in the file.
     """
     try:
-        values = untrusted.read_json(path)
+        values = home.unfolded(untrusted.read_json(path))
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -11,7 +11,7 @@ import keras
 from pipeline import config, metric_state
 from pipeline.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.contracts import Batches, Decision
-from pipeline.errors import Diverged, reason
+from pipeline.errors import Diverged, UsageError, reason
 from pipeline.stops import Stopped, Stops
 
 # At the end of an epoch nothing is saved before training has taken so many times as long as the
@@ -63,8 +63,8 @@ class Saver(keras.callbacks.Callback):
         self._best_step = 0
         self._waited = 0
         self._skipped = 0
-        self._saved: list[int] = []
-        self._bests: dict[int, int] = {}
+        self._saved: dict[int, int] = {}
+        """The best step by then of each of the two newest checkpoints."""
         self._last_save, self._cost = time.monotonic(), 0.0
         self._failing = False
         self._running: list[list[str]] | None = None
@@ -72,7 +72,9 @@ class Saver(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        return self.stopped or self.epoch >= self._batches.epochs
+        done, train = (self.step, self.epoch), self._batches
+        # More than the last: `--force` may have shortened the run.
+        return self.stopped or done[1] >= train.epochs or done[0] > train.last_step
 
     def resume(self) -> Batches:
         """Takes the run up at its newest whole checkpoint; returns the batches that are left.
@@ -82,7 +84,13 @@ class Saver(keras.callbacks.Callback):
         found = self._checkpoints.restore_newest()
         if found:
             self.step, state, self.notes = found
-            self.stopped, self._waited = state["stopped"], state["waited"]
+            if state.keys() != self._state(None, []).keys():
+                raise UsageError(
+                    f"step {self.step} was saved by another version of pipeline; go on with that, "
+                    "or give a new --run-directory"
+                )
+            self._waited, patience = state["waited"], self._options.patience
+            self.stopped = patience is not None and self._waited >= patience
             self._best_step = state["best_step"]
             self._best = math.inf if state["best"] is None else state["best"]
             self.history = {
@@ -92,8 +100,9 @@ class Saver(keras.callbacks.Callback):
             self.seconds, self.epoch = state["seconds"], len(state["seconds"])
             self._running = state["running"]
             self._skipped = int(self.history.get("skipped_steps", [0])[-1])
-            self._saved, self._bests = [self.step], {self.step: self._best_step}
             self.stops.resume(state["elapsed"])
+            self._saved = {int(step): best for step, best in state["saved"]}
+            self._prune()  # in case the process ended before it could
         return dataclasses.replace(
             self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
         )
@@ -157,19 +166,11 @@ class Saver(keras.callbacks.Callback):
 
     def _save(self, running: list[list[str]] | None) -> None:
         """`running` are the metrics of an epoch that is not finished."""
-        state = {
-            "history": self.history,
-            "seconds": self.seconds,
-            "running": running,
-            "stopped": self.stopped,
-            "best": self._best,
-            "best_step": self._best_step,
-            "waited": self._waited,
-            "elapsed": round(self.stops.elapsed, 3),
-        }
+        others = [pair for pair in self._saved.items() if pair[0] != self.step]
+        saved = [*others[-1:], (self.step, self._best_step)]
         start = time.monotonic()
         try:
-            self._checkpoints.save(self.step, state)
+            self._checkpoints.save(self.step, self._state(running, saved))
         except WRITE_ERRORS as error:
             if not self._failing:
                 why = getattr(error, "strerror", None) or reason(error)
@@ -179,11 +180,28 @@ class Saver(keras.callbacks.Callback):
             if self._failing:
                 print(f"saved      step {self.step:,}: the disk can be written again", flush=True)
             self._failing = False
-            self._saved = [*(s for s in self._saved[-1:] if s != self.step), self.step]
-            self._bests[self.step] = self._best_step
-            self._checkpoints.keep({*self._saved, *(self._bests[step] for step in self._saved)})
+            self._saved = dict(saved)
+            self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
+
+    def _state(
+        self, running: list[list[str]] | None, saved: list[tuple[int, int]]
+    ) -> dict[str, Any]:
+        """What a checkpoint holds beside the variables: plain JSON."""
+        return {
+            "history": self.history,
+            "seconds": self.seconds,
+            "running": running,
+            "best": self._best,
+            "best_step": self._best_step,
+            "waited": self._waited,
+            "saved": saved,
+            "elapsed": round(self.stops.elapsed, 3),
+        }
+
+    def _prune(self) -> None:
+        self._checkpoints.keep({*self._saved, *self._saved.values()})
 
     def _divergence(self, epoch: int, logs: dict[str, Any]) -> str | None:
         if not math.isfinite(logs["loss"]):
