@@ -165,7 +165,8 @@ def _difference(old: Any, new: Any) -> str:
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
     """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
-    None too where `--force` has changed the options since, or the export lies in another place.
+    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
+    in another place than the config's is not taken for this run's.
 
     Args:
         config: Of the run.
@@ -188,21 +189,20 @@ def _is_export(config: Config, version: Any) -> bool:
     return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
 
 
-def decided(path: Path | None, name: str, known: Collection[str] = ()) -> str | None:
+def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
     """The value of an automatic choice that a run made when it began; None in a new run.
 
     Args:
         path: Folder of the run.
         name: Of the decision.
-        known: What can be chosen; anything else in the file counts as no choice. Without it,
-            any text.
+        known: What can be chosen; anything else in the file counts as no choice. None: any text.
     """
     if path is None:
         return None
     try:
         decisions = untrusted.read_json(RunDirectory(path).decisions)
         value = next((d["value"] for d in decisions if d["name"] == name), None)
-        return value if isinstance(value, str) and (value in known or not known) else None
+        return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
