@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from pipeline import untrusted
 from pipeline.errors import UsageError
 
 # A holder writes who it is after it got the lock; until then the file tells of nobody.
@@ -70,9 +71,9 @@ def _take(file: IO[str], kind: int, path: Path, what: str, remedy: str) -> None:
 def _holder(path: Path) -> tuple[str, bool]:
     """Who holds a lock, and whether that is certain."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = untrusted.read_json(path)
         pid, host, since = int(told["pid"]), str(told["host"]), str(told["since"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         return "another process", False
     lives = host != socket.gethostname() or os.path.exists(f"/proc/{pid}")
     return f"process {pid} on {host} since {since}", lives

@@ -1,14 +1,13 @@
 """What mends a run that cannot go on as it is: smaller micro-batches, a lower learning rate."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import keras
 import tensorflow as tf
 
-from pipeline import files, run_directory
+from pipeline import files, run_directory, untrusted
 from pipeline.config import Config
 from pipeline.contracts import Decision
 from pipeline.errors import Diverged, OutOfMemory, UsageError, reason
@@ -56,7 +55,7 @@ class Plan:
 def begun(config: Config, replicas: int) -> Plan:
     """The first try: with the micro-batch that an earlier process of this run has found."""
     found = run_directory.decided(config.run_directory, _NAME)
-    if found is None or not found.isdecimal():
+    if found is None or not found.isdecimal() or len(found) > 9:
         return Plan(config)
     part = config.train.batch_size // replicas
     pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
@@ -121,9 +120,9 @@ def _divisor(part: int, at_least: int) -> int:
 def keep(run: RunDirectory, decisions: Sequence[Decision]) -> None:
     """Puts these into what the run has stored, in place of those of the same names."""
     try:
-        stored = json.loads(run.decisions.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        stored = untrusted.read_json(run.decisions)
+        names = {decision.name for decision in decisions}
+        stored = [one for one in stored if one["name"] not in names]
+    except (OSError, ValueError, KeyError, TypeError):
         stored = []
-    names = {decision.name for decision in decisions}
-    stored = [one for one in stored if one["name"] not in names]
     files.write_json(run.decisions, [*stored, *map(dataclasses.asdict, decisions)])
