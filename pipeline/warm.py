@@ -1,0 +1,20 @@
+"""All that a run imports, imported once: the drill's fork server loads it, its children have it."""
+
+import importlib
+import os
+
+from pipeline import runtime
+
+_ROOMS = ("struck", "evidence", "subject", "export", "report", "data", "evaluate", "augmenter")
+_SHELVES = (
+    *("sources.scikit_learn", "tasks.image_classification"),
+    *("augment.crop", "engines.model_fit", "engines.gradient_tape"),
+)
+
+# Only imports: a process that has run an operation has threads, which a fork does not take along.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+with runtime.without_lines(runtime.NOISE):
+    for _name in ("tensorflow", "matplotlib.figure", "sklearn.datasets"):
+        importlib.import_module(_name)
+    for _name in (*_ROOMS, *_SHELVES):
+        importlib.import_module(f"pipeline.{_name}")
