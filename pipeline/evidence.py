@@ -20,7 +20,7 @@ _CLOCK = ("seconds", "examples_per_second", "elapsed")
 
 
 def of(run: RunDirectory) -> dict[str, Any]:
-    """Weights and all other variables (as sums), state, log, scalars, result; and what is left over.
+    """Sums of weights and all other variables, state, log, scalars, result; what is left over.
 
     Raises UsageError if there is no checkpoint.
     """
@@ -33,6 +33,9 @@ def of(run: RunDirectory) -> dict[str, Any]:
         "log": [_timeless(json.loads(line)) for line in _lines(run.log)],
         "scalars": scalars(run.tensorboard),
         "result": _result(run.result),
+        "finite": all(_is_finite(value) for value in variables(path).values()),
+        "bad steps": [json.loads(line) for line in _lines(run.path / "bad_steps.jsonl")],
+        "train": np.load(run.splits)["train"].tolist(),
         "left over": sorted(_left_over(run)),
     }
 
@@ -84,6 +87,11 @@ def _sum(value: Any) -> str:
     digest = hashlib.sha256(repr((value.dtype.str, value.shape)).encode())
     digest.update(np.ascontiguousarray(value))
     return digest.hexdigest()
+
+
+def _is_finite(value: Any) -> bool:
+    value = np.asarray(value)
+    return not np.issubdtype(value.dtype, np.floating) or bool(np.isfinite(value).all())
 
 
 def _timeless(values: Any) -> Any:

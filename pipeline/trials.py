@@ -5,6 +5,7 @@ forks. A restart then takes as long as building a model does, not 10 s of import
 """
 
 import dataclasses
+import functools
 import importlib
 import json
 import multiprocessing
@@ -12,12 +13,11 @@ import os
 import signal
 import time
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pipeline.warm"])
 # A run under trial takes seconds; one that takes this long hangs.
 PATIENCE = 300.0
 
@@ -92,10 +92,11 @@ class Child:
         strike: Strike | None = None,
         poison: int | None = None,
     ) -> None:
-        self._said, said = _CONTEXT.Pipe(duplex=False)
-        self._told, told = _CONTEXT.Pipe(duplex=False)
+        context = _warm()
+        self._said, said = context.Pipe(duplex=False)
+        self._told, told = context.Pipe(duplex=False)
         order = (module, [str(word) for word in words], str(folder), strike, poison, said, told)
-        self._process = _CONTEXT.Process(target=_enter, args=order)
+        self._process = context.Process(target=_enter, args=order)
         self._process.start()
         said.close()
         told.close()
@@ -178,6 +179,13 @@ def evidence(*runs: Path) -> dict[str, Any]:
     if ended.code:
         return {"unreadable": ended.said.strip().splitlines()[-1:]}
     return json.loads(ended.said.splitlines()[-1])
+
+
+@functools.cache
+def _warm() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pipeline.warm"])
+    return context
 
 
 def _enter(
