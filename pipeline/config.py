@@ -113,8 +113,8 @@ class Config(Checked):
 HARMLESS = {
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
-    "train": ("steps_per_call",),
-    "runtime": ("worker_timeout",),
+    "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
+    "runtime": ("worker_timeout", "time_limit"),
 }
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.

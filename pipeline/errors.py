@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable
 
@@ -10,6 +11,12 @@ class UsageError(Exception):
     """The request cannot be carried out as given; the message names the thing and the remedy."""
 
     exit_code = 2
+
+
+class NoCheckpoint(UsageError):
+    """All checkpoints of a run are damaged."""
+
+    exit_code = 3
 
 
 class Diverged(UsageError):
@@ -22,6 +29,13 @@ class WorkerLost(UsageError):
     """A worker of the cluster has gone; the run can be taken up after its last checkpoint."""
 
     exit_code = 5
+
+
+class Terminated(SystemExit):
+    """SIGTERM came. Not caught where errors are handled; ends the process with code 143."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
@@ -72,6 +86,9 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
+    except Terminated as error:
+        print("terminated", file=sys.stderr)
+        code = error.code
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             sys.stdout = None  # otherwise the interpreter complains again while it shuts down

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import cluster, command_line, files, run_directory, shelf
 from pipeline.config import Config
-from pipeline.errors import UsageError, run_command
+from pipeline.errors import Terminated, UsageError, run_command
 from pipeline.run_directory import RunDirectory
+from pipeline.stops import ELSEWHERE, TIME, Stopped, Stops
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     import keras
 
-    from pipeline.callbacks import Saver
     from pipeline.contracts import Batches, Task
     from pipeline.runtime import Runtime
+    from pipeline.saver import Saver
     from pipeline.splits import Split
 
 
@@ -93,6 +94,12 @@ def _enough(config: Config) -> int:
 
 
 def _fit(config: Config) -> Run:
+    stops = Stops(config.runtime.time_limit)
+    with stops.listening():
+        return _story(config, stops)
+
+
+def _story(config: Config, stops: Stops) -> Run:
     from pipeline import runtime
 
     start = time.monotonic()
@@ -100,8 +107,8 @@ def _fit(config: Config) -> Run:
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
     from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
-    from pipeline.callbacks import Saver
     from pipeline.export import export
+    from pipeline.saver import Saver
 
     # Data: from the disk to batches
     loaded = data.load(config)
@@ -121,17 +128,19 @@ def _fit(config: Config) -> Run:
             stack.enter_context(run.locked())
             stack.enter_context(report.interruptible(config, run))
         folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
-        saver = Saver(folder, batches, config.train.patience)
+        saver = Saver(folder, batches, config.train, stops, replicas.agreed)
         batches = saver.resume()
+        folder.require_room()
         if machine.is_chief:
             loaded.write(run)
             decisions = [*machine.decisions, *loaded.decisions, *more]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             info = loaded.source.info
             report.opening(config, machine, run, info, splits, model, batches, decisions)
+            report.damaged(saver)
         else:
             report.worker(workers)
-        _train(config, machine, model, run, saver, batches, held.get("validation"))
+        trained = _train(config, machine, model, run, saver, batches, held.get("validation"))
         if not machine.is_chief:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
@@ -139,14 +148,16 @@ def _fit(config: Config) -> Run:
 
         # Answers, hand-off, proof; a run that has been through them keeps its version
         judged = next(name for name in ("test", "validation", "train") if name in splits)
-        result = run_directory.finished(config, run)
+        result = None if trained else run_directory.finished(config, run, saver.step)
         if result is not None:
             report.finished(run)
         else:
             metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
             evaluate.draw(task, metrics[judged], run.path)
             proved = export(model, task, config, splits[judged]) if config.export.enabled else None
-            result = report.result(config, saver, metrics, proved, time.monotonic() - start)
+            stopped = None if saver.complete else TIME
+            seconds = time.monotonic() - start
+            result = report.result(config, saver, metrics, proved, seconds, stopped)
             files.write_json(run.result, result)
         report.closing(config, run, result, judged)
     exported = Path(result["export"]) if result["export"] else None
@@ -211,13 +222,13 @@ def _train(
     saver: "Saver",
     batches: "Batches",
     validation: "Batches | None",
-) -> None:
-    """From the first step that is left to the last."""
+) -> bool:
+    """From the first step that is left to the last, or until the time is up; whether any was."""
     from pipeline import probe, replicas, report
     from pipeline.callbacks import standard
 
-    if batches.first_step == batches.last_step or saver.stopped:
-        return
+    if saver.complete or (saver.step and saver.stops.time_is_up(replicas.agreed)):
+        return False
     engine = shelf.take("engines", config.train.engine)
     with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
         replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
@@ -225,7 +236,16 @@ def _train(
         callbacks = standard(config, run, batches, saver, machine.is_chief)
         if machine.is_chief:
             report.decision(decision)
-        engine(model, batches, validation, callbacks)
+        try:
+            with saver.stops.deferred():
+                engine(model, batches, validation, callbacks)
+        except Stopped as stopped:
+            saver.stops.check()
+            if stopped.reason == ELSEWHERE:
+                raise Terminated from None
+            if machine.is_chief:
+                report.time_is_up(config, saver)
+    return True
 
 
 def main(arguments: list[str]) -> int:

@@ -149,11 +149,14 @@ def _difference(old: Any, new: Any) -> str:
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
-def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more: its export, if it is to have one, is there."""
+def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more after `step`: its export, if it is to have one,
+    is there."""
     try:
         result = json.loads(run.result.read_text(encoding="utf-8"))
         version = result["export"]
+        if result["steps"] != step:
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     exported = version is not None and Path(version, "saved_model.pb").is_file()

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import shelf
+from pipeline import shelf, stops
 from pipeline.checked import Checked, require, require_file_name
 from pipeline.errors import UsageError
 from pipeline.words import Operations, Options
@@ -158,13 +158,18 @@ class Train(Checked):
     """Train the frozen layers too after this many epochs; None: never."""
     synchronized_batch_norm: bool = False
     """Normalise over the batches of all replicas together."""
+    checkpoint_minutes: float = 10.0
+    """Save within an epoch, too, when the last checkpoint is older. (At the end of an epoch it is
+    saved unless that would take more than 2 % of the time.)"""
+    checkpoint_steps: int | None = None
+    """Save after every so many steps, too, at the end of the call."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
 
     def _check(self) -> None:
         for name in (
             *("epochs", "batch_size", "steps", "patience", "accumulate", "steps_per_call"),
-            *("freeze_epochs", "learning_rate_batch_size"),
+            *("freeze_epochs", "learning_rate_batch_size", "checkpoint_steps"),
         ):
             value = getattr(self, name)
             good = value in (None, "auto") or 0 < value <= 10**9
@@ -173,6 +178,9 @@ class Train(Checked):
             value = getattr(self, name)
             good = value is None or 0 < value < 3e38
             require(good, _flag(name), value, "positive, and finite in float32")
+        minutes = self.checkpoint_minutes
+        good = 0 < minutes <= 10**6
+        require(good, "--train.checkpoint-minutes", minutes, "positive and at most 10**6")
         for name in ("weight_decay", "l2"):
             value = getattr(self, name)
             good = value is None or 0 <= value < 3e38
@@ -225,6 +233,9 @@ class Runtime(Checked):
     """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
     xla: Literal["auto", "on", "off"] = "auto"
     """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
+    time_limit: str | None = None
+    """End training in time for test and export within 90s, 10m, 1h30m, ... (resumes count; a
+    longer one goes on)."""
     worker_timeout: float = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
     deterministic: bool = False
@@ -236,6 +247,11 @@ class Runtime(Checked):
         good = self.replicas == "auto" or 0 < self.replicas <= 1024
         require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
         require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
+        if self.time_limit is not None:
+            try:
+                stops.seconds(self.time_limit)
+            except ValueError as error:
+                raise UsageError(f"--runtime.time-limit: {error}") from None
         wait = self.worker_timeout
         require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
         if self.deterministic and self.xla == "on":

@@ -67,6 +67,8 @@ class Step:
         """Another number is another set of trainable layers, and another trace."""
         self.compiled: dict[str, Callable] = {}
         """Traces for the tickets of `feed`, by what they do; kept by `replicas.Calls`."""
+        self.position = 0
+        """The training step that comes next; kept by `replicas.Calls`."""
         self._batch_size = 0
         self._fetch_training: Callable[[Any], Example] | None = None
         self._fetch_evaluation: Callable[[Any], Example] | None = None
