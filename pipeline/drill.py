@@ -1,6 +1,5 @@
 """Faults injected into a small run on the user's machine: `python -m pipeline.doctor --drill`."""
 
-import contextlib
 import dataclasses
 import tempfile
 import time
@@ -99,6 +98,8 @@ def _names(options: Options) -> list[str]:
         value = getattr(options, name)
         if value is not None and not 0 < value < 10**6:
             raise UsageError(f"--{name} must be positive and below 10**6, received {value}")
+    if options.seed is not None and options.seed < 0:
+        raise UsageError(f"--seed must be at least 0, received {options.seed}")
     return list(dict.fromkeys(names))
 
 
@@ -133,9 +134,9 @@ def main(arguments: list[str]) -> int:
         Options, args=arguments, prog="python -m pipeline.doctor --drill", description=_LEGEND
     )
     print(f"drill     {', '.join(_names(options))}; about {options.minutes:g} minutes", flush=True)
-    with contextlib.suppress(BrokenPipeError):
-        counts = drill(options)
-        print(table(counts))
-        lost = sum(len(count.lost) for count in counts.values())
-        print(f"{lost} runs were lost" if lost else "no run was lost")
+    counts = drill(options)
+    print(table(counts))
+    lost = sum(len(count.lost) for count in counts.values())
+    words = {0: "no run was lost", 1: "1 run was lost"}
+    print(words.get(lost, f"{lost} runs were lost"))
     return 1 if lost else 0

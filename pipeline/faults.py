@@ -176,7 +176,7 @@ def time(place: Ground, seed: int) -> int:
     """`--runtime.time-limit` in the middle of training: over by at most a call, a save and 2 s."""
     chance = random.Random(seed)
     engine = ENGINES[seed % 2]
-    limit = round(place.reference(engine).seconds + chance.uniform(0, 2), 1)
+    limit = round(1.5 * place.reference(engine).seconds + chance.uniform(0, 2), 1)
     folder = place.fresh()
     more = ("--train.epochs", "100000", "--runtime.time-limit", f"{limit}s")
     with Child("pipeline.fit", ground.words(engine, False, *more), folder) as child:

@@ -15,7 +15,8 @@ EPOCHS, EPOCH, CALL = 3, 15, 4  # epochs; steps in an epoch, and in a call
 # Everything that is state: dropout, BatchNormalization, adam, loss scale, averages, patience.
 _WORDS = f"""digits --model.name pipeline.subject --data.limit 180 --train.batch-size 8
     --train.epochs {EPOCHS} --train.steps-per-call {CALL} --train.ema 0.9 --train.clip-norm 1
-    --train.checkpoint-steps 4 --train.patience 2 --runtime.precision mixed_float16 --log.no-progress --run-directory run"""
+    --train.checkpoint-steps {CALL} --train.patience 2 --runtime.precision mixed_float16
+    --data.augment --log.no-progress --run-directory run"""
 
 # Largest distance of a variable, as a share of its norm, after up to 44 steps of adam in float32
 # whose gradients were summed in another order.

@@ -24,7 +24,7 @@ from pipeline.step import Step
 from pipeline.trials import Strike
 
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
-_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
+_TAKES_ROOM = ("os.mkdir", "os.rename", "open")
 
 
 def enter(
@@ -71,7 +71,7 @@ class Moments:
         self._strike = strike
         self._counts: Counter[str] = Counter()
         self._place = "file"
-        self._limited = False
+        self._full = self._limited = False
         self._sizes = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def watch(self) -> None:
@@ -96,8 +96,8 @@ class Moments:
 
     def _carry_out(self, strike: Strike) -> None:
         if strike.action == "full":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._place)
-        if strike.action == "limit":
+            self._full = True
+        if strike.action in ("limit", "fill"):
             self._limited = True
             resource.setrlimit(resource.RLIMIT_FSIZE, (strike.bytes, self._sizes[1]))
             return
@@ -120,14 +120,20 @@ class Moments:
             path = os.path.join(os.getcwd(), os.fsdecode(path))
             inside = event == "os.remove" and arguments[1] not in (-1, None)
             self._place = self._place if inside else _place(path)
-        if self._place == "save" and event in ("os.mkdir", "shutil.rmtree"):
-            self._lift()
+        name = os.path.basename(str(path))
+        self._lift(event, name)
         if self._place:
-            self.pass_(self._place, f"{event} {os.path.basename(str(path))}")
+            self.pass_(self._place, f"{event} {name}")
+        if self._full and event in _TAKES_ROOM:
+            self._full = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    def _lift(self) -> None:
-        """The disk has room again: the save that met its end is over."""
-        if self._limited:
+    def _lift(self, event: str, name: str) -> None:
+        """Gives the disk room again: when the next save begins, or this one is over."""
+        saving = self._place == "save"
+        begins = saving and event == "os.mkdir" and name.startswith(".")
+        over = not saving or event == "shutil.rmtree"
+        if self._limited and (begins or (over and self._strike.action == "limit")):
             self._limited = False
             resource.setrlimit(resource.RLIMIT_FSIZE, self._sizes)
 
@@ -135,12 +141,13 @@ class Moments:
         original = getattr(owner, method)
 
         def told(*arguments: Any, **options: Any) -> Any:
-            if name == "call":  # when it is over
-                result = original(*arguments, **options)
+            if name != "call":
                 self.pass_(name)
-                return result
-            self.pass_(name)
-            return original(*arguments, **options)
+            try:
+                return original(*arguments, **options)
+            finally:
+                if name == "call":  # over, even if it was the last before a stop
+                    self.pass_(name)
 
         setattr(owner, method, told)
 

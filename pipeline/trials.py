@@ -27,8 +27,9 @@ class Strike:
     """What strikes a run from inside, and at which moment; see `struck`."""
 
     action: str
-    """A signal (`SIGKILL`, `SIGTERM`, `SIGINT`), `full` (the disk, for this operation) or `limit`
-    (the size of files, until the save that meets it is over)."""
+    """A signal (`SIGKILL`, `SIGTERM`, `SIGINT`), `full` (the disk, for the next operation that
+    takes room), `limit` (the size of files, until this save is over) or `fill` (until the next
+    begins)."""
     moment: str
     """`save`, `export`, `file` (operations on files), `trace`, `validation`, `call` or `start`."""
     count: int = 1
@@ -38,7 +39,7 @@ class Strike:
     again: float | None = None
     """Seconds after which the signal comes a second time; None: it does not."""
     bytes: int = 0
-    """Size of the largest file, for `limit`."""
+    """Size of the largest file, for `limit` and `fill`."""
 
 
 @dataclasses.dataclass(frozen=True)

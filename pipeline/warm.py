@@ -6,7 +6,17 @@ import os
 
 from pipeline import runtime
 
-_ROOMS = ("struck", "evidence", "subject", "export", "report", "data", "evaluate", "augmenter")
+_ROOMS = (
+    "fit",
+    "struck",
+    "evidence",
+    "subject",
+    "export",
+    "report",
+    "data",
+    "evaluate",
+    "augmenter",
+)
 _SHELVES = (
     *("sources.scikit_learn", "tasks.image_classification"),
     *("augment.crop", "engines.model_fit", "engines.gradient_tape"),
