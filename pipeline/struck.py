@@ -97,6 +97,7 @@ class Moments:
     def _carry_out(self, strike: Strike) -> None:
         if strike.action == "full":
             self._full = True
+            return
         if strike.action in ("limit", "fill"):
             self._limited = True
             resource.setrlimit(resource.RLIMIT_FSIZE, (strike.bytes, self._sizes[1]))
