@@ -11,9 +11,12 @@ import keras
 
 from pipeline import config
 from pipeline.contracts import Batches
-from pipeline.journal import JsonLog, TensorBoard
+from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
+from pipeline.stops import Stops
+
+_EXPORT = 30.0  # seconds; TensorFlow is imported once more, on a slow disk
 
 
 def standard(
@@ -21,20 +24,20 @@ def standard(
     run: RunDirectory,
     batches: Batches,
     saver: Saver,
+    judged: int = 0,
     is_chief: bool = True,
 ) -> list[keras.callbacks.Callback]:
     """The callbacks of every run; only the chief of several workers writes and prints.
 
     An earlier one may add to the epoch's logs for those after it; what the journal writes has been
-    saved.
+    saved. `judged` examples are evaluated after training.
     """
-    callbacks = [Phases(settings.train), Updates(), Speed(batches), saver]
+    reserve = Reserve(saver.stops, batches, judged, settings.export.enabled)
+    callbacks = [Phases(settings.train), Updates(), Speed(batches), reserve, saver]
     if is_chief:
-        callbacks.append(JsonLog(run, batches, saver))
+        callbacks.append(Journal(run, batches, saver, settings.log.tensorboard))
     if is_chief and settings.log.progress:
         callbacks.append(Progress(batches))
-    if is_chief and settings.log.tensorboard:
-        callbacks.append(TensorBoard(run, saver))
     return callbacks
 
 
@@ -101,6 +104,39 @@ class Speed(keras.callbacks.Callback):
         logs["examples_per_second"] = examples / self._seconds if examples else math.nan
 
 
+class Reserve(keras.callbacks.Callback):
+    """Keeps time for what comes after training, where the run has a limit.
+
+    Args:
+        stops: Holds the limit.
+        batches: Of training.
+        judged: Examples that are evaluated at the end.
+        export: Whether an export is written and proved in a process of its own.
+    """
+
+    def __init__(self, stops: Stops, batches: Batches, judged: int, export: bool) -> None:
+        super().__init__()
+        self._stops, self._judged, self._batch_size = stops, judged, batches.batch_size
+        self._export = _EXPORT if export else 0.0
+        stops.reserve = self._export
+        self._begun = (0.0, 0, 0)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._begun = (time.monotonic(), self.model.step.position, self.model.step.traces)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        start, position, traces = self._begun
+        examples = (self.model.step.position - position) * self._batch_size
+        if examples and traces == self.model.step.traces:
+            # A forward pass takes a third of a step; half is careful.
+            each = (time.monotonic() - start) / examples / 2
+            self._stops.reserve = self._export + self._judged * each
+
+
+# Shown in a way of its own, or only in the log.
+_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max")
+
+
 class Progress(keras.callbacks.Callback):
     """One line per epoch: metrics, images per second, time left."""
 
@@ -114,9 +150,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         speed = logs.get("examples_per_second")
         metrics = "  ".join(
-            f"{name} {_number(name, value)}"
-            for name, value in logs.items()
-            if name != "examples_per_second"
+            f"{name} {_number(name, value)}" for name, value in logs.items() if name not in _UNSAID
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)

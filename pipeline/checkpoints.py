@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, finite, scratch
 from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
@@ -40,6 +40,7 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         self._writes = writes
+        self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._state = {
             name: [variable.value for variable in group] for name, group in state.items()
@@ -65,22 +66,26 @@ class Checkpoints:
         the former one.
 
         Raises one of WRITE_ERRORS where it cannot be written; what was there before is as it was.
+        Raises Diverged, before anything is written, unless all weights are finite.
         """
+        finite.require(self._variables, step)
         target = self._path(step)
         if not self._writes:
             return
         if target.exists():
-            manifest = _checked_manifest(target, step)
-            _write_manifest(target, step, manifest["files"], state)
-            return
-        folder = files.scratch(self._folder)
+            try:
+                _write_manifest(target, step, _checked_manifest(target, step)["files"], state)
+                return
+            except Damaged:
+                self._set_aside(step)
+        folder = scratch.folder(self._folder)
         try:
             self._checkpoint.write(str(folder / "state"))
             sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
             _write_manifest(folder, step, sums, state)
             files.publish_as(folder, target)
         except BaseException:
-            files.remove(folder)
+            scratch.remove(folder)
             raise
 
     def restore(self, step: int) -> dict[str, Any]:
@@ -113,10 +118,7 @@ class Checkpoints:
                 return step, self.restore(step), wrong
             except Damaged as error:
                 wrong.append(str(error))
-                if self._writes:
-                    aside = self._folder / f"damaged-{self._path(step).name}"
-                    files.remove(aside)
-                    self._path(step).rename(aside)
+                self._set_aside(step)
         if wrong or any(self._folder.glob("damaged-step-*")):
             raise NoCheckpoint(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(wrong) or 'all damaged'}; "
@@ -133,9 +135,15 @@ class Checkpoints:
         """Deletes the checkpoints of all other steps, and the damaged ones."""
         if self._writes:
             for step in set(self.steps()) - steps:
-                files.remove(self._path(step))
+                scratch.remove(self._path(step))
             for path in self._folder.glob("damaged-step-*"):
-                files.remove(path)
+                scratch.remove(path)
+
+    def _set_aside(self, step: int) -> None:
+        if self._writes:
+            aside = self._folder / f"damaged-{self._path(step).name}"
+            scratch.remove(aside)
+            self._path(step).rename(aside)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
@@ -143,7 +151,8 @@ class Checkpoints:
 
 def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[str, Any]) -> None:
     body = files.strict({"step": step, "files": sums, "state": state})
-    files.write_json(folder / _MANIFEST, {"sha256": _digest(body), **body})
+    text = json.dumps({"sha256": _digest(body), **body}, indent=1)
+    files.write_text(folder / _MANIFEST, text)
 
 
 def _checked_manifest(path: Path, step: int) -> dict[str, Any]:

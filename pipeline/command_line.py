@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from pipeline import shelf
+from pipeline import home, shelf
 from pipeline.config import BELONGS, Config, Source
 from pipeline.errors import UsageError, suggest
 
@@ -116,7 +116,7 @@ def read(path: Path) -> Config:
     Raises UsageError naming what is wrong in the file.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = home.unfolded(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

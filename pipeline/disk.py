@@ -3,13 +3,11 @@
 import dataclasses
 import errno
 import fcntl
-import glob
 import hashlib
 import json
 import math
 import os
 import shutil
-import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, scratch
 from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
 from pipeline.stores import Store
@@ -130,6 +128,7 @@ def obtained(
     """
     try:
         with _locked(place.folder):
+            scratch.sweep(place.directory)
             wrong = _wrong(place, specs)
             if wrong:
                 _require_room(place.directory, count * sum(_bytes(s) for s in specs.values()))
@@ -198,30 +197,17 @@ def _build(
 ) -> None:
     """Writes beside, and puts the new folder in the place of the old one when it is whole."""
     folder = place.folder
-    for left in folder.parent.glob(f"{glob.escape(folder.name)}.building-*"):
-        _clear(left)  # of a process that died
-    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
+    beside = scratch.folder(folder.parent)
     try:
         manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
         manifest["files"] = _written(beside, specs, batches)
         files.write_json(beside / _MANIFEST, manifest)
         if folder.exists():
-            old = folder.with_name(f"{folder.name}.building-old")
-            folder.rename(old)
-            files.publish_as(beside, folder)
-            _clear(old)
-        else:
-            files.publish_as(beside, folder)
+            scratch.remove(folder)
+        files.publish_as(beside, folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        scratch.remove(beside)
         raise
-
-
-def _clear(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        files.remove(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _written(

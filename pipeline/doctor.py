@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipeline import command_line, drill
+from pipeline import command_line, drill, scratch
 from pipeline.errors import UsageError, run_command, suggest
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -85,9 +85,9 @@ def parity(options: Options) -> list[dict[str, Any]]:
         for clip in (False, True)
     ]
     results = []
-    with tempfile.TemporaryDirectory(prefix="pipeline-parity-") as folder:
+    with scratch.temporary() as folder:
         for replicas in options.replicas:
-            order.update(replicas=replicas, folder=folder)
+            order.update(replicas=replicas, folder=str(folder))
             left = list(cases)
             while left:
                 for result in _child({**order, "cases": list(left)}):

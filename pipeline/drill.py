@@ -1,14 +1,12 @@
 """Faults injected into a small run on the user's machine: `python -m pipeline.doctor --drill`."""
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import tyro
 
-from pipeline import faults, injuries
+from pipeline import faults, injuries, scratch
 from pipeline.errors import UsageError, suggest
 from pipeline.ground import Ground, Lost
 
@@ -69,10 +67,8 @@ def drill(options: Options) -> dict[str, Count]:
     """
     names = _names(options)
     counts = {name: Count() for name in names}
-    with tempfile.TemporaryDirectory(
-        prefix="pipeline-drill-", ignore_cleanup_errors=True
-    ) as folder:
-        place = Ground(Path(folder).resolve())
+    with scratch.temporary() as folder:
+        place = Ground(folder.resolve())
         for name, seed in _order(options, counts):
             count = counts[name]
             begin = time.monotonic()

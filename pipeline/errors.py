@@ -25,6 +25,10 @@ class Diverged(UsageError):
     exit_code = 4
 
 
+class OutOfMemory(UsageError):
+    """A training call did not fit into the memory; with smaller micro-batches it may."""
+
+
 class WorkerLost(UsageError):
     """A worker of the cluster has gone; the run can be taken up after its last checkpoint."""
 

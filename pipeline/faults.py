@@ -163,7 +163,7 @@ def replicas(place: Ground, seed: int) -> int:
     engine = ENGINES[seed % 2]
     whole = place.kept(engine, *more)
     folder = place.stopped(engine, chance.randint(1, 11), *more)
-    words = ground.words(engine, False, *more, "--runtime.replicas", "2")
+    words = ground.words(engine, False, *more, "--runtime.replicas", "2", "--force")
     require_code(trials.run("pipeline.fit", words, folder), 0)
     apart = trials.evidence(folder / "run", whole / "run").get("apart")
     if apart is None or not apart <= ground.TOLERANCE:

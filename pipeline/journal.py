@@ -1,6 +1,8 @@
 """What a run has measured, epoch by epoch: lines of JSON, and scalars for TensorBoard."""
 
 import json
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -11,56 +13,90 @@ from pipeline.contracts import Batches
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 
+# TensorBoard asks for `tfevents` in the name; TensorFlow's own writer adds the host's.
+_EVENTS = "events.out.tfevents.scalars"
 
-class JsonLog(keras.callbacks.Callback):
+
+class Journal(keras.callbacks.Callback):
     """One JSON object per epoch in `log.jsonl`: epoch, step, seconds of the run, all metrics.
 
-    A resumed run writes the epochs of its checkpoint again: a process that is killed between the
-    checkpoint and the log, or after the checkpoint that is taken up, leaves no gap and no double.
+    And the same as scalars of TensorBoard, `epoch_loss`, ... over the number of the epoch as Keras
+    names them, in `train` and, those of the validation split, in `validation`.
+
+    Both say what the newest checkpoint knows: they are written anew when a run is taken up, and
+    when a write has failed, so that no epoch is missing or there twice wherever a process was
+    killed.
+
+    Args:
+        run: Where to.
+        batches: Of training.
+        saver: Its history is what is written; it has been called before.
+        tensorboard: Whether scalars are wanted.
     """
 
-    def __init__(self, run: RunDirectory, batches: Batches, saver: Saver) -> None:
+    def __init__(
+        self, run: RunDirectory, batches: Batches, saver: Saver, tensorboard: bool = True
+    ) -> None:
         super().__init__()
-        self._path, self._batches, self._saver = run.log, batches, saver
-        entries = [_entry(batches, saver, epoch) for epoch in range(saver.epoch)]
-        files.write_text(self._path, "".join(f"{json.dumps(entry)}\n" for entry in entries))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_entry(self._batches, self._saver, epoch)) + "\n")
-
-
-def _entry(batches: Batches, saver: Saver, epoch: int) -> dict[str, Any]:
-    values = {name: values[epoch] for name, values in saver.history.items()}
-    entry = {"epoch": epoch + 1, "step": batches.end_of(epoch), "seconds": saver.seconds[epoch]}
-    return files.strict({**entry, **values})
-
-
-class TensorBoard(keras.callbacks.Callback):
-    """Scalars of each epoch, in `train` and, those of the validation split, in `validation`.
-
-    Named `epoch_loss`, ... over the number of the epoch, as those of Keras. A resumed run writes
-    them anew, for the reason that `JsonLog` gives.
-    """
-
-    def __init__(self, run: RunDirectory, saver: Saver) -> None:
-        super().__init__()
-        self._folder, self._saver = run.tensorboard, saver
-        for old in self._folder.glob("*/events.out.tfevents.*"):
-            old.unlink()
+        self._run, self._batches, self._saver = run, batches, saver
+        self._tensorboard = tensorboard
         self._writers: dict[str, Any] = {}
-        for epoch in range(saver.epoch):
-            self._write(epoch)
+        self._whole = False
+        """Whether all epochs before this one have been written."""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._whole:
+            self.write()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._write(epoch)
+        if not self._whole:
+            self.write()
+            return
+        try:
+            self._scalars([epoch])
+            with self._run.log.open("a", encoding="utf-8") as file:
+                file.write(self._line(epoch))
+        except (OSError, tf.errors.OpError):  # the disk is full: `Saver` has said so
+            self._whole = False
 
-    def _write(self, epoch: int) -> None:
+    def write(self) -> None:
+        """All epochs, unless all are there."""
+        epochs = range(self._saver.epoch)
+        lines = "".join(map(self._line, epochs))
+        self._whole = True
+        try:
+            self._writers = {}
+            for old in self._run.tensorboard.glob(f"*/{_EVENTS}"):
+                old.unlink()
+            self._scalars(epochs)
+            files.write_text(self._run.log, lines)
+        except (OSError, tf.errors.OpError):
+            self._whole = False
+
+    def _line(self, epoch: int) -> str:
+        values = {name: values[epoch] for name, values in self._saver.history.items()}
+        step, seconds = self._batches.end_of(epoch), self._saver.seconds[epoch]
+        entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
+        return json.dumps(files.strict(entry)) + "\n"
+
+    def _scalars(self, epochs: Iterable[int]) -> None:
+        if not self._tensorboard:
+            return
         for name, values in self._saver.history.items():
             part = "validation" if name.startswith("val_") else "train"
             if part not in self._writers:
-                self._writers[part] = tf.summary.create_file_writer(str(self._folder / part))
-            with self._writers[part].as_default():
-                tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", values[epoch], epoch)
+                folder = self._run.tensorboard / part
+                folder.mkdir(parents=True, exist_ok=True)
+                self._writers[part] = tf.io.TFRecordWriter(str(folder / _EVENTS))
+                self._writers[part].write(_event(file_version="brain.Event:2"))
+            for epoch in epochs:
+                tag = f"epoch_{name.removeprefix('val_')}"
+                scalar = tf.compat.v1.Summary.Value(tag=tag, simple_value=values[epoch])
+                summary = tf.compat.v1.Summary(value=[scalar])
+                self._writers[part].write(_event(step=epoch, summary=summary))
         for writer in self._writers.values():
             writer.flush()
+
+
+def _event(**fields: Any) -> bytes:
+    return tf.compat.v1.Event(wall_time=time.time(), **fields).SerializeToString()

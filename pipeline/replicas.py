@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipeline.cluster import Cluster
 from pipeline.contracts import READ_ERRORS, Batches, Share
 from pipeline.errors import UsageError, WorkerLost
+from pipeline.recovery import out_of_memory
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
 
@@ -156,7 +157,8 @@ class Calls:
     def __call__(self, iterator: Any) -> dict[str, Any]:
         """Some more steps, none at the end of the epoch; the running metrics after them."""
         count = min(self._model.steps_per_execution, self._end - self.position)
-        with explained(self._batches, self.position, count):
+        told = out_of_memory(is_training=self._name == "train")
+        with explained(self._batches, self.position, count), told:
             logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
         if self._name == "train":

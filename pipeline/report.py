@@ -76,6 +76,12 @@ def damaged(saver: Saver) -> None:
         say("damaged", f"{note}; the one before it is taken")
 
 
+def again(decision: Decision, batches: Batches) -> None:
+    """A fault was mended by this; where training goes on."""
+    where = f"after step {batches.first_step:,}" if batches.first_step else "from the start"
+    say(decision.name, f"{decision}; again {where}")
+
+
 def worker(cluster: Cluster) -> None:
     """All that a worker says which is not the chief."""
     say("worker", f"{cluster.index} of {len(cluster.workers)} trains; worker 0 prints and writes")

@@ -1,18 +1,19 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
-import fcntl
+import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
-from pipeline.config import HARMLESS, Config
+from pipeline import files, home, lock, resume, scratch
+from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
+_REMEDY = "wait until it has ended, or give another --run-directory"
 # Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
 _SERVER_FILES = {".config", ".yaml", ".yml"}
 
@@ -20,14 +21,18 @@ _SERVER_FILES = {".config", ".yaml", ".yml"}
 class RunDirectory:
     """The files of one run; a folder is a run if it holds a `config.json`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, changes: Sequence[resume.Change] = ()) -> None:
         self.path = path
+        self.changes = changes
+        """Options that are not those it began with, as `--force` accepts."""
         self.config = path / "config.json"
         self.facts = path / "facts.json"
         self.source = path / "source.json"
         self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
+        self.bad_steps = path / "bad_steps.jsonl"
+        self.hang = path / "hang.txt"
         self.result = path / "result.json"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"
@@ -44,15 +49,9 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keeps other processes out; the kernel lets go of it when this one ends, however it ends.
 
-        Raises UsageError if another holds it.
+        Raises UsageError if another holds it, naming its number, host and start.
         """
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"{self} is in use by another process; give another folder"
-                ) from None
+        with lock.held(self.path / ".lock", str(self), _REMEDY):
             yield
 
 
@@ -77,7 +76,9 @@ def _check(config: Config) -> None:
         }.items():
             files.require_outside(path, config.source.path, flag)
     if config.run_directory is not None:
-        _check_resumable(config, RunDirectory(config.run_directory))
+        run = RunDirectory(config.run_directory)
+        lock.require_free(run.path / ".lock", str(run), _REMEDY)
+        _changes(config, run)
     if config.export.enabled:
         target = export_directory(config)
         files.check_writable(target, "--export.directory")
@@ -96,16 +97,27 @@ def _check(config: Config) -> None:
             )
 
 
-def create(config: Config) -> RunDirectory:
-    """The run directory of this config: the given one (made, or resumed), or the next free one."""
+@contextmanager
+def opened(config: Config) -> Iterator[RunDirectory]:
+    """The run directory of this config, locked: the given one (made, or resumed), or the next free.
+
+    What dead processes have left unfinished in it and beside the exported models is removed.
+
+    Raises UsageError if another process holds it, or has meanwhile made another run there.
+    """
     if config.run_directory is not None:
         config.run_directory.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(config.run_directory)
     else:
         run = RunDirectory(files.make_next(RUNS, config.recipe))
-    # Without its own place: a saved config starts another run, it does not come back to this one.
-    files.write_json(run.config, {**config.as_json(), "run_directory": None})
-    return run
+    with run.locked():
+        run.changes = _changes(config, run)
+        for folder in (run.path, run.checkpoints, export_directory(config)):
+            scratch.sweep(folder)
+        # Without its own place: a saved config starts another run, it does not come back.
+        values = {**config.as_json(), "run_directory": None, "force": False}
+        files.write_json(run.config, values)
+        yield run
 
 
 def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -150,16 +162,21 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more after `step`: its export, if it is to have one,
-    is there."""
+    """The result of a run that needs nothing more after `step`: an export, if wanted, is there.
+
+    None too where `--force` has changed the options since, or the export belongs elsewhere now.
+    """
     try:
-        result = json.loads(run.result.read_text(encoding="utf-8"))
-        version = result["export"]
+        result = home.unfolded(json.loads(run.result.read_text(encoding="utf-8")))
+        version, digest = result["export"], result["config_digest"]
         if result["steps"] != step:
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    exported = version is not None and Path(version, "saved_model.pb").is_file()
+    if digest != config.digest():
+        return None
+    exported = version is not None and Path(version).parent == export_directory(config)
+    exported = exported and Path(version, "saved_model.pb").is_file()
     return result if exported or not config.export.enabled else None
 
 
@@ -179,34 +196,42 @@ def export_directory(config: Config) -> Path:
     return config.export.directory / (config.export.name or config.recipe)
 
 
-def _check_resumable(config: Config, run: RunDirectory) -> None:
+def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
+    """Options that are not as the run in this folder began, which `--force` accepts; none if new.
+
+    Raises UsageError for any other, and if it is no run.
+    """
     found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
+    found = [name for name in found if not scratch.is_ours(name)]
     if not found:
-        return
+        return ()
     if not run.config.is_file():
         raise UsageError(
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
-    now = config.as_json()
     try:
-        before = json.loads(run.config.read_text(encoding="utf-8"))
-        before = {**before, **{n: dict(before[n]) for n in now if isinstance(now[n], dict)}}
+        before = _completed(json.loads(run.config.read_text(encoding="utf-8")), config)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
-    different = [
-        f"--{section}.{name}".replace("_", "-")
-        for section in now
-        if isinstance(now[section], dict) and section != "log"
-        for name in now[section]
-        if name not in HARMLESS.get(section, ())
-        and before.get(section, {}).get(name) != now[section][name]
-    ]
-    different += [name for name in ("recipe", "task") if before.get(name) != now[name]]
-    if different:
-        raise UsageError(
-            f"--run-directory: {run} is a run with another {different[0]}; "
-            "repeat its command to resume it, or give a new folder"
-        )
+    changes = resume.changes(before, config.as_json())
+    if changes and not (config.force and all(change.can_be_forced for change in changes)):
+        raise UsageError(resume.refusal(str(run), changes))
+    return changes
+
+
+def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """A saved config with the defaults of options that are younger than it."""
+    completed = {"task": config.task, **home.folded(saved)}
+    for section in dataclasses.fields(config):
+        part = getattr(config, section.name)
+        if dataclasses.is_dataclass(part):
+            defaults = {
+                field.name: field.default
+                for field in dataclasses.fields(part)
+                if field.default is not dataclasses.MISSING
+            }
+            completed[section.name] = {**defaults, **dict(completed[section.name])}
+    return completed
 
 
 def _foreign(target: Path) -> list[str]:

@@ -63,8 +63,8 @@ class Saver(keras.callbacks.Callback):
         self._best_step = 0
         self._waited = 0
         self._skipped = 0
-        self._saved: list[int] = []
-        self._bests: dict[int, int] = {}
+        self._saved: dict[int, int] = {}
+        """The best step by then of each of the two newest checkpoints."""
         self._last_save, self._cost = time.monotonic(), 0.0
         self._failing = False
         self._running: list[list[str]] | None = None
@@ -92,8 +92,9 @@ class Saver(keras.callbacks.Callback):
             self.seconds, self.epoch = state["seconds"], len(state["seconds"])
             self._running = state["running"]
             self._skipped = int(self.history.get("skipped_steps", [0])[-1])
-            self._saved, self._bests = [self.step], {self.step: self._best_step}
             self.stops.resume(state["elapsed"])
+            self._saved = {int(step): best for step, best in state["saved"]}
+            self._prune()  # in case the process ended before it could
         return dataclasses.replace(
             self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
         )
@@ -157,6 +158,8 @@ class Saver(keras.callbacks.Callback):
 
     def _save(self, running: list[list[str]] | None) -> None:
         """`running` are the metrics of an epoch that is not finished."""
+        others = [pair for pair in self._saved.items() if pair[0] != self.step]
+        saved = [*others[-1:], (self.step, self._best_step)]
         state = {
             "history": self.history,
             "seconds": self.seconds,
@@ -165,6 +168,7 @@ class Saver(keras.callbacks.Callback):
             "best": self._best,
             "best_step": self._best_step,
             "waited": self._waited,
+            "saved": saved,
             "elapsed": round(self.stops.elapsed, 3),
         }
         start = time.monotonic()
@@ -179,11 +183,13 @@ class Saver(keras.callbacks.Callback):
             if self._failing:
                 print(f"saved      step {self.step:,}: the disk can be written again", flush=True)
             self._failing = False
-            self._saved = [*(s for s in self._saved[-1:] if s != self.step), self.step]
-            self._bests[self.step] = self._best_step
-            self._checkpoints.keep({*self._saved, *(self._bests[step] for step in self._saved)})
+            self._saved = dict(saved)
+            self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
+
+    def _prune(self) -> None:
+        self._checkpoints.keep({*self._saved, *self._saved.values()})
 
     def _divergence(self, epoch: int, logs: dict[str, Any]) -> str | None:
         if not math.isfinite(logs["loss"]):

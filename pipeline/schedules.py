@@ -118,6 +118,31 @@ class _Warmed(Schedule):
         return {name: getattr(self, name) for name in names}
 
 
+@keras.saving.register_keras_serializable("pipeline")
+class Lowered(Schedule):
+    """Another schedule times a factor that is kept with the optimizer's state.
+
+    The factor is 1, which changes no bit, until a run is rolled back.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.factor = keras.Variable(
+            1.0, trainable=False, name="rate_factor", aggregation="only_first_replica"
+        )
+
+    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
+        rate = self.schedule
+        return (rate(step) if callable(rate) else rate) * self.factor.value
+
+    def get_config(self) -> dict[str, Any]:
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Lowered":
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]))
+
+
 def _left(
     share: keras.KerasTensor, fall: str, final: float, power: float = 1.0
 ) -> keras.KerasTensor:

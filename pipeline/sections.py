@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import shelf, stops
+from pipeline import shelf
 from pipeline.checked import Checked, require, require_file_name
 from pipeline.errors import UsageError
 from pipeline.words import Operations, Options
@@ -165,11 +165,16 @@ class Train(Checked):
     """Save after every so many steps, too, at the end of the call."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
+    max_bad_steps: int = 10
+    """Steps in a row without a finite loss and gradient that end training; fewer are skipped."""
+    on_bad_steps: Literal["stop", "roll-back"] = "stop"
+    """End it with exit code 4; or first, three times, try half the learning rate from the newest
+    checkpoint on."""
 
     def _check(self) -> None:
         for name in (
             *("epochs", "batch_size", "steps", "patience", "accumulate", "steps_per_call"),
-            *("freeze_epochs", "learning_rate_batch_size", "checkpoint_steps"),
+            *("freeze_epochs", "learning_rate_batch_size", "checkpoint_steps", "max_bad_steps"),
         ):
             value = getattr(self, name)
             good = value in (None, "auto") or 0 < value <= 10**9
@@ -221,44 +226,6 @@ _CLIPS = ("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive")
 
 def _flag(name: str) -> str:
     return f"--train.{name.replace('_', '-')}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Runtime(Checked):
-    """What the run may use of the machine."""
-
-    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Arithmetic of the layers, not of the weights; auto: 16 bits where a trial gains a fifth."""
-    replicas: Literal["auto"] | int = "auto"
-    """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
-    xla: Literal["auto", "on", "off"] = "auto"
-    """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
-    time_limit: str | None = None
-    """End training in time for test and export within 90s, 10m, 1h30m, ... (resumes count; a
-    longer one goes on)."""
-    worker_timeout: float = 60.0
-    """Seconds to wait at the start for the other workers of TF_CONFIG."""
-    deterministic: bool = False
-    """Only operations that give the same bits each time (slower on GPUs), for all of a process."""
-    seed: int = 0
-    """Initial weights, order of the examples, augmentation, dropout."""
-
-    def _check(self) -> None:
-        good = self.replicas == "auto" or 0 < self.replicas <= 1024
-        require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
-        require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
-        if self.time_limit is not None:
-            try:
-                stops.seconds(self.time_limit)
-            except ValueError as error:
-                raise UsageError(f"--runtime.time-limit: {error}") from None
-        wait = self.worker_timeout
-        require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
-        if self.deterministic and self.xla == "on":
-            raise UsageError(
-                "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "
-                "deterministic gradient of max-pooling"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

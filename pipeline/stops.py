@@ -32,7 +32,7 @@ class Stops:
 
     Args:
         limit: What the run may take over all its resumes, as `seconds` reads it; None: for ever.
-        reserve: Seconds of these that are kept for what comes after training.
+        reserve: Seconds of these that are kept for what comes after training; half at most.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -40,6 +40,7 @@ class Stops:
         self._limit = None if limit is None else seconds(limit)
         self.reserve = reserve
         self._before = 0.0
+        self._trained = False
         self._signal: int | None = None
         self._second: dict[int, Any] = {}
         self._deferred = False
@@ -51,12 +52,15 @@ class Stops:
 
     def resume(self, elapsed: float) -> None:
         """Counts what the run took before it was resumed."""
-        self._before = elapsed
+        if not self._trained:  # else it is another try of this process, whose time is counted
+            self._before = elapsed
 
     @property
     def left(self) -> float | None:
         """Seconds left for training; None without a limit."""
-        return None if self._limit is None else self._limit - self.reserve - self.elapsed
+        if self._limit is None:
+            return None
+        return self._limit - min(self.reserve, self._limit / 2) - self.elapsed
 
     def time_is_up(self, agreed: Callable[[float], float] = float) -> bool:
         """Whether no time is left for training, of any worker."""
@@ -97,7 +101,7 @@ class Stops:
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Signals wait for `reason` to be read; one that nobody has read is raised at the end."""
-        self._deferred = True
+        self._deferred = self._trained = True
         try:
             yield
         finally:

@@ -12,7 +12,8 @@ from pipeline.errors import Terminated
 from pipeline.fit import fit
 from pipeline.stops import ELSEWHERE, Stops
 
-# 8 steps an epoch, and one call of validation; everything that is state: dropout, Adam, averages, patience, a schedule.
+# 8 steps an epoch, and one call of validation; everything that is state:
+# dropout, Adam, averages, patience, a schedule.
 CHANGES = {
     "data": {"limit": 200},
     "model": {"name": "sequential"},
@@ -58,7 +59,7 @@ def scalars(folder):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
                 if "examples_per_second" not in value.tag:
-                    number = float(tf.make_ndarray(value.tensor))
+                    number = value.simple_value
                     found.append((path.parent.name, value.tag, event.step, number))
     return found
 

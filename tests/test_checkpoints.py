@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from stopping import scalars
 
 from pipeline.callbacks import Progress, Speed
 from pipeline.checkpoints import Checkpoints
 from pipeline.config import Train
 from pipeline.errors import NoCheckpoint, UsageError
-from pipeline.journal import JsonLog
+from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 
@@ -153,9 +154,12 @@ def test_without_patience_the_last_weights_stay(tmp_path):
 
 def test_one_line_of_log_per_epoch(tmp_path, capsys):
     run, steps = RunDirectory(tmp_path), Steps()
-    saver = SimpleNamespace(epoch=0, history={"loss": [0.25, 0.25]}, seconds=[1.0, 2.5])
-    callbacks = [JsonLog(run, steps, saver), Progress(steps)]
+    saver = SimpleNamespace(
+        epoch=0, history={"loss": [0.25, 0.25], "val_loss": [0.5, 0.5]}, seconds=[1.0, 2.5]
+    )
+    callbacks = [Journal(run, steps, saver), Progress(steps)]
     for epoch in range(2):
+        saver.epoch += 1
         for callback in callbacks:
             callback.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
     lines = [json.loads(line) for line in run.log.read_text().splitlines()]
@@ -253,5 +257,30 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, monkeypatch, c
     ]
 
 
-def no_space(*_):
+def no_space(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_path, monkeypatch):
+    run, steps = RunDirectory(tmp_path), Steps()
+    losses = [0.4, 0.3, 0.2, 0.1]
+    saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0, 4.0])
+    journal = Journal(run, steps, saver)
+    for epoch in range(3):
+        saver.epoch += 1
+        with monkeypatch.context() as patch:
+            if epoch == 1:
+                patch.setattr("pathlib.Path.open", no_space)
+            journal.on_epoch_end(epoch)
+    assert logged(run) == losses[:3]
+    saver.epoch = 4  # saved, and killed before the journal was written
+    Journal(run, steps, saver).write()
+    saver.epoch = 2  # taken up at an older checkpoint
+    again = Journal(run, steps, saver)
+    again.on_train_begin()
+    assert logged(run) == losses[:2]
+    assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
+
+
+def logged(run):
+    return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]

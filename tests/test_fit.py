@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -82,7 +83,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
     for decision in json.loads((run / "decisions.json").read_text()):
         assert decision["name"] and decision["value"] and decision["reason"]
     assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation"}
-    assert 1 <= len(list((run / "checkpoints").iterdir())) <= 2, "only the last and the best"
+    assert 1 <= len(list((run / "checkpoints").iterdir())) <= 3, "only the two newest and the best"
 
 
 def test_a_second_run_makes_a_second_version(main_job):
@@ -136,8 +137,14 @@ def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     shutil.rmtree("saved_models/digits/1")
     assert fit("digits", **changes).export == first.export, "a lost export is made again"
     assert len(Path("mine/log.jsonl").read_text().splitlines()) == 1
-    with pytest.raises(UsageError, match="mine is a run with another --train.epochs"):
-        fit("digits", **{**changes, "train": {**SHORT, "epochs": 2}})
+    longer = {**changes, "train": {**SHORT, "epochs": 2}}
+    with pytest.raises(UsageError, match=r"mine is a run with other options(.|\n)*--train.epochs"):
+        fit("digits", **longer)
+    capsys.readouterr()
+    third = fit("digits", **longer, force=True)
+    assert "--train.epochs 1, now 2 (--force)" in capsys.readouterr().out
+    assert third.result["epochs"] == 2 and third.export == Path("saved_models/digits/2")
+    assert fit("digits", **longer).export == third.export, "these are its options from now on"
 
 
 def test_library_use(digits_run):
@@ -184,7 +191,8 @@ def test_a_run_that_diverges_stops_with_a_remedy_and_saves_nothing_bad(workplace
     assert process.returncode == 4
     assert process.stderr.startswith("error: training diverged: nan is the loss of epoch 1; lower")
     assert process.stderr.count("\n") == 1
-    assert not Path("saved_models").exists() and not Path("runs/digits-1/checkpoints").exists()
+    assert not Path("saved_models").exists()
+    assert not list(Path("runs/digits-1/checkpoints").iterdir())
 
 
 def test_what_is_written_is_json(workplace):
@@ -254,7 +262,7 @@ def test_ctrl_c_says_how_to_go_on_and_so_it_does(workplace):
             break
     rest, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and errors == "interrupted\n"
-    assert rest.endswith("--run-directory runs/digits-1 goes on after the last finished epoch\n")
+    assert re.search(r"--run-directory runs/digits-1 goes on after step \d+\n$", rest)
     again = configure([*words, "--run-directory", "runs/digits-1"])
     run_directory.check(again)
     assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18
