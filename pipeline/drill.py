@@ -8,7 +8,8 @@ import tyro
 
 from pipeline import faults, injuries, scratch
 from pipeline.errors import UsageError, suggest
-from pipeline.ground import Ground, Lost
+from pipeline.ground import Ground
+from pipeline.trials import Lost
 
 FAULTS: dict[str, Callable[[Ground, int], int]] = {
     "kill": faults.kill,

@@ -67,9 +67,14 @@ def scalars(folder: Path) -> list[list[Any]]:
             event = tf.compat.v1.Event.FromString(record)
             for value in event.summary.value:
                 if not value.tag.endswith(_CLOCK):
-                    number = float(tf.make_ndarray(value.tensor))
-                    found.append([path.parent.name, value.tag, event.step, number])
+                    found.append([path.parent.name, value.tag, event.step, _number(value)])
     return sorted(found)
+
+
+def _number(value: Any) -> float:
+    if value.WhichOneof("value") == "simple_value":
+        return value.simple_value
+    return float(tf.make_ndarray(value.tensor))
 
 
 def apart(one: Path, other: Path) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic as now
 
 from pipeline import ground, trials
-from pipeline.ground import ENGINES, Ground, Lost, require_code
-from pipeline.trials import Child, Ended, Strike
+from pipeline.ground import ENGINES, Ground, require_code
+from pipeline.trials import Child, Ended, Lost, Strike
 
 # Seconds, beyond the call that runs, in which a signal must have been obeyed.
 _PROMPT = 2.0

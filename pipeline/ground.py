@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import trials
-from pipeline.trials import Child, Ended, Strike
+from pipeline.trials import Child, Ended, Lost, Strike
 
 ENGINES = ("model_fit", "gradient_tape")
 EPOCHS, EPOCH, CALL = 3, 15, 4  # epochs; steps in an epoch, and in a call
@@ -21,10 +21,6 @@ _WORDS = f"""digits --model.name pipeline.subject --data.limit 180 --train.batch
 # Largest distance of a variable, as a share of its norm, after up to 44 steps of adam in float32
 # whose gradients were summed in another order.
 TOLERANCE = 1e-3
-
-
-class Lost(Exception):
-    """A trial that a run has not survived; the message says how."""
 
 
 @dataclasses.dataclass(frozen=True)

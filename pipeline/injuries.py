@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 from pipeline import ground, trials
-from pipeline.ground import ENGINES, Ground, Lost, require_code
-from pipeline.trials import Child, Strike
+from pipeline.ground import ENGINES, Ground, require_code
+from pipeline.trials import Child, Lost, Strike
 
 
 def flip(place: Ground, seed: int) -> int:

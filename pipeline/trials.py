@@ -22,6 +22,10 @@ from typing import Any, Self
 PATIENCE = 300.0
 
 
+class Lost(Exception):
+    """A trial that a run has not survived; the message says how."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Strike:
     """What strikes a run from inside, and at which moment; see `struck`."""
@@ -175,10 +179,13 @@ def run(module: str, words: list[str], folder: Path, strike: Strike | None = Non
 
 
 def evidence(*runs: Path) -> dict[str, Any]:
-    """What `pipeline.evidence` finds of a run, or of two that are to be compared."""
+    """What `pipeline.evidence` finds of a run, or of two that are to be compared.
+
+    Raises Lost if it cannot be read.
+    """
     ended = run("pipeline.evidence", [str(path.resolve()) for path in runs], runs[0].parent)
     if ended.code:
-        return {"unreadable": ended.said.strip().splitlines()[-1:]}
+        raise Lost(f"the run cannot be read: {ended.said[-300:]}")
     return json.loads(ended.said.splitlines()[-1])
 
 

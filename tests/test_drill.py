@@ -8,8 +8,8 @@ import pytest
 
 from pipeline import doctor, drill, ground, injuries, trials
 from pipeline.errors import UsageError
-from pipeline.ground import Ground, Lost, differences, steps_after
-from pipeline.trials import Strike
+from pipeline.ground import Ground, differences, steps_after
+from pipeline.trials import Lost, Strike
 
 # Engine by the seed: both stand in each row.
 SHORT = [("kill", 0), ("kill", 1), ("flip", 0), ("flip", 9), ("disk", 2), ("disk", 5), ("term", 1)]
