@@ -1,6 +1,7 @@
 """Faults injected into a small run on the user's machine: `python -m pipeline.doctor --drill`."""
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -81,7 +82,14 @@ def drill(options: Options) -> dict[str, Count]:
                 print(f"lost      {name}, --seed {seed}: {error}", flush=True)
             count.trials += 1
             count.seconds += time.monotonic() - begin
+            _show_progress(counts)
     return counts
+
+
+def _show_progress(counts: dict[str, Count]) -> None:
+    if sys.stderr.isatty():
+        text = "  ".join(f"{name} {count.tried}" for name, count in counts.items())
+        print(f"\r{text}\r", end="", file=sys.stderr, flush=True)
 
 
 def _names(options: Options) -> list[str]:

@@ -11,9 +11,8 @@ from pipeline.errors import UsageError
 from pipeline.ground import Ground, differences, steps_after
 from pipeline.trials import Lost, Strike
 
-# Engine by the seed: both stand in each row.
-SHORT = [("kill", 0), ("kill", 1), ("flip", 0), ("flip", 9), ("disk", 2), ("disk", 5), ("term", 1)]
-SHORT += [("term", 2), ("race", 2), ("switch", 0), ("time", 1)]
+# The engine goes by the seed. Seed 9 hurts all checkpoints; with 2 a stopped run is raced for.
+SHORT = [("kill", 0), ("kill", 1), ("flip", 0), ("flip", 9), ("disk", 2), ("term", 1), ("race", 2)]
 LONG = {"kill": 200, "flip": 300, "term": 100, "disk": 100, "race": 50, "switch": 20, "time": 10}
 
 
