@@ -23,17 +23,17 @@ FAULTS: dict[str, Callable[[Ground, int], int]] = {
     "replicas": faults.replicas,
     "time": faults.time,
 }
-_LEGEND = """\
-kill      SIGKILL at random moments, half of them in a save or an export
-flip      a file of the newest checkpoint changed, cut, emptied or deleted; or of all of them
-disk      no space left during a save
-term      SIGTERM or Ctrl-C at random moments, or aimed at a trace, validation, save, export
-race      2 to 4 starts in one run directory
-nan       an example whose pixels are not a number
-switch    stopped under one engine, continued under the other
-replicas  stopped on one replica, continued on two
-time      --runtime.time-limit in the middle of training
-"""
+_MEANING = {
+    "kill": "SIGKILL at random moments, half of them in a save or an export",
+    "flip": "a file of the newest checkpoint changed, cut, emptied or deleted; or of all of them",
+    "disk": "no space left during a save, or until the next",
+    "term": "SIGTERM or Ctrl-C at random moments, or in a trace, validation, save, export",
+    "race": "2 to 4 starts in one run directory",
+    "nan": "an example whose pixels are not a number",
+    "switch": "stopped under one engine, continued under the other",
+    "replicas": "stopped on one replica, continued on two",
+    "time": "--runtime.time-limit in the middle of training",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,19 +125,18 @@ def _order(options: Options, counts: dict[str, Count]) -> Iterator[tuple[str, in
 
 
 def table(counts: dict[str, Count]) -> str:
-    """fault | tried | survived | lost, a line each."""
-    rows: list[Sequence[object]] = [("fault", "tried", "survived", "lost", "seconds")]
+    """fault | tried | survived | lost | seconds | what it is, a line each."""
+    rows: list[Sequence[object]] = [("fault", "tried", "survived", "lost", "seconds", "")]
     for name, count in counts.items():
-        lost = len(count.lost)
-        rows.append((name, count.tried, count.tried - lost, lost, f"{count.seconds:.0f}"))
-    return "\n".join(f"{r[0]!s:<10}" + "".join(f"{cell!s:>10}" for cell in r[1:]) for r in rows)
+        lost, seconds = len(count.lost), f"{count.seconds:.0f}"
+        rows.append((name, count.tried, count.tried - lost, lost, seconds, _MEANING[name]))
+    lines = [f"{r[0]!s:<8}" + "".join(f"{c!s:>9}" for c in r[1:5]) + f"  {r[5]}" for r in rows]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor --drill [...]`; 1 if a run was lost."""
-    options = tyro.cli(
-        Options, args=arguments, prog="python -m pipeline.doctor --drill", description=_LEGEND
-    )
+    options = tyro.cli(Options, args=arguments, prog="python -m pipeline.doctor --drill")
     print(f"drill     {', '.join(_names(options))}; about {options.minutes:g} minutes", flush=True)
     counts = drill(options)
     print(table(counts))

@@ -24,7 +24,7 @@ from pipeline.step import Step
 from pipeline.trials import Strike
 
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
-_TAKES_ROOM = ("os.mkdir", "os.rename", "open")
+_WRITES = os.O_WRONLY | os.O_RDWR
 
 
 def enter(
@@ -125,7 +125,7 @@ class Moments:
         self._lift(event, name)
         if self._place:
             self.pass_(self._place, f"{event} {name}")
-        if self._full and event in _TAKES_ROOM:
+        if self._full and self._place == "save" and _takes_room(event, arguments):
             self._full = False
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
@@ -164,7 +164,12 @@ def _place(path: str) -> str:
 def _writes_or_syncs(arguments: tuple[Any, ...]) -> bool:
     """Of an `open`: for writing, or by `os.open` (no mode), which is how a folder is synced."""
     _, mode, flags = arguments
-    return mode is None or bool(flags & (os.O_WRONLY | os.O_RDWR))
+    return mode is None or bool(flags & _WRITES)
+
+
+def _takes_room(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether a full disk refuses it."""
+    return event in ("os.mkdir", "os.rename") or (event == "open" and bool(arguments[2] & _WRITES))
 
 
 def _later(seconds: float, number: int) -> None:
