@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files, finite, scratch
+from pipeline import files, finite, scratch, untrusted
 from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
@@ -158,19 +158,20 @@ def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[s
 def _checked_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest of a checkpoint, after every file was found to be as it was written."""
     try:
-        if (path / _MANIFEST).stat().st_size > _LARGEST_MANIFEST:
+        there = {file.name: file for file in path.iterdir()}
+        manifest = untrusted.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
+        own, sums = manifest.pop("sha256"), dict(manifest["files"])
+        unknown = [n for n in there if n.startswith("state") and n not in sums]
+        if own != _digest(manifest) or manifest["step"] != step or not sums or unknown:
             raise ValueError
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-        own, sums = manifest.pop("sha256"), manifest["files"]
-        if own != _digest(manifest) or manifest["step"] != step or not sums:
-            raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        dict(manifest["state"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise Damaged(f"{path / _MANIFEST} is damaged") from None
     for name, expected in sums.items():
-        # A name of another folder, which only a forger writes, is not opened.
-        file = path / Path(name).name
-        if file.is_symlink() or not file.is_file() or _sum(file) != expected:
-            raise Damaged(f"{file} is damaged")
+        # A name of another folder, which only a forger writes, is not there. No link is followed.
+        file = there.get(name)
+        if file is None or file.is_symlink() or not file.is_file() or _sum(file) != expected:
+            raise Damaged(f"{path / Path(name).name} is damaged")
     return manifest
 
 

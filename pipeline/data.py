@@ -4,7 +4,7 @@ import dataclasses
 import json
 import time
 
-from pipeline import cleaning, files, run_directory, shelf, splits, stream
+from pipeline import cleaning, files, run_directory, shelf, splits, stream, untrusted
 from pipeline.cleaning import Cleaning
 from pipeline.config import Config
 from pipeline.contracts import Decision, Facts, Source, Task
@@ -42,17 +42,23 @@ class Data:
         files.write_text(run.source, _told(self.source))
 
 
+def _changed(run: RunDirectory, source: Source) -> bool:
+    """Whether the files of the source are not those that the run has written down."""
+    try:
+        return untrusted.read_text(run.source) != _told(source)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+
+
 def _told(source: Source) -> str:
     return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
     """Raises UsageError if files have changed whose examples and classes are the same."""
-    try:
-        before = run.source.read_bytes()
-    except FileNotFoundError:
-        return []
-    if before == _told(source).encode():
+    if not _changed(run, source):
         return []
     what = "a file has another size, time or content; the examples and classes are the same"
     if not config.force:

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import config, graphics
+from pipeline import config, gpu_options, graphics
 from pipeline.errors import UsageError
 
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
@@ -42,11 +42,27 @@ def claim(options: config.Runtime) -> str:
     return reason
 
 
+def memory() -> int:
+    """Bytes that the run may use on the smallest of its GPUs; 0 without one, or if nobody can tell.
+
+    Not asked of TensorFlow: its list of devices with their memory begins to use all GPUs of the
+    machine, the hidden ones too, and knows of no limit.
+    """
+    gpus = tf.config.get_visible_devices("GPU")
+    limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
+    if gpus and all(limits):
+        return min(limit[0].memory_limit for limit in limits) * 2**20
+    there, known = tf.config.list_physical_devices("GPU"), graphics.memory() if gpus else []
+    if not gpus or len(known) != len(there):
+        return 0
+    return min(known[there.index(gpu)].free for gpu in gpus)
+
+
 def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     """The GPUs to be used, in TensorFlow's order, and why these."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return [], "asked for" if gpus else ""
-    numbers = options.device_numbers()
+    numbers = gpu_options.numbers(options.devices)
     if numbers is None:
         numbers = tuple(range(len(gpus)))
     elif max(numbers) >= len(gpus):
@@ -97,7 +113,7 @@ def _let_grow(gpus: list[Any]) -> None:
 
 def _limit(options: config.Runtime, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {options.gpu_memory}"
-    amount, is_share = graphics.amount(options.gpu_memory)
+    amount, is_share = gpu_options.amount(options.gpu_memory)
     memory = graphics.memory() if chosen else []
     if chosen and is_share and len(memory) != len(gpus):
         raise UsageError(

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files, scratch
+from pipeline import files, scratch, untrusted
 from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
-from pipeline.stores import Store
+from pipeline.stores import Indexed
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-class Disk(Store):
+class Disk(Indexed):
     """One file for each field, row after row; short fields are read into memory.
 
     Rows are read by `pread`, which leaves what it read to the kernel's cache of files: that is
@@ -165,7 +165,7 @@ def _require_room(directory: Path, size: int) -> None:
 def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
     """Why the folder cannot be used, empty if it can."""
     try:
-        manifest = json.loads((place.folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = untrusted.read_json(place.folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
         if manifest["format"] != _FORMAT or set(known) != set(specs):
             return "because it was written by another version"
@@ -177,7 +177,7 @@ def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
                 return f"because {name!r} was damaged"
     except FileNotFoundError:
         return "because it was not there"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "because it was damaged"
     return ""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipeline import command_line, drill, scratch
+from pipeline import command_line, drill, flags, scratch
 from pipeline.errors import UsageError, run_command, suggest
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -190,7 +190,9 @@ def main(arguments: list[str]) -> int:
     at = arguments.index("--parity") if "--parity" in arguments else None
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):
         arguments = [*arguments[: at + 1], command_line.DEFAULT_RECIPE, *arguments[at + 1 :]]
-    options = tyro.cli(Options, args=arguments, prog="python -m pipeline.doctor")
+    if "--help" in arguments or "-h" in arguments:
+        tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor")
+    options = Options(**flags.changes(arguments, Options))
     results = parity(options)
     wrong = [result for result in results if not passed(result)]
     print(_LEGEND.format(TOLERANCE), end="")

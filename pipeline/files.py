@@ -104,12 +104,20 @@ def make_next(parent: Path, stem: str) -> Path:
 
 def require_outside(path: Path, data: Path | None, flag: str) -> None:
     """Raises UsageError if what is written would lie among the data, and be read as such."""
-    if data and data.is_dir() and path.resolve().is_relative_to(data.resolve()):
+    # Not Path.resolve(), which raises on links that lead in a circle.
+    if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
         raise UsageError(f"{flag}: {path} lies in {data}, the data; give another folder")
 
 
 def check_writable(path: Path, flag: str) -> None:
     """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
+    try:
+        _check_writable(path, flag)
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot use {path}: {error.strerror}") from None
+
+
+def _check_writable(path: Path, flag: str) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{flag}: {path} is a file; give a folder")
     there = path

@@ -4,7 +4,6 @@ import ctypes
 import dataclasses
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ _QUERY = (
     "--format=csv,noheader,nounits",
 )
 _PATIENCE = 20  # seconds; a driver that has to wake up takes some
-_UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 # The driver's library, and those that TensorFlow 2.21 opens; folders of NVIDIA's wheels.
@@ -44,21 +42,6 @@ class Memory:
     """Bytes that no process uses."""
     total: int
     """Bytes."""
-
-
-def amount(text: str) -> tuple[float, bool]:
-    """`8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True), a share of the GPU's memory.
-
-    Raises ValueError for what is neither, or none at all.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", text.strip(), flags=re.IGNORECASE)
-    if not found:
-        raise ValueError(text)
-    number, unit = float(found[1]), found[2].upper()
-    value = number / 100 if unit == "%" else number * _UNITS[unit]
-    if not (0 < value <= 1 if unit == "%" else 2**20 <= value < 2**50):
-        raise ValueError(text)
-    return value, unit == "%"
 
 
 def none_here() -> str | None:

@@ -75,8 +75,8 @@ def disk(place: Ground, seed: int) -> int:
     warnings = [line for line in ended.said.splitlines() if line.startswith("warning")]
     if len(warnings) > 1:
         raise Lost(f"{len(warnings)} warnings: {warnings}")
-    if ended.code:
-        place.finish(folder, engine)
+    if ended.code or ground.newest(folder) < ground.EPOCHS * ground.EPOCH:
+        place.finish(folder, engine)  # the last save has failed: its few steps are taken again
     place.require_equal(folder, engine)
     place.done(folder)
     return int(ended.struck is not None)

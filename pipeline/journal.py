@@ -66,8 +66,8 @@ class Journal(keras.callbacks.Callback):
         self._whole = True
         try:
             self._writers = {}
-            for old in self._run.tensorboard.glob(f"*/{_EVENTS}"):
-                old.unlink()
+            for part in ("train", "validation"):
+                (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
             self._scalars(epochs)
             files.write_text(self._run.log, lines)
         except (OSError, tf.errors.OpError):

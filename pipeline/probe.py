@@ -84,7 +84,7 @@ def precision(
     other, reason = runtime.fast_precision()
     if machine.cluster:
         other, reason = None, "several workers; name another for all of them"
-    if other is None or train.first_step == train.last_step:
+    if other is None or train.first_step >= train.last_step:
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:

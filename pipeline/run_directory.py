@@ -1,14 +1,13 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
 import dataclasses
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, resume, scratch
+from pipeline import files, home, lock, resume, scratch, untrusted
 from pipeline.config import Config
 from pipeline.errors import UsageError
 
@@ -72,9 +71,11 @@ def _check(config: Config) -> None:
         for flag, path in {
             "--run-directory": config.run_directory or RUNS,
             "--export.directory": config.export.directory,
-            "--data.cache-directory": config.data.cache_directory or Path.home() / ".cache",
+            "--data.cache-directory": config.data.cache_folder,
         }.items():
             files.require_outside(path, config.source.path, flag)
+    if config.data.cache == "disk" or config.data.cache_directory is not None:
+        files.check_writable(config.data.cache_folder, "--data.cache-directory")
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
         lock.require_free(run.path / ".lock", str(run), _REMEDY)
@@ -129,7 +130,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     if run is None or not run.facts.exists():
         return facts
     try:
-        before = json.loads(run.facts.read_text(encoding="utf-8"))
+        before = untrusted.read_json(run.facts)
         for name in {**before, **facts}:
             old, new = before.get(name), facts.get(name)
             if not _alike(old, new):
@@ -138,7 +139,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     f"began with: {_difference(old, new)}; bring the data back, or give a new "
                     "--run-directory"
                 )
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
     return before
 
@@ -161,32 +162,47 @@ def _difference(old: Any, new: Any) -> str:
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
-def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more after `step`: an export, if wanted, is there.
+def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
-    None too where `--force` has changed the options since, or the export belongs elsewhere now.
+    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
+    in another place than the config's is not taken for this run's.
+
+    Args:
+        config: Of the run.
+        run: Its folder.
+        step: The last one that was trained; None: whichever the result tells of.
     """
     try:
-        result = home.unfolded(json.loads(run.result.read_text(encoding="utf-8")))
-        version, digest = result["export"], result["config_digest"]
-        if result["steps"] != step:
-            return None
+        result = home.unfolded(untrusted.read_json(run.result))
+        version, steps, digest = result["export"], result["steps"], result["config_digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if digest != config.digest():
+    if digest != config.digest() or (step is not None and steps != step):
         return None
-    exported = version is not None and Path(version).parent == export_directory(config)
-    exported = exported and Path(version, "saved_model.pb").is_file()
-    return result if exported or not config.export.enabled else None
+    return result if not config.export.enabled or _is_export(config, version) else None
 
 
-def decided(path: Path | None, name: str) -> str | None:
-    """The value of an automatic choice that a run made when it began; None in a new run."""
+def _is_export(config: Config, version: Any) -> bool:
+    if not isinstance(version, str) or Path(version).parent != export_directory(config):
+        return False
+    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
+
+
+def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
+    """The value of an automatic choice that a run made when it began; None in a new run.
+
+    Args:
+        path: Folder of the run.
+        name: Of the decision.
+        known: What can be chosen; anything else in the file counts as no choice. None: any text.
+    """
     if path is None:
         return None
     try:
-        decisions = json.loads(RunDirectory(path).decisions.read_text(encoding="utf-8"))
-        return next((d["value"] for d in decisions if d["name"] == name), None)
+        decisions = untrusted.read_json(RunDirectory(path).decisions)
+        value = next((d["value"] for d in decisions if d["name"] == name), None)
+        return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -210,8 +226,8 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
     try:
-        before = _completed(json.loads(run.config.read_text(encoding="utf-8")), config)
-    except (ValueError, TypeError, KeyError, RecursionError):
+        before = _completed(untrusted.read_json(run.config), config)
+    except (ValueError, TypeError, KeyError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
     changes = resume.changes(before, config.as_json())
     if changes and not (config.force and all(change.can_be_forced for change in changes)):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline import config
+from pipeline import config, gpu_options
 from pipeline.cluster import Cluster
 from pipeline.errors import UsageError
 from pipeline.graphics import missing_gpu, none_here
@@ -118,7 +118,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
 def _require_gpu(options: config.Runtime) -> None:
     """Before TensorFlow is imported, where it is known by then."""
-    numbers = options.device_numbers()
+    numbers = gpu_options.numbers(options.devices)
     if (options.require_gpu or numbers) and (why := none_here()):
         flag = f"devices {options.devices}" if numbers else "require-gpu"
         raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")

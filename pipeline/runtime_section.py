@@ -1,10 +1,9 @@
 """The section of a config about the machine: arithmetic, devices, limits."""
 
 import dataclasses
-import re
 from typing import Literal
 
-from pipeline import graphics, stops
+from pipeline import gpu_options, stops
 from pipeline.checked import Checked, require
 from pipeline.errors import UsageError
 
@@ -48,7 +47,7 @@ class Runtime(Checked):
                 stops.seconds(self.time_limit)
             except ValueError as error:
                 raise UsageError(f"--runtime.time-limit: {error}") from None
-        self._check_devices()
+        gpu_options.check(self.devices, self.gpu_memory, self.require_gpu, self.replicas)
         wait = self.worker_timeout
         require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
         hang = self.hang_timeout
@@ -65,28 +64,3 @@ class Runtime(Checked):
         if self.devices in ("auto", "cpu"):
             return None
         return tuple(int(number) for number in self.devices.split(","))
-
-    def _check_devices(self) -> None:
-        flag, meant = "--runtime.devices", "auto, cpu, or different numbers such as 0,2"
-        named = re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", self.devices)
-        require(self.devices in ("auto", "cpu") or bool(named), flag, repr(self.devices), meant)
-        numbers = self.device_numbers() or ()
-        require(len(set(numbers)) == len(numbers), flag, repr(self.devices), meant)
-        if numbers and self.replicas != "auto" and self.replicas > len(numbers):
-            raise UsageError(
-                f"--runtime.replicas {self.replicas} are more than the {len(numbers)} GPUs of "
-                f"--runtime.devices {self.devices}"
-            )
-        if self.gpu_memory is not None:
-            try:
-                graphics.amount(self.gpu_memory)
-            except ValueError:
-                meant = "at least 1MiB, such as 8GiB, or a share such as 80%"
-                require(False, "--runtime.gpu-memory", repr(self.gpu_memory), meant)
-        if self.devices == "cpu":
-            for name in ("require_gpu", "gpu_memory"):
-                if getattr(self, name):
-                    flag = name.replace("_", "-")
-                    raise UsageError(
-                        f"--runtime.devices cpu and --runtime.{flag} exclude each other"
-                    )

@@ -11,7 +11,7 @@ import keras
 from pipeline import config, metric_state
 from pipeline.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.contracts import Batches, Decision
-from pipeline.errors import Diverged, reason
+from pipeline.errors import Diverged, UsageError, reason
 from pipeline.stops import Stopped, Stops
 
 # At the end of an epoch nothing is saved before training has taken so many times as long as the
@@ -72,7 +72,9 @@ class Saver(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        return self.stopped or self.epoch >= self._batches.epochs
+        done, train = (self.step, self.epoch), self._batches
+        # More than the last: `--force` may have shortened the run.
+        return self.stopped or done[1] >= train.epochs or done[0] > train.last_step
 
     def resume(self) -> Batches:
         """Takes the run up at its newest whole checkpoint; returns the batches that are left.
@@ -82,7 +84,13 @@ class Saver(keras.callbacks.Callback):
         found = self._checkpoints.restore_newest()
         if found:
             self.step, state, self.notes = found
-            self.stopped, self._waited = state["stopped"], state["waited"]
+            if state.keys() != self._state(None, []).keys():
+                raise UsageError(
+                    f"step {self.step} was saved by another version of pipeline; go on with that, "
+                    "or give a new --run-directory"
+                )
+            self._waited, patience = state["waited"], self._options.patience
+            self.stopped = patience is not None and self._waited >= patience
             self._best_step = state["best_step"]
             self._best = math.inf if state["best"] is None else state["best"]
             self.history = {
@@ -160,20 +168,9 @@ class Saver(keras.callbacks.Callback):
         """`running` are the metrics of an epoch that is not finished."""
         others = [pair for pair in self._saved.items() if pair[0] != self.step]
         saved = [*others[-1:], (self.step, self._best_step)]
-        state = {
-            "history": self.history,
-            "seconds": self.seconds,
-            "running": running,
-            "stopped": self.stopped,
-            "best": self._best,
-            "best_step": self._best_step,
-            "waited": self._waited,
-            "saved": saved,
-            "elapsed": round(self.stops.elapsed, 3),
-        }
         start = time.monotonic()
         try:
-            self._checkpoints.save(self.step, state)
+            self._checkpoints.save(self.step, self._state(running, saved))
         except WRITE_ERRORS as error:
             if not self._failing:
                 why = getattr(error, "strerror", None) or reason(error)
@@ -187,6 +184,21 @@ class Saver(keras.callbacks.Callback):
             self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
+
+    def _state(
+        self, running: list[list[str]] | None, saved: list[tuple[int, int]]
+    ) -> dict[str, Any]:
+        """What a checkpoint holds beside the variables: plain JSON."""
+        return {
+            "history": self.history,
+            "seconds": self.seconds,
+            "running": running,
+            "best": self._best,
+            "best_step": self._best_step,
+            "waited": self._waited,
+            "saved": saved,
+            "elapsed": round(self.stops.elapsed, 3),
+        }
 
     def _prune(self) -> None:
         self._checkpoints.keep({*self._saved, *self._saved.values()})

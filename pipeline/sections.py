@@ -68,6 +68,13 @@ class Data(Checked):
     """Where they are done, to the same bits: by `tf.data` on the host, or on the device inside the
     compiled step; auto: device, as a CPU is no faster the other way."""
 
+    @property
+    def cache_folder(self) -> Path:
+        """Of the disk cache: the one that was given, else the user's own for caches."""
+        if self.cache_directory is not None:
+            return self.cache_directory
+        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
+
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""
         return {} if self.image_size is None else {"image_size": self.image_size}

@@ -38,7 +38,8 @@ def built(
     def ready(machine: Runtime) -> keras.Model:
         return build(task, config, machine, plain, augment_in_step=batches is plain)
 
-    chosen = run_directory.decided(config.run_directory, "precision")
+    known = ("float32", "mixed_float16", "mixed_bfloat16")
+    chosen = run_directory.decided(config.run_directory, "precision", known)
     decided = any(decision.name == "precision" for decision in machine.decisions)
     if chosen and not decided:
         machine = dataclasses.replace(machine, precision=chosen)

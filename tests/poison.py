@@ -13,7 +13,7 @@ from pipeline.fit import fit
 KINDS = ("features", "loss", "rate")
 CHANGES = {
     "data": {"test": 0.1},
-    "train": {"epochs": 3, "batch_size": 16, "learning_rate": 0.01},
+    "train": {"epochs": 3, "batch_size": 16, "learning_rate": 0.01, "steps_per_call": 8},
     "export": {"enabled": False},
     "log": {"progress": False, "tensorboard": False},
 }

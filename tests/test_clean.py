@@ -11,13 +11,14 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from PIL import Image
 
-from pipeline import clean, cleaning, command_line, findings, manifest, scan, shelf
+from pipeline import clean, cleaning, command_line, findings, manifest, scan, shelf, stream
 from pipeline.array_source import ArraySource
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
 HTML = b"<!doctype html><html><body>404 Not Found</body></html>"
 SHORT = {"epochs": 1, "batch_size": 8}
+SHAPE = {"image_shape": [24, 20, 3]}
 
 
 def noise(seed, size=(24, 20)):
@@ -107,6 +108,28 @@ def test_why_a_file_is_damaged_is_told_without_tensorflows_words(folder):
     bomb, page = findings.find(source, scan.scan(source))
     assert page["detail"] == "the file is no JPEG, PNG, GIF, BMP or WebP image"
     assert bomb["detail"].endswith("of 89478485: height 60000 width 60000")
+
+
+def test_files_that_cannot_be_read_are_listed(folder, workplace, capsys):
+    (folder / "a/gone.png").symlink_to(folder / "nothing")
+    (folder / "b/circle.jpg").symlink_to("circle.jpg")
+    entries = {e[0]: e[1:3] for e in found_in(folder)}
+    assert entries == dict.fromkeys(["a/gone.png", "b/circle.jpg"], ("undecodable", "drop"))
+    words = ("digits", "--source.name", "folder", "--source.path", folder)
+    code, shown = run(*words, capsys=capsys)
+    assert code == 0 and "undecodable         2  drop    a/gone.png (" in shown
+    note = (
+        f"{folder}: 2 files cannot be read, such as a/gone.png: No such file or directory; --clea"
+    )
+    assert note in shown
+    settings = config(folder).changed(train=SHORT, model={"name": "tiny", "options": {}})
+    with pytest.raises(UsageError, match=r"a/gone.png cannot be decoded: .*--clean.enabled finds"):
+        fit(settings)
+    source = shelf.take("sources", "folder")(path=folder)
+    task = shelf.take("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
+    dropped = cleaning.clean(source, config(folder, enabled=True)).dropped
+    parts, _ = stream.load(source, task, settings, dropped, {})
+    assert sum(map(len, parts.values())) == 40
 
 
 def test_unfit_pictures_are_found_by_their_pixels(folder):

@@ -106,6 +106,24 @@ def test_what_is_not_there_is_refused_in_one_line(machine, count, options, messa
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "gib"),
+    [
+        ({}, 3),
+        ({"devices": "1,3"}, 20),
+        ({"gpu_memory": "2GiB"}, 2),
+        ({"gpu_memory": "50%", "devices": "0"}, 12),
+        ({"devices": "cpu"}, 0),
+    ],
+)
+def test_the_memory_of_the_run_is_what_is_free_or_allowed(machine, options, gib):
+    machine(4, BUSY)
+    devices.claim(Runtime(**options))
+    assert devices.memory() == gib * GIB
+    machine(4)
+    assert devices.memory() == 0, "nobody can tell"
+
+
 def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
     with pytest.raises(UsageError, match="nvidia-smi, which knows the size of a GPU, does not"):
         machine(2) and devices.claim(Runtime(gpu_memory="80%"))
