@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tyro
 
-from pipeline import faults, injuries, scratch
+from pipeline import faults, flags, injuries, scratch
 from pipeline.errors import UsageError, suggest
 from pipeline.ground import Ground
 from pipeline.trials import Lost
@@ -136,7 +136,9 @@ def table(counts: dict[str, Count]) -> str:
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor --drill [...]`; 1 if a run was lost."""
-    options = tyro.cli(Options, args=arguments, prog="python -m pipeline.doctor --drill")
+    if "--help" in arguments or "-h" in arguments:
+        tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor --drill")
+    options = Options(**flags.changes(arguments, Options))
     print(f"drill     {', '.join(_names(options))}; about {options.minutes:g} minutes", flush=True)
     counts = drill(options)
     print(table(counts))

@@ -149,6 +149,7 @@ def test_time_is_shared_out(monkeypatch):
         (["--faults", "kil"], "--faults kil: did you mean 'kill'?"),
         (["--faults", ","], "--faults names none; there are: kill, flip"),
         (["--minutes", "0"], "--minutes must be positive"),
+        (["--min", "2"], "unknown option '--min'; did you mean '--minutes'?"),
         (["--trials", "-1"], "--trials must be positive"),
         (["--seed", "-1"], "--seed must be at least 0"),
     ],
