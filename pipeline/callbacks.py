@@ -16,6 +16,7 @@ from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 from pipeline.stops import Stops
 
+_AFTER = 5.0  # seconds: evaluations are traced, pictures drawn
 _EXPORT = 30.0  # seconds; TensorFlow is imported once more, on a slow disk
 
 
@@ -117,8 +118,8 @@ class Reserve(keras.callbacks.Callback):
     def __init__(self, stops: Stops, batches: Batches, judged: int, export: bool) -> None:
         super().__init__()
         self._stops, self._judged, self._batch_size = stops, judged, batches.batch_size
-        self._export = _EXPORT if export else 0.0
-        stops.reserve = self._export
+        self._rest = _AFTER + (_EXPORT if export else 0.0)
+        stops.reserve = self._rest
         self._begun = (0.0, 0, 0)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -130,7 +131,7 @@ class Reserve(keras.callbacks.Callback):
         if examples and traces == self.model.step.traces:
             # A forward pass takes a third of a step; half is careful.
             each = (time.monotonic() - start) / examples / 2
-            self._stops.reserve = self._export + self._judged * each
+            self._stops.reserve = self._rest + self._judged * each
 
 
 # Shown in a way of its own, or only in the log.

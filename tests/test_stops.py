@@ -109,7 +109,7 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
         now[0] += seconds
         step.position, step.traces = step.position + 5, traces
         reserve.on_train_batch_end(0)
-        expected = 30.0 if seconds == 50.0 else 30.0 + 1000 * 0.5 / 50 / 2
+        expected = 35.0 if seconds == 50.0 else 35.0 + 1000 * 0.5 / 50 / 2
         assert given.reserve == pytest.approx(expected)
 
 
