@@ -139,7 +139,9 @@ def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor --drill")
     options = Options(**flags.changes(arguments, Options))
-    print(f"drill     {', '.join(_names(options))}; about {options.minutes:g} minutes", flush=True)
+    names = ", ".join(_names(options))
+    timed = options.trials is None and options.seed is None
+    print(f"drill     {names}{f'; {options.minutes:g} minutes' if timed else ''}", flush=True)
     counts = drill(options)
     print(table(counts))
     lost = sum(len(count.lost) for count in counts.values())
