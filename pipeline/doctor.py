@@ -1,4 +1,4 @@
-"""Proofs that a user runs on their own machine: `python -m pipeline.doctor --parity [RECIPE]`."""
+"""Proofs that a user runs on their own machine: `--parity [RECIPE]`, and `--drill` of faults."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipeline import command_line, flags, scratch
+from pipeline import command_line, drill, flags, scratch
 from pipeline.errors import UsageError, run_command, suggest
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -44,7 +44,7 @@ stock's         that of stock Keras's own weights in this precision
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Proofs on this machine."""
+    """Proofs on this machine. `--drill --help` tells of another: a run that survives faults."""
 
     parity: Annotated[str, tyro.conf.arg(metavar="RECIPE")] = command_line.DEFAULT_RECIPE
     """Train a few steps of this recipe in every way, and compare with stock Keras."""
@@ -178,10 +178,14 @@ def _line(cells: list[Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor --parity [RECIPE]`; 1 if a case is not as equal as it must be."""
+    """`python -m pipeline.doctor --parity [RECIPE]` or `--drill`; 1 if something is not as it must
+    be.
+    """
+    if "--drill" in arguments and "--parity" not in arguments:
+        return drill.main([word for word in arguments if word != "--drill"])
     arguments = [part for word in arguments for part in word.split("=", 1)]
     if "--parity" not in arguments and arguments not in ([], ["--help"], ["-h"]):
-        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE]")
+        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE] or --drill")
     arguments = arguments or ["--help"]
     at = arguments.index("--parity") if "--parity" in arguments else None
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):

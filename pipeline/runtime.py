@@ -21,15 +21,16 @@ if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
 
     from pipeline.contracts import Decision
 
-# Lines that TensorFlow writes to stderr on every start and that tell a user nothing.
-# Everything else is passed on. Where a GPU is expected, the cuInit line is a real error: see below.
-_NOISE = (
+_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
+# Lines that TensorFlow writes to stderr on every start and that tell a user nothing. Everything
+# else is passed on. Where a GPU is expected, those of the second kind are real errors.
+NOISE = (
     "All log messages before absl::InitializeLog",
     "oneDNN custom operations are on",
+    *(() if os.path.exists("/dev/nvidiactl") else _NO_GPU),
 )
 # Of glibc's malloc.h.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
-_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +216,7 @@ def _filtered_stderr() -> Iterator[None]:
     if "tensorflow" in sys.modules:
         yield
         return
-    with without_lines(_NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU):
+    with without_lines(NOISE):
         yield
 
 
