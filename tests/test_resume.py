@@ -183,10 +183,11 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     version = Path("saved_models/digits/1")
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
-    result = {"export": str(version), "config_digest": given.digest()}
+    result = {"export": str(version), "config_digest": given.digest(), "steps": 7}
     run = run_directory.RunDirectory(Path("mine"))
     run.result.write_text(json.dumps(result))
-    assert run_directory.finished(given, run) == result
+    assert run_directory.finished(given, run) == run_directory.finished(given, run, 7) == result
+    assert run_directory.finished(given, run, 8) is None
     assert run_directory.finished(given.changed(log={"progress": False}), run) == result
     assert run_directory.finished(given.changed(train={"epochs": 60}), run) is None
     assert run_directory.finished(given.changed(export={"name": "other"}), run) is None
