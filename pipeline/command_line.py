@@ -117,7 +117,7 @@ def _source(values: Mapping[str, Any]) -> Source:
     known = [field.name for field in dataclasses.fields(Source)]
     for name in values:
         if name not in known:
-            raise UsageError(f"unknown option 'source.{name}'; {suggest(name, known)}")
+            raise UsageError(f"unknown option {f'source.{name}'!r}; {suggest(name, known)}")
     path, names = values.get("path"), values.get("class_names", ())
     values = {**values, "path": Path(path) if isinstance(path, str) else path}
     return Source(**values | {"class_names": tuple(names) if isinstance(names, list) else names})
