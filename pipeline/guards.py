@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from pipeline import config, culprits
+from pipeline import config, culprits, home
 from pipeline.contracts import Batches
 from pipeline.errors import Diverged
 from pipeline.run_directory import RunDirectory
@@ -96,7 +96,7 @@ class Guard(keras.callbacks.Callback):
         ]
         with run.bad_steps.open("a", encoding="utf-8") as file:
             for one in found:
-                file.write(json.dumps(dataclasses.asdict(one)) + "\n")
+                file.write(json.dumps(home.folded(dataclasses.asdict(one))) + "\n")
         more = f"; {bad.new - 1} more steps" if bad.new > 1 else ""
         _say("skipped", f"{found[0]}{more}; see {run.bad_steps}")
 

@@ -60,7 +60,7 @@ class Journal(keras.callbacks.Callback):
             self._whole = False
 
     def write(self) -> None:
-        """All epochs, unless all are there."""
+        """All epochs so far."""
         epochs = range(self._saver.epoch)
         lines = "".join(map(self._line, epochs))
         self._whole = True
@@ -82,14 +82,14 @@ class Journal(keras.callbacks.Callback):
     def _scalars(self, epochs: Iterable[int]) -> None:
         if not self._tensorboard:
             return
-        for name, values in self._saver.history.items():
-            part = "validation" if name.startswith("val_") else "train"
-            if part not in self._writers:
-                folder = self._run.tensorboard / part
-                folder.mkdir(parents=True, exist_ok=True)
-                self._writers[part] = tf.io.TFRecordWriter(str(folder / _EVENTS))
-                self._writers[part].write(_event(file_version="brain.Event:2"))
-            for epoch in epochs:
+        for epoch in epochs:
+            for name, values in self._saver.history.items():
+                part = "validation" if name.startswith("val_") else "train"
+                if part not in self._writers:
+                    folder = self._run.tensorboard / part
+                    folder.mkdir(parents=True, exist_ok=True)
+                    self._writers[part] = tf.io.TFRecordWriter(str(folder / _EVENTS))
+                    self._writers[part].write(_event(file_version="brain.Event:2"))
                 tag = f"epoch_{name.removeprefix('val_')}"
                 scalar = tf.compat.v1.Summary.Value(tag=tag, simple_value=values[epoch])
                 summary = tf.compat.v1.Summary(value=[scalar])
