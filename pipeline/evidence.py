@@ -35,7 +35,7 @@ def of(run: RunDirectory) -> dict[str, Any]:
         "result": _result(run.result),
         "finite": all(_is_finite(value) for value in variables(path).values()),
         "bad steps": [json.loads(line) for line in _lines(run.path / "bad_steps.jsonl")],
-        "train": np.load(run.splits)["train"].tolist(),
+        "train": np.load(run.splits, allow_pickle=False)["train"].tolist(),
         "left over": sorted(_left_over(run)),
     }
 

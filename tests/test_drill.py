@@ -12,7 +12,7 @@ from pipeline.ground import Ground, differences, steps_after
 from pipeline.trials import Lost, Strike
 
 # The engine goes by the seed. Seed 9 hurts all checkpoints; with 2 a stopped run is raced for.
-SHORT = [("kill", 0), ("kill", 1), ("flip", 0), ("flip", 9), ("disk", 2), ("term", 1), ("race", 2)]
+SHORT = [("kill", 0), ("flip", 0), ("flip", 9), ("disk", 2), ("term", 1), ("race", 2)]
 LONG = {"kill": 200, "flip": 300, "term": 100, "disk": 100, "race": 50, "switch": 20, "time": 10}
 
 

@@ -86,6 +86,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
     assert 1 <= len(list((run / "checkpoints").iterdir())) <= 3, "only the two newest and the best"
 
 
+@pytest.mark.long
 def test_a_second_run_makes_a_second_version(main_job):
     folder, _ = main_job
     again = run_module("pipeline.fit", "--train.epochs", 1, "--log.no-progress", cwd=folder)
@@ -162,6 +163,7 @@ def test_library_use(digits_run):
             fit(wrong)
 
 
+@pytest.mark.long
 def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     run = fit(
         "digits",
@@ -173,6 +175,7 @@ def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     assert run.model.layers[1].compute_dtype == "bfloat16"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
 def test_skipping_every_step_is_divergence_too(workplace, precision):
     """The loss stays finite, as the ruined weights no longer change."""

@@ -25,12 +25,12 @@ def whole(tmp_path_factory):
     ("engine", "then", "stops"),
     [
         ("model_fit", "model_fit", (3, 1)),
-        ("gradient_tape", "gradient_tape", (3, 1)),
+        pytest.param("gradient_tape", "gradient_tape", (3, 1), marks=pytest.mark.long),
         ("model_fit", "gradient_tape", (4, 2)),
         ("gradient_tape", "model_fit", (5,)),
-        ("model_fit", "model_fit", (5, 7)),
-        ("gradient_tape", "gradient_tape", (1, 13)),
-        ("gradient_tape", "model_fit", (15,)),
+        pytest.param("model_fit", "model_fit", (5, 7), marks=pytest.mark.long),
+        pytest.param("gradient_tape", "gradient_tape", (1, 13), marks=pytest.mark.long),
+        pytest.param("gradient_tape", "model_fit", (15,), marks=pytest.mark.long),
     ],
 )
 def test_stopped_anywhere_it_comes_out_as_the_whole(tmp_path, whole, engine, then, stops):
@@ -45,6 +45,7 @@ def test_stopped_anywhere_it_comes_out_as_the_whole(tmp_path, whole, engine, the
     assert len(names) <= 4 and all(name.startswith("step-") for name in names)
 
 
+@pytest.mark.long
 def test_so_it_does_on_two_replicas(tmp_path):
     process = subprocess.run(
         [sys.executable, REPOSITORY / "tests/stopping.py"],
