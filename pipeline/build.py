@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import config, runtime, shelf
+from pipeline import config, runtime, schedules, shelf
 from pipeline.augmenter import Augmenter
 from pipeline.contracts import Batches, Share, Task
 from pipeline.errors import UsageError, suggest
@@ -109,7 +109,8 @@ def build(
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
         _adapt(model, task, train)
-        optimizer = _optimizer(settings.train, train, variables)
+        rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
+        optimizer = _optimizer(settings.train, rate, variables)
         model.frozen = _freeze(layers, settings.train)
         if not model.trainable_variables:
             raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
@@ -126,7 +127,7 @@ def build(
                 # Under XLA no layer can meet the other replicas in its forward pass.
                 xla=machine.xla and not settings.train.synchronized_batch_norm,
             ),
-            Update(optimizer, variables, floats, settings.train, scaled),
+            Update(optimizer, variables, floats, settings.train, scaled, rate),
             random_states,
         )
         # Keras's automatic loss scaling is wrong under several replicas.
@@ -150,9 +151,7 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
     tf.function(of_piece, autograph=False).get_concrete_function(part)
 
 
-def _optimizer(
-    options: config.Train, train: Batches, variables: list[keras.Variable]
-) -> keras.optimizers.Optimizer:
+def _rate(options: config.Train, train: Batches, paced: bool) -> schedules.Adjusted:
     rate = options.learning_rate
     if options.learning_rate_batch_size:
         rate *= options.batch_size / options.learning_rate_batch_size
@@ -161,7 +160,13 @@ def _optimizer(
     )
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
         raise UsageError(f"--train.schedule {options.schedule} gives no schedule but {schedule!r}")
-    optimizer = shelf.take("optimizers", options.optimizer)(schedule, **options.optimizer_options)
+    return schedules.Adjusted(schedule, paced)
+
+
+def _optimizer(
+    options: config.Train, rate: schedules.Adjusted, variables: list[keras.Variable]
+) -> keras.optimizers.Optimizer:
+    optimizer = shelf.take("optimizers", options.optimizer)(rate, **options.optimizer_options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UsageError(
             f"--train.optimizer {options.optimizer} gives no Keras optimizer but {optimizer!r}"

@@ -1,7 +1,6 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
 import hashlib
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,11 +9,10 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline import decoding, disk
+from pipeline import decoding, devices, disk
 from pipeline.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.errors import UsageError
-from pipeline.stores import computing_devices
 
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
@@ -50,22 +48,15 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     if options.cache != "auto":
         reason = f"asked for; {anew}" if options.cache == "none" else "asked for"
         return Decision("cache", options.cache, reason)
-    room = _device_memory()
+    room = devices.memory()
     if fits and room and size <= _SHARE_OF_DEVICE * room:
         return Decision("cache", "device", f"{sizes}, {room / 1e9:.0f} GB on each GPU")
     if fits:
         return Decision("cache", "memory", sizes)
-    space = _disk_space(directory(options))
+    space = _disk_space(options.cache_folder)
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", f"{sizes}, {space / 1e9:,.0f} GB of disk")
     return Decision("cache", "none", f"{sizes}, {space / 1e9:,.0f} GB of disk; {anew}")
-
-
-def directory(options: Data) -> Path:
-    """Of the disk cache: the one that was given, else the user's own for caches."""
-    if options.cache_directory is not None:
-        return options.cache_directory
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pipeline")
 
 
 def place(
@@ -81,7 +72,7 @@ def place(
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     return disk.Place(
-        directory(config.data),
+        config.data.cache_folder,
         f"{name[:60]}-{split}",
         identity={
             "source": [config.source.name, options],
@@ -130,12 +121,3 @@ def _disk_space(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _device_memory() -> int:
-    """Bytes that TensorFlow may use on the smallest GPU; 0 without one."""
-    if not any("GPU" in name for name in computing_devices()):
-        return 0
-    from tensorflow.python.client import device_lib
-
-    return min(d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU")

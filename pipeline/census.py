@@ -30,6 +30,16 @@ def classes(splits: Mapping[str, Split], names: Sequence[str]) -> dict[str, np.n
     }
 
 
+def labels(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """As `classes`, of the source's own splits and labels; those of no class are passed by."""
+    found = {}
+    for split in source.info.splits:
+        given = source.columns(split)["label"]
+        good = given[(given >= 0) & (given < len(names))]
+        found[split] = np.bincount(good, minlength=len(names))
+    return found
+
+
 def table(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> list[list[str]]:
     """A row of cells for each class, under a header; of many classes, the largest and smallest."""
     order = np.arange(len(names))
@@ -96,9 +106,10 @@ def files(source: Source) -> str | None:
     split = "train"
     read, count = source.reader(split), source.info.splits[split]
     if read is None:
-        raw = source.examples(split).take(SAMPLE)
+        raw, wanted = source.examples(split).take(SAMPLE), min(SAMPLE, count)
     else:
-        raw = tf.data.Dataset.from_tensor_slices(spread(count)).map(read)
+        raw = tf.data.Dataset.from_tensor_slices(spread(count)).map(read).ignore_errors()
+        wanted = len(spread(count))
     kinds: collections.Counter[str] = collections.Counter()
     sides, sizes = [], []
     for contents in raw.map(lambda example: example["image"]).as_numpy_iterator():
@@ -106,9 +117,12 @@ def files(source: Source) -> str | None:
         kinds[kind] += 1
         sizes.append(len(contents))
         sides += [side] if side else []
+    if missing := wanted - len(sizes):
+        kinds["unreadable"] += missing
     named = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
-    of = "" if len(sizes) == count else f" (of {len(sizes):,} in train)"
-    return f"{named}; {_sides(sides)}, {np.median(sizes) / 1e3:,.1f} kB in the middle{of}"
+    of = "" if wanted == count else f" (of {wanted:,} in train)"
+    middle = f", {np.median(sizes) / 1e3:,.1f} kB in the middle" if sizes else ""
+    return f"{named}; {_sides(sides)}{middle}{of}"
 
 
 def _header(contents: bytes) -> tuple[str, tuple[int, int] | None]:

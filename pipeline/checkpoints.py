@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
-from pipeline.errors import UsageError
+from pipeline import files, finite, scratch, untrusted
+from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
+_LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
+WRITE_ERRORS = (OSError, tf.errors.OpError)
+"""What `Checkpoints.save` raises where the disk is full or has gone."""
+
+
+class Damaged(UsageError):
+    """A checkpoint is not as it was written."""
 
 
 class Checkpoints:
@@ -32,27 +40,60 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         self._writes = writes
+        self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
-        self._checkpoint = tf.train.Checkpoint(
-            **{name: [variable.value for variable in group] for name, group in state.items()}
-        )
+        self._state = {
+            name: [variable.value for variable in group] for name, group in state.items()
+        }
+        self._checkpoint = tf.train.Checkpoint(**self._state)
+
+    def require_room(self) -> None:
+        """Raises UsageError unless the disk can take the three that are ever there at once."""
+        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
+        size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._folder).free
+        if self._writes and free < size:
+            raise UsageError(
+                f"--run-directory: checkpoints in {self._folder} need {size / 1e6:,.0f} MB, and "
+                f"{free / 1e6:,.0f} MB are free; free some, or give a folder on another disk"
+            )
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`."""
+        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`.
+
+        Where the step has one, its numbers stay, being those of the same run, and `state` replaces
+        the former one.
+
+        Raises one of WRITE_ERRORS where it cannot be written; what was there before is as it was.
+        Raises Diverged, before anything is written, unless all weights are finite.
+        """
+        finite.require(self._variables, step)
         target = self._path(step)
-        if not self._writes or target.exists():  # the same step of the same run: the same numbers
+        if not self._writes:
             return
-        folder = files.scratch(self._folder)
-        self._checkpoint.write(str(folder / "state"))
-        sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
-        manifest = {"step": step, "files": sums, "state": state}
-        files.write_json(folder / _MANIFEST, manifest)
-        files.publish_as(folder, target)
+        if target.exists():
+            try:
+                _write_manifest(target, step, _checked_manifest(target, step)["files"], state)
+                return
+            except Damaged:
+                self._set_aside(step)
+        folder = scratch.folder(self._folder)
+        try:
+            self._checkpoint.write(str(folder / "state"))
+            sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
+            _write_manifest(folder, step, sums, state)
+            files.publish_as(folder, target)
+        except BaseException:
+            scratch.remove(folder)
+            raise
 
     def restore(self, step: int) -> dict[str, Any]:
         """Puts a step's numbers into the model and its optimizer; returns the state saved with it.
 
-        Raises UsageError if a file is missing or changed, or belongs to another model.
+        Raises:
+            Damaged: A file is missing or changed.
+            UsageError: It belongs to another model.
         """
         path = self._path(step)
         manifest = _checked_manifest(path, step)
@@ -62,34 +103,82 @@ class Checkpoints:
             raise UsageError(f"the checkpoint {path} belongs to another model") from None
         return manifest["state"]
 
+    def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:
+        """Restores the newest checkpoint that is whole; None if there has never been one.
+
+        Damaged ones are renamed, so that their step can be saved again, and deleted by `keep`.
+
+        Returns: (step, state, what is wrong with each newer one).
+
+        Raises NoCheckpoint if there are some, but all are damaged.
+        """
+        wrong: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return step, self.restore(step), wrong
+            except Damaged as error:
+                wrong.append(str(error))
+                self._set_aside(step)
+        if wrong or any(self._folder.glob("damaged-step-*")):
+            raise NoCheckpoint(
+                f"no checkpoint in {self._folder} is whole: {'; '.join(wrong) or 'all damaged'}; "
+                "start again in a new --run-directory"
+            )
+        return None
+
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in rising order."""
         names = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def keep(self, steps: set[int]) -> None:
-        """Deletes the checkpoints of all other steps."""
-        for step in set(self.steps()) - steps if self._writes else ():
-            files.remove(self._path(step))
+        """Deletes the checkpoints of all other steps, and the damaged ones."""
+        if self._writes:
+            for step in set(self.steps()) - steps:
+                scratch.remove(self._path(step))
+            for path in self._folder.glob("damaged-step-*"):
+                scratch.remove(path)
+
+    def _set_aside(self, step: int) -> None:
+        if self._writes:
+            aside = self._folder / f"damaged-{self._path(step).name}"
+            scratch.remove(aside)
+            self._path(step).rename(aside)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
 
 
+def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[str, Any]) -> None:
+    body = files.strict({"step": step, "files": sums, "state": state})
+    text = json.dumps({"sha256": _digest(body), **body}, indent=1)
+    files.write_text(folder / _MANIFEST, text)
+
+
 def _checked_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest of a checkpoint, after every file was found to be as it was written."""
-    remedy = f"delete {path} to go on from the checkpoint before it"
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-        damaged = [n for n, digest in manifest["files"].items() if _sum(path / n) != digest]
-        whole = manifest["step"] == step and manifest["files"] and set(manifest["state"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UsageError(f"the checkpoint {path} cannot be read; {remedy}") from None
-    if damaged or not whole:
-        what = damaged[0] if damaged else _MANIFEST
-        raise UsageError(f"the checkpoint {path} is damaged: {what} has changed; {remedy}")
+        there = {file.name: file for file in path.iterdir()}
+        manifest = untrusted.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
+        own, sums = manifest.pop("sha256"), dict(manifest["files"])
+        unknown = [n for n in there if n.startswith("state") and n not in sums]
+        if own != _digest(manifest) or manifest["step"] != step or not sums or unknown:
+            raise ValueError
+        dict(manifest["state"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Damaged(f"{path / _MANIFEST} is damaged") from None
+    for name, expected in sums.items():
+        # A name of another folder, which only a forger writes, is not there. No link is followed.
+        file = there.get(name)
+        if file is None or file.is_symlink() or not file.is_file() or _sum(file) != expected:
+            raise Damaged(f"{path / Path(name).name} is damaged")
     return manifest
 
 
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

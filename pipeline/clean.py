@@ -100,7 +100,8 @@ def main(arguments: list[str]) -> int:
     from pipeline import runtime
     from pipeline.config import Runtime
 
-    runtime.start(Runtime(replicas=1))
+    allowed = ("devices", "gpu_memory", "require_gpu")
+    runtime.start(Runtime(replicas=1, **{n: getattr(config.runtime, n) for n in allowed}))
     from pipeline import cleaning
     from pipeline.report import say
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import files, manifest
+from pipeline import files, home, manifest
 from pipeline.config import Config
 from pipeline.errors import UsageError
 from pipeline.run_directory import RunDirectory
@@ -55,7 +55,7 @@ class Found:
         rows = self._scan.rows(set(shown))
         pictures = scan.pictures(self._source, self._scan, rows, gallery.SIDE)
         of_ids = {int(self._scan.id[row]): png for row, png in pictures.items()}
-        title = f"{self._config.source.title}: {len(self):,} examples"
+        title = f"{home.folded(self._config.source.title)}: {len(self):,} examples"
         files.write_text(run.gallery, gallery.page(title, self.entries, of_ids, self.notes))
 
 

@@ -2,13 +2,13 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import socket
 import time
 from collections.abc import Mapping
 
+from pipeline import untrusted
 from pipeline.errors import UsageError
 
 # A host name or IPv4 address, and a port: what TensorFlow's servers take.
@@ -124,8 +124,8 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         '"task": {"type": "worker", "index": 0}}'
     )
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = untrusted.parse_json(text)
+    except ValueError:
         raise UsageError(f"TF_CONFIG is no JSON; {example}") from None
     try:
         kinds, task = values["cluster"], values["task"]

@@ -1,16 +1,16 @@
 """From the words of a command line, or a saved file, to a Config; no TensorFlow is imported."""
 
 import dataclasses
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from pipeline import shelf
-from pipeline.config import BELONGS, Config, Source
+from pipeline import flags, home, shelf, untrusted
+from pipeline.checked import require_path
+from pipeline.config import Config, Source
 from pipeline.errors import UsageError, suggest
 
 PROGRAM = "python -m pipeline.fit"
@@ -25,18 +25,21 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
         print(_help(program, purpose))
         sys.exit(0)
     name = words.pop(0) if words and not words[0].startswith("-") else None
-    if name and words and not words[0].startswith("-"):
+    if name is not None and words and not words[0].startswith("-"):
         raise UsageError(
             f"{words[0]!r} is too much after the recipe {name!r}; options start with --"
         )
     saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
-    if name and saved:
+    if name is not None and saved:
         raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
-    default = read(saved) if saved else recipe(name or DEFAULT_RECIPE)
-    about = f"--config {saved}" if saved else shelf.summary("recipes", name or DEFAULT_RECIPE)
+    name = DEFAULT_RECIPE if name is None else name
+    default = read(saved) if saved else recipe(name)
     if "--help" in words or "-h" in words:
+        about = f"--config {saved}" if saved else shelf.summary("recipes", name)
         about += f" Model options: {_model_options()}."
-    return _parse(words, default, f"{program} {default.recipe}", about)
+        program = f"{program} {default.recipe}"
+        tyro.cli(Config, args=["--help"], default=default, prog=program, description=about)
+    return default.changed(**flags.changes(words, Config))
 
 
 def _model_options() -> str:
@@ -46,6 +49,8 @@ def _model_options() -> str:
 
 def recipe(name: str) -> Config:
     """The config of a recipe by its name."""
+    if shelf.needs(name):
+        raise UsageError(f"the recipe {name!r} needs arguments; give a function without any")
     config = shelf.take("recipes", name)()
     if not isinstance(config, Config):
         raise UsageError(f"the recipe {name!r} returns no Config but {type(config).__name__}")
@@ -59,9 +64,12 @@ def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
         if flag == wanted:
             if not equals and at + 1 == len(words):
                 raise UsageError(f"{wanted} needs {meant}")
-            path = Path(value if equals else words.pop(at + 1))
+            value = value if equals else words.pop(at + 1)
+            if not value:
+                raise UsageError(f"{wanted} needs {meant}")
             del words[at]
-            return path
+            require_path(Path(value), wanted)
+            return Path(value)
     return None
 
 
@@ -84,43 +92,17 @@ def _help(program: str, purpose: str) -> str:
     )
 
 
-def _parse(words: Sequence[str], default: Config, program: str, description: str = "") -> Config:
-    """A config from command-line words over `default`; exits with code 2 and a hint on an error."""
-    words = [*words, *_emptied(words, default)]
-    return tyro.cli(Config, args=words, default=default, prog=program, description=description)
-
-
-def _emptied(words: Sequence[str], default: Config) -> list[str]:
-    """Words that empty the recipe's options of a sibling which the user replaces by another."""
-    flags = [word.partition("=")[0].replace("-", "_") for word in words]
-    more: list[str] = []
-    for name, belongings in BELONGS.items():
-        section, field = name.split(".")
-        if f"__{name}" not in flags:
-            continue
-        at = flags.index(f"__{name}")
-        _, equals, value = words[at].partition("=")
-        value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
-        if value == getattr(getattr(default, section), field):
-            continue
-        for option, empty in belongings.items():
-            if f"__{section}.{option}" not in flags:
-                flag = f"--{section}.{option}".replace("_", "-")
-                more += [flag] if empty in ({}, ()) else [flag, "None"]
-    return more
-
-
 def read(path: Path) -> Config:
     """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
 
     Raises UsageError naming what is wrong in the file.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = home.unfolded(untrusted.read_json(path))
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"--config {path} is no JSON file") from None
+    except ValueError as error:
+        raise UsageError(f"--config {path} is no JSON file: {error}") from None
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         raise UsageError(f"--config {path} holds no config: it has no section 'source'")
     try:
@@ -135,7 +117,7 @@ def _source(values: Mapping[str, Any]) -> Source:
     known = [field.name for field in dataclasses.fields(Source)]
     for name in values:
         if name not in known:
-            raise UsageError(f"unknown option 'source.{name}'; {suggest(name, known)}")
+            raise UsageError(f"unknown option {f'source.{name}'!r}; {suggest(name, known)}")
     path, names = values.get("path"), values.get("class_names", ())
     values = {**values, "path": Path(path) if isinstance(path, str) else path}
     return Source(**values | {"class_names": tuple(names) if isinstance(names, list) else names})

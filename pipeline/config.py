@@ -16,10 +16,12 @@ from typing import Any, Self
 
 import tyro
 
-from pipeline import shelf
+from pipeline import home, shelf
 from pipeline.checked import Checked, require_file_name
 from pipeline.errors import UsageError, suggest
-from pipeline.sections import Clean, Data, Export, Log, Model, Runtime, Train
+from pipeline.resume import HARMLESS
+from pipeline.runtime_section import Runtime
+from pipeline.sections import Clean, Data, Export, Log, Model, Train
 from pipeline.source_section import Source
 
 __all__ = [
@@ -48,6 +50,9 @@ class Config(Checked):
     """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
     dry_run: bool = False
     """Try every stage once on a few examples, through export and verification; keep nothing."""
+    force: bool = False
+    """Resume a run although data or options have changed that a person may want to change, such as
+    --train.epochs; without it the changes are shown."""
     source: Source
     clean: Clean = Clean()
     data: Data = Data()
@@ -95,27 +100,17 @@ class Config(Checked):
         return _changed(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, as `read` takes them back."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        """Nested plain values, as `read` takes them back; `~` stands for the home folder."""
+        return home.folded(json.loads(json.dumps(dataclasses.asdict(self), default=str)))
 
     def digest(self) -> str:
         """sha256 of everything that can change the result; 64 hexadecimal digits."""
         values = self.as_json()
-        for name in ("run_directory", "log", "export"):
-            del values[name]
         for section, names in HARMLESS.items():
             for name in names:
-                del values[section][name]
+                del (values[section] if section else values)[name]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
-
-# What cannot change a result, by section: another value may be given when a run is resumed.
-HARMLESS = {
-    "clean": ("directory",),
-    "data": ("cache", "cache_directory", "augment_on"),
-    "train": ("steps_per_call",),
-    "runtime": ("worker_timeout",),
-}
 
 # Options that belong to one sibling: another name on the left empties what stands on the right.
 BELONGS = {

@@ -253,6 +253,9 @@ class Batches:
     steps_per_epoch: int
     last_step: int
     first_step: int = 0
+    first_epoch: int = 0
+    """The first one that is not finished: all its steps may have been done, but not its
+    validation."""
 
     @property
     def dataset(self) -> tf.data.Dataset:

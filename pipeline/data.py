@@ -4,10 +4,11 @@ import dataclasses
 import json
 import time
 
-from pipeline import cleaning, files, run_directory, shelf, splits, stream
+from pipeline import cleaning, files, run_directory, shelf, splits, stream, untrusted
 from pipeline.cleaning import Cleaning
 from pipeline.config import Config
 from pipeline.contracts import Decision, Facts, Source, Task
+from pipeline.errors import UsageError
 from pipeline.run_directory import RunDirectory
 from pipeline.splits import Split
 
@@ -38,12 +39,34 @@ class Data:
         self.cleaning.write(run)
         files.write_json(run.facts, self.facts)
         splits.write_examples(run.splits, self.splits)
-        if not run.source.exists():
-            files.write_text(run.source, _told(self.source))
+        files.write_text(run.source, _told(self.source))
+
+
+def _changed(run: RunDirectory, source: Source) -> bool:
+    """Whether the files of the source are not those that the run has written down."""
+    try:
+        return untrusted.read_text(run.source) != _told(source)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
 
 
 def _told(source: Source) -> str:
     return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
+
+
+def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
+    """Raises UsageError if files have changed whose examples and classes are the same."""
+    if not _changed(run, source):
+        return []
+    what = "a file has another size, time or content; the examples and classes are the same"
+    if not config.force:
+        raise UsageError(
+            f"the data in {config.source.title} have changed since the run in {run} began: {what}; "
+            "bring them back, go on with --force, or give a new --run-directory"
+        )
+    return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
 def load(config: Config) -> Data:
@@ -65,10 +88,9 @@ def load(config: Config) -> Data:
     if config.run_directory:
         run = RunDirectory(config.run_directory)
         splits.require_same_examples(run.splits, parts, source.location)
-        if run.source.exists() and run.source.read_text(encoding="utf-8") != _told(source):
-            why = "a file has another size or time; ids and classes are the same"
-            decisions.append(Decision("changed", "the data, since this run began", why))
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
+    if config.run_directory:
+        decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = shelf.take("tasks", config.task)(facts)
     return Data(source, facts, task, parts, clean, decisions, seconds)

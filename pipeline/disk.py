@@ -3,13 +3,11 @@
 import dataclasses
 import errno
 import fcntl
-import glob
 import hashlib
 import json
 import math
 import os
 import shutil
-import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,17 +18,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import files, scratch, untrusted
 from pipeline.contracts import Example, is_short
 from pipeline.errors import UsageError
-from pipeline.stores import Store
+from pipeline.stores import Indexed
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-class Disk(Store):
+class Disk(Indexed):
     """One file for each field, row after row; short fields are read into memory.
 
     Rows are read by `pread`, which leaves what it read to the kernel's cache of files: that is
@@ -130,6 +128,7 @@ def obtained(
     """
     try:
         with _locked(place.folder):
+            scratch.sweep(place.directory)
             wrong = _wrong(place, specs)
             if wrong:
                 _require_room(place.directory, count * sum(_bytes(s) for s in specs.values()))
@@ -166,7 +165,7 @@ def _require_room(directory: Path, size: int) -> None:
 def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
     """Why the folder cannot be used, empty if it can."""
     try:
-        manifest = json.loads((place.folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = untrusted.read_json(place.folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
         if manifest["format"] != _FORMAT or set(known) != set(specs):
             return "because it was written by another version"
@@ -178,7 +177,7 @@ def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
                 return f"because {name!r} was damaged"
     except FileNotFoundError:
         return "because it was not there"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "because it was damaged"
     return ""
 
@@ -198,30 +197,17 @@ def _build(
 ) -> None:
     """Writes beside, and puts the new folder in the place of the old one when it is whole."""
     folder = place.folder
-    for left in folder.parent.glob(f"{glob.escape(folder.name)}.building-*"):
-        _clear(left)  # of a process that died
-    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.building-", dir=folder.parent))
+    beside = scratch.folder(folder.parent)
     try:
         manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
         manifest["files"] = _written(beside, specs, batches)
         files.write_json(beside / _MANIFEST, manifest)
         if folder.exists():
-            old = folder.with_name(f"{folder.name}.building-old")
-            folder.rename(old)
-            files.publish_as(beside, folder)
-            _clear(old)
-        else:
-            files.publish_as(beside, folder)
+            scratch.remove(folder)
+        files.publish_as(beside, folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        scratch.remove(beside)
         raise
-
-
-def _clear(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        files.remove(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _written(

@@ -1,4 +1,4 @@
-"""Proofs that a user runs on their own machine: `python -m pipeline.doctor --parity [RECIPE]`."""
+"""Proofs that a user runs on their own machine: `--parity [RECIPE]`, and `--drill` of faults."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipeline import command_line
+from pipeline import command_line, drill, flags, scratch
 from pipeline.errors import UsageError, run_command, suggest
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -44,7 +44,7 @@ stock's         that of stock Keras's own weights in this precision
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Proofs on this machine."""
+    """Proofs on this machine. `--drill --help` tells of another: a run that survives faults."""
 
     parity: Annotated[str, tyro.conf.arg(metavar="RECIPE")] = command_line.DEFAULT_RECIPE
     """Train a few steps of this recipe in every way, and compare with stock Keras."""
@@ -85,9 +85,9 @@ def parity(options: Options) -> list[dict[str, Any]]:
         for clip in (False, True)
     ]
     results = []
-    with tempfile.TemporaryDirectory(prefix="pipeline-parity-") as folder:
+    with scratch.temporary() as folder:
         for replicas in options.replicas:
-            order.update(replicas=replicas, folder=folder)
+            order.update(replicas=replicas, folder=str(folder))
             left = list(cases)
             while left:
                 for result in _child({**order, "cases": list(left)}):
@@ -178,15 +178,21 @@ def _line(cells: list[Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor --parity [RECIPE]`; 1 if a case is not as equal as it must be."""
+    """`python -m pipeline.doctor --parity [RECIPE]` or `--drill`; 1 if something is not as it must
+    be.
+    """
+    if "--drill" in arguments and "--parity" not in arguments:
+        return drill.main([word for word in arguments if word != "--drill"])
     arguments = [part for word in arguments for part in word.split("=", 1)]
     if "--parity" not in arguments and arguments not in ([], ["--help"], ["-h"]):
-        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE]")
+        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE] or --drill")
     arguments = arguments or ["--help"]
     at = arguments.index("--parity") if "--parity" in arguments else None
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):
         arguments = [*arguments[: at + 1], command_line.DEFAULT_RECIPE, *arguments[at + 1 :]]
-    options = tyro.cli(Options, args=arguments, prog="python -m pipeline.doctor")
+    if "--help" in arguments or "-h" in arguments:
+        tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor")
+    options = Options(**flags.changes(arguments, Options))
     results = parity(options)
     wrong = [result for result in results if not passed(result)]
     print(_LEGEND.format(TOLERANCE), end="")

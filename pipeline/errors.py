@@ -2,7 +2,9 @@
 
 import difflib
 import re
+import signal
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable
 
 
@@ -12,16 +14,33 @@ class UsageError(Exception):
     exit_code = 2
 
 
+class NoCheckpoint(UsageError):
+    """All checkpoints of a run are damaged."""
+
+    exit_code = 3
+
+
 class Diverged(UsageError):
     """Training left the finite numbers; what was saved before is good."""
 
     exit_code = 4
 
 
+class OutOfMemory(UsageError):
+    """A training call did not fit into the memory; with smaller micro-batches it may."""
+
+
 class WorkerLost(UsageError):
     """A worker of the cluster has gone; the run can be taken up after its last checkpoint."""
 
     exit_code = 5
+
+
+class Terminated(SystemExit):
+    """SIGTERM came. Not caught where errors are handled; ends the process with code 143."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
@@ -67,16 +86,26 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         if sys.stdout is not None:  # it is None where the caller closed it
             sys.stdout.flush()
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_plain(str(error))}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
+    except Terminated as error:
+        print("terminated", file=sys.stderr)
+        code = error.code
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             sys.stdout = None  # otherwise the interpreter complains again while it shuts down
             sys.exit(141)
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"error: {_plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
         code = 2
     sys.exit(code)
+
+
+def _plain(text: str) -> str:
+    """The text without what rules a terminal, and without endless words: names may be anything."""
+    shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
+    # No path is longer than 4,096 bytes.
+    return re.sub(r"\S{4100,}", lambda word: f"{word[0][:100]}...{word[0][-100:]}", "".join(shown))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files, proof, run_directory
+from pipeline import files, proof, run_directory, scratch
 from pipeline.build import SteppedModel, float32_twin
 from pipeline.config import Config
 from pipeline.contracts import Task
@@ -32,7 +32,7 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
     parent = run_directory.export_directory(config)
     twin = float32_twin(model, task, config.model)
     endpoints = task.serve(twin)
-    folder = files.scratch(parent)
+    folder = scratch.folder(parent)
     try:
         # No `archive.track(twin)`: endpoints bring their variables along, and tracking would write
         # every weight a second time (Keras 3.15.1).
@@ -43,7 +43,7 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
         proof.write_golden(folder / proof.GOLDEN, golden(task, endpoints, examples))
         outcome = verify(folder)
     except BaseException:
-        files.remove(folder)
+        scratch.remove(folder)
         raise
     if not outcome.passed:
         return outcome

@@ -97,6 +97,8 @@ def speed(model: keras.Model, batches: Batches) -> Speed:
     tickets = iter(replicas.tickets(batches, repeat=True))
     iterators = {"step": _Resident(next(tickets)), "training": tickets}
     calls = {name: replicas.Calls(model, "train", batches) for name in iterators}
+    for call in calls.values():
+        call.begin(batches.epochs - 1)
     counts = {}
     for name, iterator in iterators.items():
         model.steps_per_execution = 1
@@ -110,7 +112,9 @@ def speed(model: keras.Model, batches: Batches) -> Speed:
             model.steps_per_execution = counts[name]
             start, done = time.monotonic(), 0
             while time.monotonic() < start + _ROUND:
-                before = calls[name].position % batches.last_step
+                if calls[name].position >= batches.last_step:  # the tickets start over, too
+                    calls[name].position = batches.first_step
+                before = calls[name].position
                 _wait(calls[name](iterator))
                 done += calls[name].position - before
             found[name].append(done * batches.batch_size / (time.monotonic() - start))

@@ -4,21 +4,14 @@ import json
 import math
 import os
 import re
-import secrets
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from pipeline import home, scratch
 from pipeline.errors import UsageError
 
 _LAST_VERSION = 2**63 - 1
-
-
-def scratch(parent: Path) -> Path:
-    """A new folder in `parent`, hidden and no number, so that neither we nor TF Serving read it."""
-    parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=".unpublished-", dir=parent))
 
 
 def publish(folder: Path, parent: Path) -> Path:
@@ -38,6 +31,7 @@ def publish(folder: Path, parent: Path) -> Path:
                 raise
             number += 1
             continue
+        scratch.release(folder)
         _flush(parent)
         return version
 
@@ -46,6 +40,7 @@ def publish_as(folder: Path, target: Path) -> None:
     """Moves a finished folder to `target`, in one rename after everything is on the disk."""
     _flush_all(folder)
     folder.rename(target)
+    scratch.release(folder)
     _flush(target.parent)
 
 
@@ -60,8 +55,8 @@ def is_version(name: str) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """The values as JSON in a file, written as `write_text` does."""
-    text = json.dumps(strict(values), indent=2)
+    """The values as JSON in a file, written as `write_text` does; `~` for the home folder."""
+    text = json.dumps(home.folded(strict(values)), indent=2)
     # A list of plain values goes on one line: a confusion matrix is then a row a line.
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
     write_text(path, text + "\n")
@@ -74,10 +69,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """As `write_text`."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_bytes(content)
-    _flush(beside)
-    beside.rename(path)
+    beside = scratch.file(path.parent)
+    try:
+        beside.write_bytes(content)
+        _flush(beside)
+        beside.rename(path)
+    except BaseException:
+        scratch.remove(beside)
+        raise
+    scratch.release(beside)
 
 
 def strict(values: Any) -> Any:
@@ -87,11 +87,6 @@ def strict(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return [strict(value) for value in values]
     return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-def remove(folder: Path) -> None:
-    """Deletes a folder that this process made."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_next(parent: Path, stem: str) -> Path:
@@ -109,12 +104,20 @@ def make_next(parent: Path, stem: str) -> Path:
 
 def require_outside(path: Path, data: Path | None, flag: str) -> None:
     """Raises UsageError if what is written would lie among the data, and be read as such."""
-    if data and data.is_dir() and path.resolve().is_relative_to(data.resolve()):
+    # Not Path.resolve(), which raises on links that lead in a circle.
+    if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
         raise UsageError(f"{flag}: {path} lies in {data}, the data; give another folder")
 
 
 def check_writable(path: Path, flag: str) -> None:
     """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
+    try:
+        _check_writable(path, flag)
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot use {path}: {error.strerror}") from None
+
+
+def _check_writable(path: Path, flag: str) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{flag}: {path} is a file; give a folder")
     there = path
@@ -134,7 +137,7 @@ def check_writable(path: Path, flag: str) -> None:
 def _flush_all(folder: Path) -> None:
     for path in [*folder.rglob("*"), folder]:
         _flush(path)
-    folder.chmod(0o755)  # mkdtemp gives 0o700, but a server runs as another user
+    folder.chmod(0o755)  # a scratch folder has 0o700, but a server runs as another user
 
 
 def _flush(path: Path) -> None:

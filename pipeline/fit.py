@@ -2,23 +2,24 @@
 
 import contextlib
 import dataclasses
+import gc
 import math
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, files, run_directory, shelf
+from pipeline import cluster, command_line, files, run_directory, scratch
 from pipeline.config import Config
-from pipeline.errors import UsageError, run_command
+from pipeline.errors import Diverged, OutOfMemory, UsageError, run_command
 from pipeline.run_directory import RunDirectory
+from pipeline.stops import TIME, Stops
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     import keras
 
-    from pipeline.callbacks import Saver
     from pipeline.contracts import Batches, Task
-    from pipeline.runtime import Runtime
+    from pipeline.data import Data
+    from pipeline.saver import Saver
     from pipeline.splits import Split
 
 
@@ -74,7 +75,7 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     run_directory.check(config)
     if not config.dry_run:
         return _fit(config)
-    with tempfile.TemporaryDirectory(prefix="pipeline-dry-run-") as folder:
+    with scratch.temporary() as folder:
         few = _enough(config)
         return _fit(
             config.changed(
@@ -93,15 +94,20 @@ def _enough(config: Config) -> int:
 
 
 def _fit(config: Config) -> Run:
+    stops = Stops(config.runtime.time_limit)
+    with stops.listening():
+        return _story(config, stops)
+
+
+def _story(config: Config, stops: Stops) -> Run:
     from pipeline import runtime
 
     start = time.monotonic()
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, checkpoints, data, evaluate, replicas, report, stream
-    from pipeline.callbacks import Saver
-    from pipeline.export import export
+    from pipeline import augmenter, data, recovery, report, stream, training
+    from pipeline.contracts import Decision
 
     # Data: from the disk to batches
     loaded = data.load(config)
@@ -111,47 +117,86 @@ def _fit(config: Config) -> Run:
     held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
-    with replicas.lost_workers(workers):
-        machine, model = _model(task, config, machine, plain, batches, held.get("validation"))
+    plan = recovery.begun(config, machine.replicas)
+    parts = (plain, batches, held.get("validation"))
+    machine, model, plan = training.built(task, plan, machine, *parts)
 
     # Training; of several workers only the chief writes and goes on to the end
-    run = run_directory.create(config) if machine.is_chief else RunDirectory(config.run_directory)
     with contextlib.ExitStack() as stack:
         if machine.is_chief:
-            stack.enter_context(run.locked())
+            run = stack.enter_context(run_directory.opened(config))
             stack.enter_context(report.interruptible(config, run))
-        folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
-        saver = Saver(folder, batches, config.train.patience)
-        batches = saver.resume()
+        else:
+            run = RunDirectory(config.run_directory)
+        saver, left = training.resumed(config, machine, model, run, batches, stops, plan)
         if machine.is_chief:
             loaded.write(run)
-            decisions = [*machine.decisions, *loaded.decisions, *more]
+            forced = [Decision("changed", str(change), "--force") for change in run.changes]
+            found = [*loaded.decisions, *more, *forced, *plan.decisions]
+            decisions = [*machine.decisions, *found]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
             info = loaded.source.info
-            report.opening(config, machine, run, info, splits, model, batches, decisions)
+            report.opening(config, machine, run, info, splits, model, left, decisions)
+            report.damaged(saver)
         else:
             report.worker(workers)
-        _train(config, machine, model, run, saver, batches, held.get("validation"))
+        while True:
+            try:
+                rest = (left, held, loaded.source.location)
+                trained = training.trained(config, machine, model, run, saver, *rest)
+                break
+            except (OutOfMemory, Diverged) as error:
+                plan = recovery.after(error, plan, model, machine.replicas)
+            del model, saver
+            gc.collect()  # before the next one needs their memory
+            _, model, plan = training.built(task, plan, machine, *parts)
+            saver, left = training.resumed(config, machine, model, run, batches, stops, plan)
+            if machine.is_chief:
+                recovery.keep(run, plan.decisions)
+                report.again(plan.decisions[-1], left)
         if not machine.is_chief:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
 
-        # Answers, hand-off, proof; a run that has been through them keeps its version
         judged = next(name for name in ("test", "validation", "train") if name in splits)
-        result = run_directory.finished(config, run)
+        result = None if trained else run_directory.finished(config, run, saver.step)
         if result is not None:
             report.finished(run)
         else:
-            metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
-            evaluate.draw(task, metrics[judged], run.path)
-            proved = export(model, task, config, splits[judged]) if config.export.enabled else None
-            result = report.result(config, saver, metrics, proved, time.monotonic() - start)
-            files.write_json(run.result, result)
+            result = _handed_off(config, run, loaded, held, judged, model, saver, start)
         report.closing(config, run, result, judged)
     exported = Path(result["export"]) if result["export"] else None
     history, test = saver.history, result[judged]
     return Run(config, run.path, history, test, model, task, splits, exported, result)
+
+
+def _handed_off(
+    config: Config,
+    run: RunDirectory,
+    loaded: "Data",
+    held: "dict[str, Batches]",
+    judged: str,
+    model: "keras.Model",
+    saver: "Saver",
+    start: float,
+) -> dict[str, Any]:
+    """Answers, hand-off, proof: the run's result; one that has been through them keeps its version.
+
+    `judged` is the split whose examples the proof asks about; `start` when this process began.
+    """
+    from pipeline import evaluate, report
+    from pipeline.export import export
+
+    task, enabled = loaded.task, config.export.enabled
+    metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+    evaluate.draw(task, metrics[judged], run.path)
+    proved = export(model, task, config, loaded.splits[judged]) if enabled else None
+    stopped = None if saver.complete else TIME
+    seconds = time.monotonic() - start
+    result = report.result(config, saver, metrics, proved, seconds, stopped)
+    files.write_json(run.result, result)
+    return result
 
 
 def _cluster(config: Config) -> cluster.Cluster | None:
@@ -173,59 +218,6 @@ def _cluster(config: Config) -> cluster.Cluster | None:
             "--run-directory, on a disk that all share, and no --dry-run"
         )
     return workers
-
-
-def _model(
-    task: "Task",
-    config: Config,
-    machine: "Runtime",
-    plain: "Batches",
-    batches: "Batches",
-    validation: "Batches | None",
-) -> "tuple[Runtime, keras.Model]":
-    """The built model, and the machine with the precision that was chosen for it.
-
-    `plain` are the batches without augmentation, `batches` those that the engine will get.
-    """
-    from pipeline import probe
-    from pipeline.build import build
-
-    def built(machine: "Runtime") -> "keras.Model":
-        return build(task, config, machine, plain, augment_in_step=batches is plain)
-
-    chosen = run_directory.decided(config.run_directory, "precision")
-    if config.runtime.precision != "auto":
-        return machine, built(machine)
-    if chosen:
-        machine = dataclasses.replace(machine, precision=chosen)
-        machine = machine.decided("precision", chosen, "as this run began")
-        return machine, built(machine)
-    return probe.precision(machine, built, batches, validation)
-
-
-def _train(
-    config: Config,
-    machine: "Runtime",
-    model: "keras.Model",
-    run: RunDirectory,
-    saver: "Saver",
-    batches: "Batches",
-    validation: "Batches | None",
-) -> None:
-    """From the first step that is left to the last."""
-    from pipeline import probe, replicas, report
-    from pipeline.callbacks import standard
-
-    if batches.first_step == batches.last_step or saver.stopped:
-        return
-    engine = shelf.take("engines", config.train.engine)
-    with machine.strategy.scope(), replicas.lost_workers(machine.cluster):
-        replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
-        decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
-        callbacks = standard(config, run, batches, saver, machine.is_chief)
-        if machine.is_chief:
-            report.decision(decision)
-        engine(model, batches, validation, callbacks)
 
 
 def main(arguments: list[str]) -> int:

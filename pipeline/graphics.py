@@ -1,8 +1,21 @@
-"""Why TensorFlow sees no GPU although a driver is there: which library is missing or too old."""
+"""What the machine says of its GPUs without TensorFlow: are there any, their memory, what fails."""
 
 import ctypes
+import dataclasses
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+# Device nodes of the drivers: NVIDIA, the same under Windows' Linux, AMD.
+_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=uuid,memory.free,memory.total",
+    "--format=csv,noheader,nounits",
+)
+_PATIENCE = 20  # seconds; a driver that has to wake up takes some
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 # The driver's library, and those that TensorFlow 2.21 opens; folders of NVIDIA's wheels.
@@ -18,6 +31,55 @@ _LIBRARIES = {
 }
 # https://docs.nvidia.com/deploy/cuda-compatibility/: the first driver of CUDA 12.
 _OLDEST_DRIVER = 525
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Of one GPU."""
+
+    uuid: str
+    free: int
+    """Bytes that no process uses."""
+    total: int
+    """Bytes."""
+
+
+def none_here() -> str | None:
+    """Why there can be no GPU, where that is plain already; None if there may be one."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return "$CUDA_VISIBLE_DEVICES hides all of them"
+    if sys.platform == "linux" and not any(os.path.exists(node) for node in _NODES):
+        return "this machine has none, or its driver is not loaded"
+    return None
+
+
+def memory() -> list[Memory]:
+    """Of the GPUs that this process may use, in their order; empty where nobody can tell."""
+    try:
+        process = subprocess.run(
+            _QUERY, capture_output=True, text=True, timeout=_PATIENCE, check=True
+        )
+        rows = [line.split(", ") for line in process.stdout.splitlines()]
+        gpus = [Memory(uuid, int(free) << 20, int(total) << 20) for uuid, free, total in rows]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    # nvidia-smi counts by place in the machine; CUDA does so only if told, else by speed.
+    in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not in_order and len({gpu.total for gpu in gpus}) > 1:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return gpus
+    shown: list[Memory] = []
+    for name in map(str.strip, visible.split(",")):
+        if name.isdecimal():
+            found = gpus[int(name) : int(name) + 1]
+        else:
+            found = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
+        if len(found) != 1:  # CUDA stops at the first that it does not know
+            break
+        shown += found
+    return shown
 
 
 def missing_gpu(driver: Path = _DRIVER) -> str | None:

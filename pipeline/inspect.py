@@ -4,11 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, files
+from pipeline import command_line, files, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
+    from pipeline.contracts import Source
     from pipeline.data import Data
     from pipeline.runtime import Runtime
     from pipeline.splits import Split
@@ -43,10 +44,14 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     from pipeline import data, pages
 
     said = _Said()
-    loaded = data.load(config)
+    try:
+        loaded = data.load(config)
+    except UsageError:
+        _census(said, shelf.take("sources", config.source.name)(**config.source.options()))
+        raise
     for decision in (*machine.decisions, *loaded.decisions):
         said(decision.name, decision)
-    _census(said, loaded)
+    _census(said, loaded.source, loaded)
     wrong = None
     try:
         _speed(said, config, machine, loaded)
@@ -83,26 +88,27 @@ def _classes(data: "Data") -> list[str] | None:
     return data.facts.get("class_names") if labelled else None
 
 
-def _census(said: _Said, data: "Data") -> None:
-    """What the data are."""
+def _census(said: _Said, source: "Source", data: "Data | None" = None) -> None:
+    """What the data are; without `data` what can be known of them before any is decoded."""
     from pipeline import census
 
-    splits = data.splits
-    for note in data.source.info.notes:
+    for note in source.info.notes:
         said("note", note)
-    said("examples", ", ".join(f"{name} {len(split):,}" for name, split in splits.items()))
-    names = _classes(data)
+    counts = {name: len(split) for name, split in data.splits.items()} if data else None
+    counts = counts or source.info.splits
+    said("examples", ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    names = _classes(data) if data else source.info.class_names
     if names:
-        counts = census.classes(splits, names)
-        said("classes", f"{len(names):,}, {census.balance(counts, names)}")
-        header, *rows = census.table(counts, names)
+        labels = census.classes(data.splits, names) if data else census.labels(source, names)
+        said("classes", f"{len(names):,}, {census.balance(labels, names)}")
+        header, *rows = census.table(labels, names)
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         for name, *numbers in (header, *rows):
             cells = [f"{n:>{w}}" for n, w in zip(numbers, widths[1:], strict=True)]
             said("", "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip())
-    if (files := census.files(data.source)) is not None:
+    if (files := census.files(source)) is not None:
         said("files", files)
-    for field in census.fields(splits["train"]):
+    for field in census.fields(data.splits["train"]) if data else ():
         said("field", field)
 
 

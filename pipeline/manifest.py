@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, untrusted
 from pipeline.errors import UsageError
 
 Entry = Mapping[str, Any]
@@ -39,20 +39,20 @@ def read(path: Path) -> list[Entry]:
     Raises UsageError naming the file and the line that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = untrusted.read_text(path).split("\n")
+    except (OSError, ValueError) as error:
         raise UsageError(f"--clean.manifest: {path} cannot be read: {error}") from None
     entries = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = untrusted.parse_json(line)
             ids = (entry["id"], entry.get("of", 0))
             whole = all(type(id) is int and -(2**63) <= id < 2**63 for id in ids)
             if not whole or entry["action"] not in ACTIONS or type(entry["reason"]) is not str:
                 raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(
                 f"--clean.manifest: line {number} of {path} is not of the form "
                 '{"id": 17, "reason": "blank", "action": "drop"}'

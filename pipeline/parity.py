@@ -99,7 +99,7 @@ def _reference(
     path = folder / ("-".join(map(str, case.values())) + ".npz")
     if not path.exists():
         np.savez(path, *_stock(task, settings, batches, case["optimizer"]))
-    held = list(np.load(path).values())
+    held = list(np.load(path, allow_pickle=False).values())
     return held[: len(held) // 2], held[len(held) // 2 :]
 
 

@@ -31,6 +31,7 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
     before = [variable.numpy() for variable in held]
     steps_per_execution = model.steps_per_execution
     calls, tickets = replicas.Calls(model, "train", train), iter(replicas.tickets(train))
+    calls.begin(train.epochs - 1)
     seconds, count = 0.0, 1
     for is_first in (True, False, False):  # traces; takes one step; takes some
         if calls.position == train.last_step:
@@ -56,6 +57,8 @@ def steps_per_call(
     if asked != "auto":
         model.steps_per_execution = asked
         return Decision("call", f"{asked:,} steps", "asked for; at most an epoch")
+    if train.first_step == train.last_step:  # only a validation is left
+        return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
@@ -81,7 +84,7 @@ def precision(
     other, reason = runtime.fast_precision()
     if machine.cluster:
         other, reason = None, "several workers; name another for all of them"
-    if other is None or train.first_step == train.last_step:
+    if other is None or train.first_step >= train.last_step:
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:

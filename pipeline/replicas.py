@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipeline.cluster import Cluster
 from pipeline.contracts import READ_ERRORS, Batches, Share
 from pipeline.errors import UsageError, WorkerLost
+from pipeline.recovery import out_of_memory
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
 
@@ -137,22 +138,31 @@ class Calls:
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
         self._model = model
         self._batches = batches
+        self._name = name
         self.position = batches.first_step
         """The step that comes next."""
+        self._end = batches.end_of(batches.first_epoch)
         # Without autograph: its conversion would wrap the errors that a user is to read.
         trace = tf.function(functools.partial(_steps, model, name), autograph=False)
         self._run = model.step.compiled.setdefault(name, trace)
 
-    def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Some more steps; the running metrics after them."""
-        if self.position >= self._batches.last_step:  # another pass over an evaluation's batches
+    def begin(self, epoch: int) -> None:
+        """The calls until the next one go up to the end of this epoch of `batches`."""
+        self._end = self._batches.end_of(epoch)
+        if self._name == "train":
+            self._model.step.position = self.position
+        else:  # one pass, again and again
             self.position = self._batches.first_step
-        epoch = self.position // self._batches.steps_per_epoch
-        left = self._batches.end_of(epoch) - self.position
-        count = min(self._model.steps_per_execution, left)
-        with explained(self._batches, self.position, count):
+
+    def __call__(self, iterator: Any) -> dict[str, Any]:
+        """Some more steps, none at the end of the epoch; the running metrics after them."""
+        count = min(self._model.steps_per_execution, self._end - self.position)
+        told = out_of_memory(is_training=self._name == "train")
+        with explained(self._batches, self.position, count), told:
             logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
+        if self._name == "train":
+            self._model.step.position = self.position
         return logs
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import keras
 
 from pipeline import layers, runtime
-from pipeline.callbacks import Saver
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Info
+from pipeline.errors import Terminated
 from pipeline.run_directory import RunDirectory
+from pipeline.saver import Saver
 from pipeline.splits import Split
 from pipeline.verify import Verification
 
@@ -69,6 +70,18 @@ def opening(
         say("resumed", f"after step {batches.first_step:,}, from the newest checkpoint")
 
 
+def damaged(saver: Saver) -> None:
+    """Checkpoints that were found and could not be used."""
+    for note in saver.notes:
+        say("damaged", f"{note}; the one before it is taken")
+
+
+def again(decision: Decision, batches: Batches) -> None:
+    """A fault was mended by this; where training goes on."""
+    where = f"after step {batches.first_step:,}" if batches.first_step else "from the start"
+    say(decision.name, f"{decision}; again {where}")
+
+
 def worker(cluster: Cluster) -> None:
     """All that a worker says which is not the chief."""
     say("worker", f"{cluster.index} of {len(cluster.workers)} trains; worker 0 prints and writes")
@@ -81,16 +94,21 @@ def finished(run: RunDirectory) -> None:
 
 @contextmanager
 def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """Says on Ctrl-C how to go on, and passes it on."""
+    """Says on Ctrl-C and SIGTERM how to go on, and passes them on."""
     try:
         yield
-    except KeyboardInterrupt:
-        if any(run.checkpoints.glob("step-*")) and not config.dry_run:
-            say(
-                "stopped",
-                f"the command with --run-directory {run} goes on after the last finished epoch",
-            )
+    except (KeyboardInterrupt, Terminated):
+        steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*")]
+        if steps and not config.dry_run:
+            newest = f"{max(steps):,}"
+            say("stopped", f"the command with --run-directory {run} goes on after step {newest}")
         raise
+
+
+def time_is_up(config: Config, saver: Saver) -> None:
+    """Training ended before its last step."""
+    limit = config.runtime.time_limit
+    say("stopped", f"after step {saver.step:,}: --runtime.time-limit {limit}; a longer one goes on")
 
 
 def decision(decision: Decision) -> None:
@@ -104,11 +122,13 @@ def result(
     metrics: dict[str, dict[str, Any]],
     verification: Verification | None,
     seconds: float,
+    stopped: str | None,
 ) -> dict[str, Any]:
     """The content of `result.json`: everything that can be compared between runs.
 
     `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
+    `stopped` is `time`, where that was up before the last step.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
@@ -117,7 +137,8 @@ def result(
         "config_digest": config.digest(),
         "seed": config.runtime.seed,
         "steps": saver.step,
-        "epochs": len(saver.history.get("loss", ())),
+        "epochs": saver.epoch,
+        "stopped": stopped,
         **metrics,
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
         "seconds": round(seconds, 2),

@@ -1,18 +1,18 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
-import fcntl
-import json
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
-from pipeline.config import HARMLESS, Config
+from pipeline import files, home, lock, resume, scratch, untrusted
+from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
+_REMEDY = "wait until it has ended, or give another --run-directory"
 # Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
 _SERVER_FILES = {".config", ".yaml", ".yml"}
 
@@ -20,14 +20,18 @@ _SERVER_FILES = {".config", ".yaml", ".yml"}
 class RunDirectory:
     """The files of one run; a folder is a run if it holds a `config.json`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, changes: Sequence[resume.Change] = ()) -> None:
         self.path = path
+        self.changes = changes
+        """Options that are not those it began with, as `--force` accepts."""
         self.config = path / "config.json"
         self.facts = path / "facts.json"
         self.source = path / "source.json"
         self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
+        self.bad_steps = path / "bad_steps.jsonl"
+        self.hang = path / "hang.txt"
         self.result = path / "result.json"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"
@@ -44,15 +48,9 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keeps other processes out; the kernel lets go of it when this one ends, however it ends.
 
-        Raises UsageError if another holds it.
+        Raises UsageError if another holds it, naming its number, host and start.
         """
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"{self} is in use by another process; give another folder"
-                ) from None
+        with lock.held(self.path / ".lock", str(self), _REMEDY):
             yield
 
 
@@ -73,11 +71,15 @@ def _check(config: Config) -> None:
         for flag, path in {
             "--run-directory": config.run_directory or RUNS,
             "--export.directory": config.export.directory,
-            "--data.cache-directory": config.data.cache_directory or Path.home() / ".cache",
+            "--data.cache-directory": config.data.cache_folder,
         }.items():
             files.require_outside(path, config.source.path, flag)
+    if config.data.cache == "disk" or config.data.cache_directory is not None:
+        files.check_writable(config.data.cache_folder, "--data.cache-directory")
     if config.run_directory is not None:
-        _check_resumable(config, RunDirectory(config.run_directory))
+        run = RunDirectory(config.run_directory)
+        lock.require_free(run.path / ".lock", str(run), _REMEDY)
+        _changes(config, run)
     if config.export.enabled:
         target = export_directory(config)
         files.check_writable(target, "--export.directory")
@@ -96,16 +98,27 @@ def _check(config: Config) -> None:
             )
 
 
-def create(config: Config) -> RunDirectory:
-    """The run directory of this config: the given one (made, or resumed), or the next free one."""
+@contextmanager
+def opened(config: Config) -> Iterator[RunDirectory]:
+    """The run directory of this config, locked: the given one (made, or resumed), or the next free.
+
+    What dead processes have left unfinished in it and beside the exported models is removed.
+
+    Raises UsageError if another process holds it, or has meanwhile made another run there.
+    """
     if config.run_directory is not None:
         config.run_directory.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(config.run_directory)
     else:
         run = RunDirectory(files.make_next(RUNS, config.recipe))
-    # Without its own place: a saved config starts another run, it does not come back to this one.
-    files.write_json(run.config, {**config.as_json(), "run_directory": None})
-    return run
+    with run.locked():
+        run.changes = _changes(config, run)
+        for folder in (run.path, run.checkpoints, export_directory(config)):
+            scratch.sweep(folder)
+        # Without its own place: a saved config starts another run, it does not come back.
+        values = {**config.as_json(), "run_directory": None, "force": False}
+        files.write_json(run.config, values)
+        yield run
 
 
 def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -117,7 +130,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     if run is None or not run.facts.exists():
         return facts
     try:
-        before = json.loads(run.facts.read_text(encoding="utf-8"))
+        before = untrusted.read_json(run.facts)
         for name in {**before, **facts}:
             old, new = before.get(name), facts.get(name)
             if not _alike(old, new):
@@ -126,7 +139,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     f"began with: {_difference(old, new)}; bring the data back, or give a new "
                     "--run-directory"
                 )
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
     return before
 
@@ -149,24 +162,47 @@ def _difference(old: Any, new: Any) -> str:
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
-def finished(config: Config, run: RunDirectory) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more: its export, if it is to have one, is there."""
+def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more: its export, if it is to have one, is there.
+
+    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
+    in another place than the config's is not taken for this run's.
+
+    Args:
+        config: Of the run.
+        run: Its folder.
+        step: The last one that was trained; None: whichever the result tells of.
+    """
     try:
-        result = json.loads(run.result.read_text(encoding="utf-8"))
-        version = result["export"]
+        result = home.unfolded(untrusted.read_json(run.result))
+        version, steps, digest = result["export"], result["steps"], result["config_digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    exported = version is not None and Path(version, "saved_model.pb").is_file()
-    return result if exported or not config.export.enabled else None
+    if digest != config.digest() or (step is not None and steps != step):
+        return None
+    return result if not config.export.enabled or _is_export(config, version) else None
 
 
-def decided(path: Path | None, name: str) -> str | None:
-    """The value of an automatic choice that a run made when it began; None in a new run."""
+def _is_export(config: Config, version: Any) -> bool:
+    if not isinstance(version, str) or Path(version).parent != export_directory(config):
+        return False
+    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
+
+
+def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
+    """The value of an automatic choice that a run made when it began; None in a new run.
+
+    Args:
+        path: Folder of the run.
+        name: Of the decision.
+        known: What can be chosen; anything else in the file counts as no choice. None: any text.
+    """
     if path is None:
         return None
     try:
-        decisions = json.loads(RunDirectory(path).decisions.read_text(encoding="utf-8"))
-        return next((d["value"] for d in decisions if d["name"] == name), None)
+        decisions = untrusted.read_json(RunDirectory(path).decisions)
+        value = next((d["value"] for d in decisions if d["name"] == name), None)
+        return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -176,34 +212,42 @@ def export_directory(config: Config) -> Path:
     return config.export.directory / (config.export.name or config.recipe)
 
 
-def _check_resumable(config: Config, run: RunDirectory) -> None:
+def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
+    """Options that are not as the run in this folder began, which `--force` accepts; none if new.
+
+    Raises UsageError for any other, and if it is no run.
+    """
     found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
+    found = [name for name in found if not scratch.is_ours(name)]
     if not found:
-        return
+        return ()
     if not run.config.is_file():
         raise UsageError(
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
-    now = config.as_json()
     try:
-        before = json.loads(run.config.read_text(encoding="utf-8"))
-        before = {**before, **{n: dict(before[n]) for n in now if isinstance(now[n], dict)}}
-    except (ValueError, TypeError, KeyError, RecursionError):
+        before = _completed(untrusted.read_json(run.config), config)
+    except (ValueError, TypeError, KeyError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
-    different = [
-        f"--{section}.{name}".replace("_", "-")
-        for section in now
-        if isinstance(now[section], dict) and section != "log"
-        for name in now[section]
-        if name not in HARMLESS.get(section, ())
-        and before.get(section, {}).get(name) != now[section][name]
-    ]
-    different += [name for name in ("recipe", "task") if before.get(name) != now[name]]
-    if different:
-        raise UsageError(
-            f"--run-directory: {run} is a run with another {different[0]}; "
-            "repeat its command to resume it, or give a new folder"
-        )
+    changes = resume.changes(before, config.as_json())
+    if changes and not (config.force and all(change.can_be_forced for change in changes)):
+        raise UsageError(resume.refusal(str(run), changes))
+    return changes
+
+
+def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """A saved config with the defaults of options that are younger than it."""
+    completed = {"task": config.task, **home.folded(saved)}
+    for section in dataclasses.fields(config):
+        part = getattr(config, section.name)
+        if dataclasses.is_dataclass(part):
+            defaults = {
+                field.name: field.default
+                for field in dataclasses.fields(part)
+                if field.default is not dataclasses.MISSING
+            }
+            completed[section.name] = {**defaults, **dict(completed[section.name])}
+    return completed
 
 
 def _foreign(target: Path) -> list[str]:

@@ -11,25 +11,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline import config
+from pipeline import config, gpu_options
 from pipeline.cluster import Cluster
 from pipeline.errors import UsageError
-from pipeline.graphics import missing_gpu
+from pipeline.graphics import missing_gpu, none_here
 
 if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
     import tensorflow as tf
 
     from pipeline.contracts import Decision
 
-# Lines that TensorFlow writes to stderr on every start and that tell a user nothing.
-# Everything else is passed on. Where a GPU is expected, the cuInit line is a real error: see below.
-_NOISE = (
+_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
+# Lines that TensorFlow writes to stderr on every start and that tell a user nothing. Everything
+# else is passed on. Where a GPU is expected, those of the second kind are real errors.
+NOISE = (
     "All log messages before absl::InitializeLog",
     "oneDNN custom operations are on",
+    *(() if os.path.exists("/dev/nvidiactl") else _NO_GPU),
 )
 # Of glibc's malloc.h.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
-_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +73,24 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
     Raises UsageError for what the devices cannot do.
     """
+    _require_gpu(options)
     _keep_freed_memory()
+    # As nvidia-smi counts them; CUDA's own order is by speed. Read when TensorFlow first looks.
+    if "tensorflow" not in sys.modules:
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # Information and warnings off, read at import: an error of tf.data that we put into one line is
     # a warning of three for TensorFlow.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with _filtered_stderr():
         import tensorflow as tf
 
-        gpus = tf.config.list_physical_devices("GPU")
+        seen = tf.config.list_physical_devices("GPU")
     import keras
 
-    from pipeline import strategy
+    from pipeline import devices, strategy
 
+    note = devices.claim(options)
+    gpus = tf.config.get_visible_devices("GPU")
     tf.get_logger().setLevel("WARNING")  # "Assets written to: ..." under a name that is moved away
     # The graphs of earlier runs in this process: freed one run at a time they take 0.2 s, while
     # those of eight runs together held a ninth up for 15 s.
@@ -93,16 +100,28 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
     _check_precision(precision)
-    chosen, device = strategy.choose(options, cluster, token)
+    chosen, device = strategy.choose(options, cluster, token, note)
     machine = Runtime(precision, _compiles(options, bool(gpus)), chosen, (device,), cluster)
-    if not gpus and (why := missing_gpu()):
+    if not seen and (why := missing_gpu()):
         machine = machine.decided("GPU", "not used", why)
+    if gpus and options.gpu_memory:
+        machine = machine.decided(
+            "gpu memory", f"at most {options.gpu_memory} on each", "asked for"
+        )
     if options.precision != "auto":
         machine = machine.decided("precision", precision, "asked for")
     if options.xla != "auto" or machine.xla:
         reason = "it wins on GPUs" if options.xla == "auto" else "asked for"
         machine = machine.decided("xla", "on" if machine.xla else "off", reason)
     return machine
+
+
+def _require_gpu(options: config.Runtime) -> None:
+    """Before TensorFlow is imported, where it is known by then."""
+    numbers = gpu_options.numbers(options.devices)
+    if (options.require_gpu or numbers) and (why := none_here()):
+        flag = f"devices {options.devices}" if numbers else "require-gpu"
+        raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")
 
 
 def _keep_freed_memory() -> None:
@@ -128,7 +147,7 @@ def fast_precision() -> tuple[str | None, str]:
     """The 16-bit policy that the device computes in, or None; and why."""
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         capability = _capability(gpus[0])
         if capability >= (8, 0):
@@ -149,7 +168,7 @@ def fast_precision() -> tuple[str | None, str]:
 def _check_precision(precision: str) -> None:
     import tensorflow as tf
 
-    for gpu in tf.config.list_physical_devices("GPU"):
+    for gpu in tf.config.get_visible_devices("GPU"):
         needed = {"mixed_bfloat16": (8, 0), "mixed_float16": (5, 3)}.get(precision, (0, 0))
         if _capability(gpu) < needed:
             raise UsageError(
@@ -197,7 +216,7 @@ def _filtered_stderr() -> Iterator[None]:
     if "tensorflow" in sys.modules:
         yield
         return
-    with without_lines(_NOISE if os.path.exists("/dev/nvidiactl") else _NOISE + _NO_GPU):
+    with without_lines(NOISE):
         yield
 
 

@@ -68,6 +68,13 @@ class Data(Checked):
     """Where they are done, to the same bits: by `tf.data` on the host, or on the device inside the
     compiled step; auto: device, as a CPU is no faster the other way."""
 
+    @property
+    def cache_folder(self) -> Path:
+        """Of the disk cache: the one that was given, else the user's own for caches."""
+        if self.cache_directory is not None:
+            return self.cache_directory
+        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
+
     def task_options(self) -> dict[str, Any]:
         """Keyword arguments for the task's facts."""
         return {} if self.image_size is None else {"image_size": self.image_size}
@@ -158,13 +165,23 @@ class Train(Checked):
     """Train the frozen layers too after this many epochs; None: never."""
     synchronized_batch_norm: bool = False
     """Normalise over the batches of all replicas together."""
+    checkpoint_minutes: float = 10.0
+    """Save within an epoch, too, when the last checkpoint is older. (At the end of an epoch it is
+    saved unless that would take more than 2 % of the time.)"""
+    checkpoint_steps: int | None = None
+    """Save after every so many steps, too, at the end of the call."""
     patience: int | None = None
     """Stop after this many epochs without a lower validation loss, and take the best weights."""
+    max_bad_steps: int = 10
+    """Steps in a row without a finite loss and gradient that end training; fewer are skipped."""
+    on_bad_steps: Literal["stop", "roll-back"] = "stop"
+    """End it with exit code 4; or first, three times, try half the learning rate from the newest
+    checkpoint on."""
 
     def _check(self) -> None:
         for name in (
             *("epochs", "batch_size", "steps", "patience", "accumulate", "steps_per_call"),
-            *("freeze_epochs", "learning_rate_batch_size"),
+            *("freeze_epochs", "learning_rate_batch_size", "checkpoint_steps", "max_bad_steps"),
         ):
             value = getattr(self, name)
             good = value in (None, "auto") or 0 < value <= 10**9
@@ -173,6 +190,9 @@ class Train(Checked):
             value = getattr(self, name)
             good = value is None or 0 < value < 3e38
             require(good, _flag(name), value, "positive, and finite in float32")
+        minutes = self.checkpoint_minutes
+        good = 0 < minutes <= 10**6
+        require(good, "--train.checkpoint-minutes", minutes, "positive and at most 10**6")
         for name in ("weight_decay", "l2"):
             value = getattr(self, name)
             good = value is None or 0 <= value < 3e38
@@ -213,36 +233,6 @@ _CLIPS = ("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive")
 
 def _flag(name: str) -> str:
     return f"--train.{name.replace('_', '-')}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Runtime(Checked):
-    """What the run may use of the machine."""
-
-    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Arithmetic of the layers, not of the weights; auto: 16 bits where a trial gains a fifth."""
-    replicas: Literal["auto"] | int = "auto"
-    """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
-    xla: Literal["auto", "on", "off"] = "auto"
-    """Compile forward and backward pass; auto: on GPUs alone, as it halves the speed of CPUs."""
-    worker_timeout: float = 60.0
-    """Seconds to wait at the start for the other workers of TF_CONFIG."""
-    deterministic: bool = False
-    """Only operations that give the same bits each time (slower on GPUs), for all of a process."""
-    seed: int = 0
-    """Initial weights, order of the examples, augmentation, dropout."""
-
-    def _check(self) -> None:
-        good = self.replicas == "auto" or 0 < self.replicas <= 1024
-        require(good, "--runtime.replicas", self.replicas, "at least 1 and at most 1024")
-        require(0 <= self.seed < 2**31, "--runtime.seed", self.seed, "at least 0 and below 2**31")
-        wait = self.worker_timeout
-        require(0 < wait < 10**6, "--runtime.worker-timeout", wait, "positive and below 10**6")
-        if self.deterministic and self.xla == "on":
-            raise UsageError(
-                "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "
-                "deterministic gradient of max-pooling"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,12 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import record_files
+from pipeline import record_files, untrusted
+from pipeline.checked import require_path
 from pipeline.errors import UsageError, run_command
 
 MANIFEST = "shards.json"
@@ -36,6 +38,18 @@ def records(files: Sequence[Path]) -> record_files.Records:
         here = zip(files, counts, strict=True)
         _compare(folder, {path.name: count for path, count in here if path.parent == folder})
     return found
+
+
+def note(files: Sequence[Path]) -> str | None:
+    """What a person should know of files that no manifest tells of; None if there are none."""
+    bare = sorted({path.parent for path in files if not (path.parent / MANIFEST).is_file()})
+    if not bare:
+        return None
+    folder, target = (shlex.quote(str(path)) for path in (bare[0], bare[0] / MANIFEST))
+    return (
+        f"{bare[0]} has no {MANIFEST}, so a file that was cut between two records would not be "
+        f"noticed; python -m pipeline.shards {folder} > {target} writes one"
+    )
 
 
 def require_all(files: Sequence[Path]) -> None:
@@ -67,17 +81,11 @@ def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
 def _compare(folder: Path, counts: dict[str, int]) -> None:
     path = folder / MANIFEST
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = untrusted.read_json(path)
         wanted = {str(n): (int(v["examples"]), str(v["sha256"])) for n, v in said.items()}
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ):
+        if any("/" in name or "\0" in name for name in wanted):
+            raise ValueError("a name that leads out of the folder")
+    except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
         meant = '{"FILE": {"examples": 10, "sha256": "..."}}'
         raise UsageError(f"{path} is not of the form {meant}") from None
     for name, (examples, digest) in wanted.items():
@@ -103,6 +111,7 @@ def main(arguments: list[str]) -> int:
             "python -m pipeline.shards FOLDER > FOLDER/shards.json writes the counts and digests "
             "of the TFRecord files in a folder"
         )
+    require_path(Path(arguments[0]), "FOLDER")
     print(json.dumps(manifest(Path(arguments[0])), indent=1))
     return 0
 

@@ -10,8 +10,9 @@ everywhere.
 import ast
 import functools
 import importlib
-import importlib.util
+import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def options(shelf: str, name: str, entry: str | None = None) -> dict[str, bool]:
     arguments = _function(shelf, name, entry).args
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     return {argument.arg: default is None for argument, default in pairs}
+
+
+def needs(recipe: str) -> bool:
+    """Whether a recipe cannot be called without arguments."""
+    arguments = _function("recipes", recipe).args
+    given = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+    return given > 0 or None in arguments.kw_defaults
 
 
 def check(
@@ -141,10 +149,7 @@ def _function(shelf: str, name: str, entry: str | None = None) -> ast.FunctionDe
             raise UsageError(f"unknown {kind} {name!r}; {suggest(name, names(shelf))}")
         path = ROOT / (f"{shelf}/{name}.py" if shelf in ENTRY else f"{shelf}.py")
     else:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):
-            spec = None
+        spec = _found(module)
         if spec is None or not str(spec.origin).endswith(".py"):
             raise UsageError(f"{name!r}: there is no module {module!r} on Python's path")
         path = Path(spec.origin)
@@ -154,8 +159,26 @@ def _function(shelf: str, name: str, entry: str | None = None) -> ast.FunctionDe
     return functions[function]
 
 
+def _found(module: str) -> ModuleSpec | None:
+    """Where a module lies; `importlib.util.find_spec` would run the packages that it lies in."""
+    first, *others = module.split(".")
+    if not all(part.isidentifier() for part in (first, *others)):
+        return None
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    found = (find(first, None) for find in finders if find)
+    spec = next((one for one in found if one is not None), None)
+    for part in others:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec
+
+
 @functools.cache
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     """Public functions of a source file, in the order of the file."""
-    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    try:
+        nodes = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} is no Python: {error}") from None
     return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}

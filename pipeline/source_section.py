@@ -57,6 +57,8 @@ class Source(Checked):
         path = self.path
         if path is not None and not os.path.exists(path) and not glob.has_magic(str(path)):
             raise UsageError(f"--source.path: {path} does not exist")
+        if path is not None and self.name == "folder" and not os.path.isdir(path):
+            raise UsageError(f"--source.path: {path} is no folder; give one of images")
         for name, wanted in self.splits.items():
             if name not in (known := ("train", "validation", "test")):
                 raise UsageError(f"--source.splits: no split {name!r}; {suggest(name, known)}")

@@ -63,10 +63,13 @@ class Step:
         self._training_loss = task.training_loss(settings.label_smoothing, settings.class_weight)
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics()]
+        update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
         """Another number is another set of trainable layers, and another trace."""
         self.compiled: dict[str, Callable] = {}
         """Traces for the tickets of `feed`, by what they do; kept by `replicas.Calls`."""
+        self.position = 0
+        """The training step that comes next; kept by `replicas.Calls`."""
         self._batch_size = 0
         self._fetch_training: Callable[[Any], Example] | None = None
         self._fetch_evaluation: Callable[[Any], Example] | None = None
@@ -97,10 +100,10 @@ class Step:
             pass_ = tf.function(pass_, jit_compile=True, autograph=False)
         if self._settings.accumulate == 1:
             gradients, measured = pass_(ticket)
-            self._measure(*measured)
+            loss = self._measure(*measured)
         else:
-            gradients = self._in_pieces(pass_, model, ticket)
-        self.update.apply(gradients, model.trainable_variables, before)
+            loss, *gradients = self._in_pieces(pass_, model, ticket)
+        self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
         """Leaves the weights as they are; updates the metrics."""
@@ -139,20 +142,20 @@ class Step:
     def _in_pieces(
         self, pass_: Callable[[Any], Any], model: keras.Model, ticket: Any
     ) -> list[tf.Tensor]:
-        """The same gradients from micro-batches one after the other, in the memory of one."""
+        """Loss and gradients of micro-batches one after the other, in the memory of one."""
         pieces = self._settings.accumulate
         cut = tf.nest.map_structure(lambda t: tf.reshape(t, (pieces, -1, *t.shape[1:])), ticket)
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
             gradients, measured = pass_(tf.nest.map_structure(lambda t: t[piece], cut))
-            self._measure(*measured)
-            return piece + 1, *(s + g for s, g in zip(sums, gradients, strict=True))
+            parts = (self._measure(*measured), *gradients)
+            return piece + 1, *(s + part for s, part in zip(sums, parts, strict=True))
 
         start = [tf.zeros(v.shape, v.dtype) for v in model.trainable_variables]
-        _, *gradients = tf.while_loop(
-            lambda piece, *sums: piece < pieces, body, (0, *start), parallel_iterations=1
+        _, *sums = tf.while_loop(
+            lambda piece, *sums: piece < pieces, body, (0, 0.0, *start), parallel_iterations=1
         )
-        return gradients
+        return sums
 
     def _reseed(self) -> None:
         """Gives each replica's random layers numbers of their own, a function of (seed, step).
@@ -167,11 +170,27 @@ class Step:
             # Keras counts the second number up with each draw, so it starts low.
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
-    def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> None:
+    def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
+        """The examples of a training ticket, decoded, and the loss of each under present weights.
+
+        Augmented as in training, but without dropout, and normalised by the moving statistics, so
+        that no example can act on another one's loss.
+
+        Returns:
+            The batch of the ticket, and weight times loss, float32 (batch,).
+        """
+        batch = self._fetch_training(ticket)
+        augmented, own = self.augment(batch)
+        inputs, y, weight = self._task.target(self._task.prepare(augmented), own)
+        return batch, self._training_loss(y, model(inputs, training=False)) * weight
+
+    def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        """Updates the metrics; the part of these examples in the mean loss of the batch."""
         mean, *others = self.metrics
         mean.update_state(losses, sample_weight=weight)
         for metric in others:
             metric.update_state(y, outputs, sample_weight=weight)
+        return tf.cast(tf.reduce_sum(losses * weight), tf.float32) / self._batch_size
 
 
 def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:

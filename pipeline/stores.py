@@ -1,7 +1,8 @@
 """Where the decoded examples of a split lie: in memory, on the device, or nowhere."""
 
 import abc
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,8 @@ class Store(abc.ABC):
         return len(self.short["id"])
 
     @abc.abstractmethod
-    def gather(self, rows: tf.Tensor) -> Example:
-        """The examples of some rows, int64 (n,), inside `tf.data`."""
-
-    @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The same, for Python."""
-
-    def ticket(self, rows: tf.Tensor) -> Any:
-        """What travels to the step, made inside `tf.data`."""
-        return self.gather(rows)
+        """The examples of some rows, for Python."""
 
     def fetch(self, ticket: Any) -> Example:
         """A ticket to its examples, inside the compiled step."""
@@ -47,7 +40,19 @@ class Store(abc.ABC):
         """Raises UsageError naming the first of these rows that cannot be decoded, if any."""
 
 
-class Memory(Store):
+class Indexed(Store):
+    """Decoded examples that can be had in any order."""
+
+    @abc.abstractmethod
+    def gather(self, rows: tf.Tensor) -> Example:
+        """The examples of some rows, int64 (n,), inside `tf.data`."""
+
+    def ticket(self, rows: tf.Tensor) -> Any:
+        """What travels to the step, made inside `tf.data`."""
+        return self.gather(rows)
+
+
+class Memory(Indexed):
     """Columns in the memory of the host: name -> (rows, ...)."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
@@ -106,11 +111,11 @@ def computing_devices() -> list[str]:
     return [device.name for device in found]
 
 
-class Fresh(Store):
+class Undecoded(Store):
     """Nothing is kept: each example is read and decoded whenever it is wanted.
 
     Args:
-        source: Has a reader for this split.
+        source: Of the examples.
         task: Decodes.
         split: Name of the source's split; a row is a position in it.
         specs: Of a decoded example.
@@ -126,7 +131,15 @@ class Fresh(Store):
         short: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(specs, short)
-        self._source, self._task, self._read = source, task, source.reader(split)
+        self._source, self._task, self._split = source, task, split
+
+
+class Fresh(Undecoded, Indexed):
+    """Of a source that has a reader for this split."""
+
+    @functools.cached_property
+    def _read(self) -> Callable[[tf.Tensor], Example]:
+        return self._source.reader(self._split)
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
@@ -147,27 +160,8 @@ class Fresh(Store):
                 raise undecodable(self._source, int(self.short["id"][row]), error) from None
 
 
-class Sequential(Store):
-    """Nothing is kept, and the source gives its examples only one after the other.
-
-    Args:
-        source: Has no reader for this split.
-        task: Decodes.
-        split: Name of the source's split; a row is a position in it.
-        specs: Of a decoded example.
-        short: Read from the source.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        task: Task,
-        split: str,
-        specs: Mapping[str, tf.TensorSpec],
-        short: Mapping[str, np.ndarray],
-    ) -> None:
-        super().__init__(specs, short)
-        self._source, self._task, self._split = source, task, split
+class Sequential(Undecoded):
+    """Of a source that gives its examples only one after the other; see `sequence`."""
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
         """The examples of these rows as they are in the source, in its order."""
@@ -180,9 +174,6 @@ class Sequential(Store):
     def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
         """The same, decoded."""
         return raw.map(self._task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def gather(self, rows: tf.Tensor) -> Example:
-        raise NotImplementedError("read in order only: see `stream`")
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)

@@ -13,37 +13,39 @@ from pipeline.errors import UsageError
 
 
 def choose(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+    options: config.Runtime, cluster: Cluster | None = None, token: str = "", note: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """The strategy under which the model is to be made, and why.
 
-    Several workers must bring the same `token`, which stands for all their options.
+    Several workers must bring the same `token`, which stands for all their options. `note` says
+    how the devices were chosen.
 
     Raises UsageError if there are fewer devices than replicas, or a worker does not come.
     """
     if cluster:
         return _several_machines(options, cluster, token)
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
+    seen = len(tf.config.list_physical_devices("GPU"))
     wanted = options.replicas
     if gpus:
         count = len(gpus) if wanted == "auto" else wanted
         if count > len(gpus):
             raise UsageError(f"--runtime.replicas {count}: TensorFlow sees {len(gpus)} GPUs")
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        reason = f"{count} of {len(gpus)} visible"
+        reason = f"{count} of {seen} visible" + (f"; {note}" if note else "")
         if count == 1:
             return tf.distribute.get_strategy(), Decision("device", f"GPU {name}", reason)
         devices = tuple(f"/gpu:{number}" for number in range(count))
         return _mirrored(devices), Decision("device", f"{count} GPUs {name}, mirrored", reason)
     cores = os.cpu_count()
+    why = f"{note}; TensorFlow sees {seen} GPUs" if seen else "TensorFlow sees no GPU"
     count = 1 if wanted == "auto" else wanted
     _divide_cpu(count)
     if count == 1:
-        decision = Decision("device", f"CPU, {cores} cores", "TensorFlow sees no GPU")
-        return tf.distribute.get_strategy(), decision
+        return tf.distribute.get_strategy(), Decision("device", f"CPU, {cores} cores", why)
     devices = tuple(f"/cpu:{number}" for number in range(count))
     value = f"CPU as {count} logical devices, mirrored; {cores} cores"
-    return _mirrored(devices), Decision("device", value, "asked for; TensorFlow sees no GPU")
+    return _mirrored(devices), Decision("device", value, f"asked for; {why}")
 
 
 def _several_machines(

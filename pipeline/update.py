@@ -12,8 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import clipping, config
+from pipeline import clipping, config, schedules
 from pipeline.errors import UsageError
+from pipeline.tally import Tally, counter
 
 # Of `clipping`, by the name of the option in `config.Train`.
 _CLIPPINGS: dict[str, Callable] = {
@@ -39,6 +40,7 @@ class Update:
             They are averaged over the replicas and taken back where the update is skipped.
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 needs.
+        rate: The optimizer's learning rate; its variables are kept with the other state.
         growth_steps: Steps without overflow after which the scale doubles.
     """
 
@@ -49,6 +51,7 @@ class Update:
         statistics: Sequence[keras.Variable],
         options: config.Train,
         scaled: bool,
+        rate: schedules.Adjusted,
         growth_steps: int = GROWTH_STEPS,
     ) -> None:
         _refuse_own_rules(optimizer)
@@ -67,10 +70,15 @@ class Update:
         for name, function in _CLIPPINGS.items():
             if (limit := getattr(options, name)) is not None:
                 self._clip = functools.partial(function, limit=limit)
-        self.steps = _counter("steps", 0, "int64")
+        self.steps = counter("steps", 0, "int64")
         """Updates tried: those of `optimizer.iterations` and the skipped ones."""
-        self.scale = _counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
-        self._good = _counter("good_steps", 0, "int64")
+        self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
+        self._good = counter("good_steps", 0, "int64")
+        self.factor, self.pace = rate.factor, rate.pace
+        """Of the learning rate: 1, or less after the run was rolled back."""
+        self.tally = Tally(variables)
+        self.measures: Sequence[keras.Variable] = ()
+        """Of the running metrics, taken back too where a loss is not finite."""
         self._variables = list(variables)
         self._averages = {}
         if self._decay is not None:
@@ -82,9 +90,22 @@ class Update:
             }
 
     @property
+    def weights(self) -> list[keras.Variable]:
+        """All that are ever trained, in the order of `tally.norms`."""
+        return self._variables
+
+    @property
     def variables(self) -> list[keras.Variable]:
         """Its state, for a checkpoint."""
-        return [self.steps, self.scale, self._good, *self._averages.values()]
+        counters = [
+            self.steps,
+            self.scale,
+            self._good,
+            self.factor,
+            self.pace,
+            *self.tally.variables,
+        ]
+        return [*counters, *self._averages.values()]
 
     @property
     def skipped(self) -> int:
@@ -103,12 +124,13 @@ class Update:
         return [gradient * inverse for gradient in gradients]
 
     def remember(self) -> list[tf.Tensor]:
-        """The statistics as they are now; taken before the forward pass, for `apply`."""
-        return [tf.identity(variable.value) for variable in self._statistics]
+        """Statistics and metrics as they are now; taken before the forward pass, for `apply`."""
+        return [tf.identity(v.value) for v in (*self._statistics, *self.measures)]
 
     def apply(
         self,
         gradients: list[tf.Tensor],
+        loss: tf.Tensor,
         variables: Sequence[keras.Variable],
         before: list[tf.Tensor],
     ) -> None:
@@ -116,25 +138,29 @@ class Update:
 
         Args:
             gradients: This replica's part of the gradient of the mean over the global batch.
-            variables: Their weights, in the same order.
+            loss: This replica's part of that mean, float32, not scaled.
+            variables: The weights of the gradients, in the same order.
             before: What `remember` gave before the forward pass.
         """
         context = tf.distribute.get_replica_context()
         now = [tf.identity(variable.value) for variable in self._statistics]
+        before, measured = before[: len(now)], before[len(now) :]
         replicas = context.num_replicas_in_sync
         if replicas > 1:
             # Changes, not values: what stays as it is, such as frozen weights, must not drift.
             changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
-            summed = _all_reduced(context, [*gradients, *changes])
-            gradients, changes = summed[: len(gradients)], summed[len(gradients) :]
+            summed = _all_reduced(context, [*gradients, *changes, loss])
+            gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
+            loss = summed[-1]
             now = [old + change for old, change in zip(before, changes, strict=True)]
-        norm = tf.linalg.global_norm(gradients)
-        # The same on every replica, as both come from the sum.
-        finite = tf.math.is_finite(norm)
+        norm, halves = _norm(gradients)
+        # The same on every replica, as all of it comes from the sum.
+        sound = tf.math.is_finite(loss)
         for statistic in now:
-            finite &= tf.reduce_all(tf.math.is_finite(statistic))
+            sound &= tf.reduce_all(tf.math.is_finite(statistic))
+        finite = sound & tf.math.is_finite(norm)
 
-        def accept(gradients: list, now: list, norm: tf.Tensor, before: list) -> None:
+        def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
             if replicas > 1:
                 _assign(self._statistics, now)
             if self._clip:
@@ -143,17 +169,32 @@ class Update:
             self._optimizer.apply(gradients, variables)
             self._average(variables, first)
 
-        def reject(gradients: list, now: list, norm: tf.Tensor, before: list) -> None:
+        def reject(before: list, measured: list, loss: tf.Tensor) -> None:
             _assign(self._statistics, before)
+            for measure, value in zip(self.measures, measured, strict=True):
+                measure.assign(tf.where(tf.math.is_finite(loss), measure.value, value))
 
-        def decide(strategy: tf.distribute.Strategy, finite: Any, *values: Any) -> None:
+        def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
             # Only here, where all replicas meet, may a branch hold an update of their variables.
-            finite = strategy.experimental_local_results(finite)[0]
+            finite, sound, norm, halves = (
+                strategy.experimental_local_results(value)[0] for value in judged
+            )
             run = strategy.extended.call_for_each_replica
-            tf.cond(finite, lambda: run(accept, args=values), lambda: run(reject, args=values))
+
+            def good() -> None:
+                run(accept, args=new)
+                self.tally.good(norm, halves, variables)
+
+            def bad() -> None:
+                run(reject, args=old)
+                # A scale that may still fall explains a gradient that is not finite.
+                self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
+
+            tf.cond(finite, good, bad)
             self._count(finite)
 
-        context.merge_call(decide, args=(finite, gradients, now, norm, before))
+        judged = (finite, sound, norm, halves)
+        context.merge_call(decide, args=(judged, (gradients, now, norm), (before, measured, loss)))
 
     def _average(self, variables: Sequence[keras.Variable], first: tf.Tensor) -> None:
         if self._decay is None:
@@ -197,10 +238,11 @@ def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
             raise UsageError(f"--train.optimizer: leave {name} away and use --train.{flag}")
 
 
-def _counter(name: str, value: float, dtype: str) -> keras.Variable:
-    return keras.Variable(
-        value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
-    )
+def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """The joint norm, as `tf.linalg.global_norm` takes it; half the squares of each and of all."""
+    halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
+    whole = tf.reduce_sum(halves)
+    return tf.sqrt(whole * 2.0), tf.concat([halves, [whole]], axis=0)
 
 
 def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import tyro
 
 from pipeline import files, proof
+from pipeline.checked import require_path
 from pipeline.errors import UsageError, run_command
 
 _NEEDED = ("saved_model.pb", "variables/variables.index", str(proof.GOLDEN))
@@ -121,14 +122,22 @@ def main(arguments: list[str]) -> int:
         """
         return directory, json
 
-    directory, as_json = tyro.cli(command, args=arguments, prog="python -m pipeline.verify")
-    outcome = verify(newest(directory))
+    if "--help" in arguments or "-h" in arguments:
+        tyro.cli(command, args=["--help"], prog="python -m pipeline.verify")
+    words = [word for word in arguments if word != "--json"]
+    if len(words) != 1 or words[0].startswith("-") or not words[0]:
+        raise UsageError(
+            "python -m pipeline.verify DIRECTORY [--json] takes one folder, such as "
+            f"saved_models/digits/1; received {' '.join(arguments)[:200]!r}"
+        )
+    require_path(Path(words[0]), "DIRECTORY")
+    outcome = verify(newest(Path(words[0])))
     if not files.is_version(outcome.directory.name):
         version = Check(
             "version", False, f"{outcome.directory.name!r} is no version number: never served"
         )
         outcome = dataclasses.replace(outcome, checks=(version, *outcome.checks))
-    if as_json:
+    if "--json" in arguments:
         print(json.dumps(outcome.as_json(), indent=2))
     else:
         count = len(outcome.checks)

@@ -1,17 +1,23 @@
 """Dictionaries of options as words of a command line: `padding=4`, `flip crop padding=4`."""
 
 import ast
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from tyro.constructors import PrimitiveConstructorSpec
 
+_LONGEST = 10_000  # characters of a value; Python's parser takes a second for ten million
+
 
 def value_of(text: str) -> Any:
     """`3`, `0.5`, `True`, `(1, 2)` as Python writes them; anything else is a string."""
+    if len(text) > _LONGEST:
+        return text
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        with warnings.catch_warnings(action="ignore"):  # of numbers and escapes that look wrong
+            return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
@@ -19,7 +25,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
     """`padding=4 fill=zero`: names and values; a later word replaces an earlier one."""
     for word in words:
         if "=" not in word:
-            raise ValueError(f"{word!r} is not of the form name=value")
+            raise ValueError(f"words of the form name=value; {word[:100]!r} is not")
     return {name: value_of(text) for name, _, text in (word.partition("=") for word in words)}
 
 
@@ -32,7 +38,7 @@ def parse_operations(words: Sequence[str]) -> dict[str, dict[str, Any]]:
         elif operations:
             operations[list(operations)[-1]].update(parse_options([word]))
         else:
-            raise ValueError(f"{word!r} stands before any operation")
+            raise ValueError(f"names with their options; {word!r} stands before any operation")
     return operations
 
 

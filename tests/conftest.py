@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,12 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_module(module: str, *arguments: object, cwd: Path) -> subprocess.CompletedProcess:
+def run_module(
+    module: str, *arguments: object, cwd: Path, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess:
     """`python -m module arguments`, in a process of its own that has no terminal."""
     return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
+        [sys.executable, *options, "-m", module, *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"},
         capture_output=True,

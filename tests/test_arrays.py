@@ -161,3 +161,18 @@ def test_a_folder_is_refused_by_name(tmp_path, case):
     with pytest.raises(UsageError, match=message) as caught:
         take(tmp_path)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [
+        (np.array([0, 1] * 5 + [2**64 - 1, 0], np.uint64), "18446744073709551615 of example 10"),
+        (np.array([0, 1] * 5 + [0, -(2**63)], np.int64), "-9223372036854775808 of example 11"),
+        (np.array([0, 1] * 5 + [1e300, 0]), "1e+300 of example 10"),
+    ],
+)
+def test_labels_that_no_integer_holds_are_named(tmp_path, labels, wrong):
+    save(tmp_path, labels=labels)
+    with pytest.raises(UsageError) as caught:
+        shelf.take("sources", "arrays")(path=tmp_path)
+    assert f"label {wrong} is no class (1 such labels)" in str(caught.value)

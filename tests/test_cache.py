@@ -160,9 +160,9 @@ def test_the_decision_follows_the_room(monkeypatch):
         return cache.decided(source or Encoded(), TASK, config.Data(**options))
 
     assert decided().value == "memory"
-    monkeypatch.setattr(cache, "_device_memory", lambda: 3 * size)
+    monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
     assert decided().value == "device"
-    monkeypatch.setattr(cache, "_device_memory", lambda: 2 * size)
+    monkeypatch.setattr(cache.devices, "memory", lambda: 2 * size)
     assert decided().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
     assert decided().value == "disk"

@@ -1,17 +1,22 @@
 """Checkpoints and callbacks: saved whole, damage noticed, the best kept, resumed bit for bit."""
 
+import errno
 import json
+import os
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from stopping import scalars
 
-from pipeline.callbacks import JsonLog, Progress, Saver, Speed
+from pipeline.callbacks import Progress, Speed
 from pipeline.checkpoints import Checkpoints
-from pipeline.errors import UsageError
-from pipeline.fit import fit
+from pipeline.config import Train
+from pipeline.errors import NoCheckpoint, UsageError
+from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
+from pipeline.saver import Saver
 
 
 def small_model(units=3):
@@ -65,7 +70,7 @@ def test_damage_is_noticed(tmp_path, name, harm):
         path.write_bytes(raw[: len(raw) // 2])
     else:
         path.unlink()
-    with pytest.raises(UsageError, match=r"step-00000007 (is damaged|cannot be read).*; delete"):
+    with pytest.raises(UsageError, match=f"step-00000007/{name} is damaged"):
         checkpoints.restore(7)
     for one, other in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -79,7 +84,7 @@ def test_a_manifest_that_says_nothing_is_refused(tmp_path, text):
     checkpoints = checkpoints_of(small_model(), tmp_path)
     checkpoints.save(7, {"waited": 1})
     (tmp_path / "step-00000007/manifest.json").write_text(text)
-    with pytest.raises(UsageError, match=r"step-00000007.* delete "):
+    with pytest.raises(UsageError, match=r"step-00000007/manifest\.json is damaged"):
         checkpoints.restore(7)
 
 
@@ -89,7 +94,7 @@ def test_a_renamed_checkpoint_is_refused(tmp_path):
     (tmp_path / "step-00000007").rename(tmp_path / "step-00000009")
     (tmp_path / "step-foo").mkdir()
     assert checkpoints.steps() == [9]
-    with pytest.raises(UsageError, match=r"manifest\.json has changed"):
+    with pytest.raises(UsageError, match=r"manifest\.json is damaged"):
         checkpoints.restore(9)
 
 
@@ -111,7 +116,8 @@ def test_only_named_steps_are_kept(tmp_path):
 class Steps:
     """The two members of Batches that callbacks ask for."""
 
-    batch_size, steps_per_epoch, last_step, first_step, epochs = 4, 5, 50, 0, 10
+    batch_size, steps_per_epoch, last_step, epochs = 4, 5, 50, 10
+    first_step = first_epoch = 0
 
     def end_of(self, epoch):
         return 5 * (epoch + 1)
@@ -119,7 +125,7 @@ class Steps:
 
 def test_patience_stops_and_the_best_comes_back(tmp_path):
     model = small_model()
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), patience=2)
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(patience=2, checkpoint_steps=5))
     saver.set_model(model)
     weights = {}
     for epoch, loss in enumerate([0.9, 0.5, float("nan"), 0.7]):
@@ -128,7 +134,7 @@ def test_patience_stops_and_the_best_comes_back(tmp_path):
         weights[epoch] = model.get_weights()
         saver.on_epoch_end(epoch, {"loss": 1.0, "val_loss": loss})
     assert model.stop_training and saver.stopped
-    assert checkpoints_of(model, tmp_path).steps() == [10, 20]
+    assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
     decision = saver.choose()
     assert decision.value == "step 10"
     for one, other in zip(model.get_weights(), weights[1], strict=True):
@@ -137,7 +143,7 @@ def test_patience_stops_and_the_best_comes_back(tmp_path):
 
 def test_without_patience_the_last_weights_stay(tmp_path):
     model = small_model()
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), patience=None)
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
     saver.set_model(model)
     for epoch, loss in enumerate([0.5, 0.9]):
         model.layers[0].bias.assign(np.full(3, epoch, np.float32))
@@ -147,9 +153,13 @@ def test_without_patience_the_last_weights_stay(tmp_path):
 
 
 def test_one_line_of_log_per_epoch(tmp_path, capsys):
-    run = RunDirectory(tmp_path)
-    callbacks = [JsonLog(run, Steps()), Progress(Steps())]
+    run, steps = RunDirectory(tmp_path), Steps()
+    saver = SimpleNamespace(
+        epoch=0, history={"loss": [0.25, 0.25], "val_loss": [0.5, 0.5]}, seconds=[1.0, 2.5]
+    )
+    callbacks = [Journal(run, steps, saver), Progress(steps)]
     for epoch in range(2):
+        saver.epoch += 1
         for callback in callbacks:
             callback.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
     lines = [json.loads(line) for line in run.log.read_text().splitlines()]
@@ -163,7 +173,7 @@ def test_speed_counts_training_alone_without_traces(monkeypatch, calls):
     now = [100.0]
     monkeypatch.setattr("pipeline.callbacks.time.monotonic", lambda: now[0])
     speed = Speed(Steps())
-    step = SimpleNamespace(traces=0)
+    step = SimpleNamespace(traces=0, position=0)
     speed.set_model(SimpleNamespace(step=step))
     for epoch in range(3):
         now[0] += 1000  # validation
@@ -174,46 +184,103 @@ def test_speed_counts_training_alone_without_traces(monkeypatch, calls):
             traces = batch == 0 and epoch in (0, 2)
             step.traces += traces
             now[0] += 50 if traces else 0.5 * min(calls, 5 - batch)
+            step.position += min(calls, 5 - batch)
             speed.on_train_batch_end(batch + calls - 1)
         logs = {}
         speed.on_epoch_end(epoch, logs)
         assert logs["examples_per_second"] == pytest.approx(4 / 0.5)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    """Stopped after 2 of 4 epochs; weights, optimizer state and history are the same bits."""
-    changes = {
-        "data": {"limit": 200},
-        "model": {"name": "sequential"},  # with dropout
-        "train": {"epochs": 4, "batch_size": 16},
-        "export": {"enabled": False},
-    }
-
-    class Killed(Exception):
-        pass
-
-    whole = fit("digits", run_directory=tmp_path / "whole", **changes)
-
-    def killed(model, train, validation, callbacks):
-        class Kill(keras.callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                if epoch == 1:
-                    raise Killed
-
-        original(model, train, validation, [*callbacks, Kill()])
-
-    import pipeline.engines.model_fit as engine
-
-    original = engine.train
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "train", killed)
-        with pytest.raises(Killed):
-            fit("digits", run_directory=tmp_path / "killed", **changes)
-    resumed = fit("digits", run_directory=tmp_path / "killed", **changes)
-    for one, other in zip(state_of(whole.model), state_of(resumed.model), strict=True):
+def test_the_newest_whole_one_is_taken_and_the_damaged_ones_are_named(tmp_path):
+    model = small_model()
+    checkpoints = checkpoints_of(model, tmp_path)
+    kept = {}
+    for step in (1, 2, 3):
+        model.layers[0].bias.assign(np.full(3, step, np.float32))
+        kept[step] = state_of(model)
+        checkpoints.save(step, {"waited": step})
+    for step in (3, 2):
+        path = tmp_path / f"step-{step:08d}/state.index"
+        path.write_bytes(path.read_bytes()[:-1])
+    step, state, wrong = checkpoints.restore_newest()
+    assert (step, state) == (1, {"waited": 1})
+    assert [
+        f"step-0000000{n}/state.index is damaged" in w for n, w in zip((3, 2), wrong, strict=True)
+    ] == [1, 1]
+    for one, other in zip(state_of(model), kept[1], strict=True):
         np.testing.assert_array_equal(one, other)
-    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
-        assert whole.history[name] == resumed.history[name]
-    assert whole.test == resumed.test
-    lines = (tmp_path / "killed/log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4]
+    checkpoints.save(3, {"waited": 3})  # the damaged one is not in its way
+    checkpoints.keep({3})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+    (tmp_path / "step-00000003/manifest.json").unlink()
+    with pytest.raises(NoCheckpoint, match="is whole: .*manifest.json is damaged; start again"):
+        checkpoints.restore_newest()
+    with pytest.raises(NoCheckpoint):  # also the next time
+        checkpoints.restore_newest()
+
+
+def test_a_new_state_of_the_same_step_replaces_the_old_one(tmp_path):
+    model = small_model()
+    checkpoints = checkpoints_of(model, tmp_path)
+    checkpoints.save(7, {"waited": 1})
+    checkpoints.save(7, {"waited": 2})
+    assert checkpoints.restore(7) == {"waited": 2}
+
+
+def test_files_of_elsewhere_are_never_opened(tmp_path):
+    model = small_model()
+    checkpoints = checkpoints_of(model, tmp_path)
+    checkpoints.save(7, {"waited": 1})
+    data = tmp_path / "step-00000007/state.index"
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"state\.index is damaged"):
+        checkpoints.restore(7)
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, monkeypatch, capsys):
+    model = small_model()
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
+    saver.set_model(model)
+    saver.on_epoch_end(0, {"loss": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.checkpoints.files.publish_as", no_space)
+        for epoch in (1, 2):
+            saver.on_epoch_end(epoch, {"loss": 1.0})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005"]
+    saver.on_epoch_end(3, {"loss": 1.0})
+    assert checkpoints_of(model, tmp_path).steps() == [5, 20]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "warning    step 10 could not be saved: No space left on device; training goes on",
+        "saved      step 20: the disk can be written again",
+    ]
+
+
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_path, monkeypatch):
+    run, steps = RunDirectory(tmp_path), Steps()
+    losses = [0.4, 0.3, 0.2, 0.1]
+    saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0, 4.0])
+    journal = Journal(run, steps, saver)
+    for epoch in range(3):
+        saver.epoch += 1
+        with monkeypatch.context() as patch:
+            if epoch == 1:
+                patch.setattr("pathlib.Path.open", no_space)
+            journal.on_epoch_end(epoch)
+    assert logged(run) == losses[:3]
+    saver.epoch = 4  # saved, and killed before the journal was written
+    Journal(run, steps, saver).write()
+    saver.epoch = 2  # taken up at an older checkpoint
+    again = Journal(run, steps, saver)
+    again.on_train_begin()
+    assert logged(run) == losses[:2]
+    assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
+
+
+def logged(run):
+    return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]

@@ -1,63 +1,27 @@
-"""Cleaning as a user meets it: what is found, what is done about it, what a run makes of it."""
+"""Cleaning as a user meets it: what a run and the command make of what was found."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 from conftest import REPOSITORY
-from PIL import Image
+from unclean import (
+    HTML,
+    SHAPE,
+    SHORT,
+    config,
+    damaged,
+    found_in,
+    noise,
+    save,
+    split_folders,
+)
 
-from pipeline import clean, cleaning, command_line, findings, manifest, scan, shelf
-from pipeline.array_source import ArraySource
+from pipeline import clean, cleaning, findings, manifest, scan, shelf, stream
 from pipeline.errors import UsageError
 from pipeline.fit import fit
-
-HTML = b"<!doctype html><html><body>404 Not Found</body></html>"
-SHORT = {"epochs": 1, "batch_size": 8}
-
-
-def noise(seed, size=(24, 20)):
-    """A smooth random picture, (height, width, 3)."""
-    generator = np.random.default_rng(seed)
-    coarse = Image.fromarray(generator.integers(0, 256, (5, 5, 3), np.uint8))
-    return np.asarray(coarse.resize(size[::-1], Image.Resampling.BICUBIC))
-
-
-def save(path, image):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image).save(path)
-    return path
-
-
-def png_header(height, width):
-    """A PNG that announces so many pixels."""
-    sides = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + sides + b"\x08\x02\0\0\0" + bytes(4)
-
-
-def damaged(folder, whole, count):
-    """`count` files of all kinds that cannot be decoded, by turns; `whole` is a good JPEG."""
-    generator = np.random.default_rng(1)
-    kinds = {
-        "empty.jpg": lambda: b"",
-        "page.jpg": lambda: HTML,
-        "byte.png": lambda: b"\x89",
-        "cut.jpg": lambda: whole[: len(whole) // 2],
-        "head.jpg": lambda: whole[:20],
-        "random.png": lambda: generator.bytes(500),
-        "bomb.png": lambda: png_header(60_000, 60_000),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for number in range(count):
-        name = list(kinds)[number % len(kinds)]
-        paths.append(folder / f"{number}-{name}")
-        paths[-1].write_bytes(kinds[name]())
-    return paths
 
 
 @pytest.fixture
@@ -68,191 +32,26 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
-def config(folder, **options):
-    source = {"name": "folder", "path": folder}
-    return command_line.recipe("digits").changed(source=source, clean=options)
-
-
-def find(source, **options):
-    """(file, reason, action, file of the other) of all that is found."""
-    scanned = scan.scan(source)
-    entries = findings.find(source, scanned, **options)
-    return [(e["file"], e["reason"], e["action"], e.get("of_file")) for e in entries]
-
-
-def found_in(folder, **options):
-    return find(shelf.take("sources", "folder")(path=folder), **options)
-
-
-def test_a_clean_folder_has_no_findings(folder):
-    assert found_in(folder) == []
-
-
-def test_every_damaged_file_is_named_with_its_reason(folder, capfd):
-    whole = save(folder / "a/good.jpg", noise(99)).read_bytes()
-    paths = damaged(folder / "b", whole, 21)
-    found = found_in(folder)
-    named = {file: reason for file, reason, action, _ in found if action == "drop"}
-    assert len(found) == 21 and set(named) == {f"b/{path.name}" for path in paths}
-    for file, reason in named.items():
-        assert reason == ("bomb" if "bomb" in file else "undecodable"), file
-    said = capfd.readouterr().err
-    assert not any(word in said for word in ("JPEG", "rendezvous", "assertion")), said
-
-
-def test_why_a_file_is_damaged_is_told_without_tensorflows_words(folder):
-    (folder / "b/page.jpg").write_bytes(HTML)
-    (folder / "b/bomb.png").write_bytes(png_header(60_000, 60_000))
+def test_files_that_cannot_be_read_are_listed(folder, workplace, capsys):
+    (folder / "a/gone.png").symlink_to(folder / "nothing")
+    (folder / "b/circle.jpg").symlink_to("circle.jpg")
+    entries = {e[0]: e[1:3] for e in found_in(folder)}
+    assert entries == dict.fromkeys(["a/gone.png", "b/circle.jpg"], ("undecodable", "drop"))
+    words = ("digits", "--source.name", "folder", "--source.path", folder)
+    code, shown = run(*words, capsys=capsys)
+    assert code == 0 and "undecodable         2  drop    a/gone.png (" in shown
+    note = (
+        f"{folder}: 2 files cannot be read, such as a/gone.png: No such file or directory; --clea"
+    )
+    assert note in shown
+    settings = config(folder).changed(train=SHORT, model={"name": "tiny", "options": {}})
+    with pytest.raises(UsageError, match=r"a/gone.png cannot be decoded: .*--clean.enabled finds"):
+        fit(settings)
     source = shelf.take("sources", "folder")(path=folder)
-    bomb, page = findings.find(source, scan.scan(source))
-    assert page["detail"] == "the file is no JPEG, PNG, GIF, BMP or WebP image"
-    assert bomb["detail"].endswith("of 89478485: height 60000 width 60000")
-
-
-def test_unfit_pictures_are_found_by_their_pixels(folder):
-    grey = np.full((24, 20, 3), 7, np.uint8)
-    Image.fromarray(grey).save(folder / "a/blank.jpg")
-    save(folder / "a/dot.png", noise(50, (5, 5)))
-    save(folder / "b/banner.png", noise(51, (10, 90)))
-    assert found_in(folder) == [
-        ("a/blank.jpg", "blank", "drop", None),
-        ("a/dot.png", "tiny", "drop", None),
-        ("b/banner.png", "extreme aspect", "keep", None),
-    ]
-
-
-def test_small_pictures_are_not_tiny_where_all_are_small():
-    images = np.stack([noise(n, (6, 6)) for n in range(20)])
-    assert find(ArraySource({"image": images, "label": np.arange(20) % 2})) == []
-
-
-def test_labels_out_of_range():
-    labels = np.arange(20) % 3
-    labels[5], labels[6] = -1, 3
-    images = np.stack([noise(n) for n in range(20)])
-    source = ArraySource({"image": images, "label": labels}, class_names=("a", "b", "c"))
-    entries = findings.find(source, scan.scan(source))
-    assert [(e["id"], e["reason"], e["action"]) for e in entries] == [
-        (5, "label out of range", "drop"),
-        (6, "label out of range", "drop"),
-    ]
-    assert entries[1]["detail"] == "label 3 of classes 0 ... 2"
-
-
-def test_the_same_pixels_again_and_under_two_labels(folder):
-    save(folder / "a/again.bmp", noise(0))  # another format, the same pixels
-    save(folder / "b/other.png", noise(2))  # a/02.png under another label
-    save(folder / "a/other.bmp", noise(2))
-    assert found_in(folder) == [
-        ("a/02.png", "two labels", "drop", "b/other.png"),
-        ("a/again.bmp", "duplicate", "drop", "a/00.png"),
-        ("a/other.bmp", "two labels", "drop", "b/other.png"),
-        ("b/other.png", "two labels", "drop", "a/02.png"),
-    ]
-
-
-def test_pixels_of_another_shape_are_not_the_same():
-    flat = np.arange(48, dtype=np.uint8)
-    images = [flat.reshape(2, 8, 3), flat.reshape(4, 4, 3)]
-    digests = [
-        scan.scan(ArraySource({"image": image[None], "label": np.zeros(1, int)})).digest
-        for image in images
-    ]
-    assert (digests[0] != digests[1]).any()
-
-
-def split_folders(root):
-    for number in range(24):
-        split = ("train", "train", "val", "test")[number // 6]
-        save(root / f"{split}/{'ab'[number % 2]}/{number:02}.png", noise(number))
-    return root
-
-
-def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
-    root = split_folders(tmp_path / "data")
-    save(root / "train/a/tested.png", noise(18))
-    save(root / "train/b/valid.png", noise(12))  # under another label, too
-    save(root / "val/a/tested.png", noise(20)[:, ::-1])  # mirrored
-    source = shelf.take("sources", "folder")(path=root)
-    entries = findings.find(source, scan.scan(source))
-    assert [(e["file"], e["reason"], e["action"], e["of_file"]) for e in entries] == [
-        ("train/a/tested.png", "leakage", "stop", "test/a/18.png"),
-        ("train/b/valid.png", "leakage", "stop", "val/a/12.png"),
-        ("val/a/tested.png", "near leakage", "stop", "test/a/20.png"),
-    ]
-    assert entries[1]["detail"] == "under another label"
-    assert found_in(root, near=False) == [
-        (e["file"], e["reason"], e["action"], e["of_file"]) for e in entries[:2]
-    ]
-
-
-def test_near_duplicates_are_kept_and_tied_together(folder):
-    save(folder / "a/mirror.png", noise(0)[:, ::-1])
-    Image.fromarray(noise(0)).save(folder / "b/encoded.jpg", quality=95)
-    source = shelf.take("sources", "folder")(path=folder)
-    entries = findings.find(source, scan.scan(source))
-    assert {e["action"] for e in entries} == {"keep"} and len(entries) == 2
-    assert sorted(e["reason"] for e in entries) == [
-        "near duplicate",
-        "near duplicate, two labels",
-    ]
-    names = ("a/00.png", "a/mirror.png", "b/encoded.jpg")
-    scanned = scan.scan(source)
-    ids = {source.location(int(id)): int(id) for id in scanned.id}
-    (group,) = set(manifest.groups(entries).values())
-    assert group == min(ids[name] for name in names)
-    assert set(manifest.groups(entries)) == {ids[name] for name in names}
-
-
-def test_groups_hang_together_over_any_number_of_links():
-    def tied(*pairs):
-        return manifest.groups(
-            [{"id": a, "of": b, "reason": "", "action": "keep"} for a, b in pairs]
-        )
-
-    assert tied((9, 8), (3, 4), (8, 3), (20, 21)) == {9: 3, 8: 3, 4: 3, 3: 3, 20: 20, 21: 20}
-    chain = tied(*((n, n + 1) for n in range(5000)))
-    assert set(chain.values()) == {0} and len(chain) == 5001
-
-
-def test_rare_and_missing_classes_are_told():
-    labels = np.array([0] * 44 + [1] * 4)
-    images = np.stack([noise(n) for n in range(48)])
-    source = ArraySource({"image": images, "label": labels}, class_names=("many", "few", "none"))
-    scanned = scan.scan(source)
-    lines = findings.notes(source, scanned, findings.find(source, scanned))
-    assert lines == [
-        "train has no examples of none",
-        "train has 44 examples of many but 4 of few; --train.class-weight can even that out",
-    ]
-
-
-class InOrder(ArraySource):
-    """Encoded images that can only be read one after the other."""
-
-    def __init__(self, images):
-        super().__init__({"image": np.array(images, object), "label": np.arange(len(images)) % 2})
-        self.info.fields["image"] = tf.TensorSpec((), tf.string)
-
-    def examples(self, split):
-        columns = {**self._columns, "image": tf.constant(list(self._columns["image"]))}
-        return tf.data.Dataset.from_tensor_slices(columns)
-
-
-def test_a_source_without_a_reader_is_cleaned_too():
-    images = [tf.io.encode_png(noise(n)).numpy() for n in range(20)]
-    images[3], images[11] = HTML, images[3][:100]
-    source = InOrder(images)
-    scanned = scan.scan(source)
-    found = [(e["id"], e["reason"]) for e in findings.find(source, scanned)]
-    assert found == [(3, "undecodable"), (11, "undecodable")]
-    assert set(scan.pictures(source, scanned, np.arange(20), 16)) == set(range(20)) - {3, 11}
-
-
-def test_regression_is_refused():
-    source = shelf.take("sources", "scikit_learn")(dataset="diabetes")
-    with pytest.raises(UsageError, match="only images .* this source has id .int64., features"):
-        scan.scan(source)
+    task = shelf.take("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
+    dropped = cleaning.clean(source, config(folder, enabled=True)).dropped
+    parts, _ = stream.load(source, task, settings, dropped, {})
+    assert sum(map(len, parts.values())) == 40
 
 
 def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):

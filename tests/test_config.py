@@ -87,41 +87,6 @@ def test_wrong_values_in_a_config_file_are_named(tmp_path, section, value, messa
     assert message in str(caught.value) and str(path) in str(caught.value)
 
 
-JUNK = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["--help", "\ud800", "../x", "9" * 400]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_a_mutated_config_is_refused_or_valid(tmp_path, data):
-    values = configure([]).as_json()
-    for _ in range(data.draw(st.integers(1, 3))):
-        section = data.draw(st.sampled_from(sorted(values)))
-        inner = values[section] if isinstance(values[section], dict) else None
-        if inner and data.draw(st.booleans()):
-            inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JUNK)
-        else:
-            values[section] = data.draw(JUNK)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(values))
-    try:
-        assert isinstance(read(path), Config)
-    except UsageError as error:
-        assert str(error)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -3,13 +3,14 @@
 import fcntl
 import json
 import queue
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import disk
+from pipeline import disk, scratch
 from pipeline.errors import UsageError
 
 COUNT, SHAPE = 1000, (40, 40, 3)
@@ -112,7 +113,12 @@ def test_a_builder_that_died_leaves_nothing_behind(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         disk.obtained(where, SPECS, COUNT, dies)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-    (tmp_path / f"{where.folder.name}.building-killed").mkdir()  # no time to tidy up
+    left = scratch.folder(tmp_path)  # by one that had no time to tidy up
+    (left / "image").write_bytes(b"half")
+    obtain(where)
+    assert left.exists(), "its maker lives"
+    shutil.rmtree(where.folder)
+    scratch.release(left)
     obtain(where)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [where.folder.name]
 

@@ -35,6 +35,25 @@ def pictures(html):
     return [(np.array(Image.open(io.BytesIO(base64.b64decode(d)))), t) for d, t in found]
 
 
+def test_without_a_common_size_it_shows_what_can_be_known(workplace, capsys):
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        path = workplace / f"data/{'ab'[number % 3 == 0]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = generator.integers(0, 256, (10 + number, 20, 3), np.uint8)
+        Image.fromarray(image).save(path)
+    (workplace / "data/a/gone.png").symlink_to("nowhere")
+    with pytest.raises(UsageError, match="different sizes; give --data.image-size HEIGHT WIDTH"):
+        inspect.inspect("digits", source={"name": "folder", "path": "data"})
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["examples"] == "train 13" and said["a"] == "9" and said["b"] == "4"
+    assert (
+        said["files"].startswith("12 PNG RGB, 1 unreadable; ")
+        and "heights 10 to 21" in said["files"]
+    )
+    assert not (workplace / "inspected").exists()
+
+
 def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, capsys):
     images, labels = images_and_labels(count=600)
     labels[:200] = 0

@@ -169,6 +169,7 @@ def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.long
 def test_efficientnet_from_a_file_is_the_one_that_keras_downloads(tmp_path, monkeypatch):
     size = {"include_top": False, "input_shape": (32, 32, 3), "pooling": "avg"}
     with monkeypatch.context() as patched:

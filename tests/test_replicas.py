@@ -56,6 +56,13 @@ def test_an_overflow_on_any_replica_skips_the_step_on_all(measured):
     assert survived == recovered == 100
 
 
+def test_bad_steps_and_norms_are_the_same_on_any_number_of_replicas(measured):
+    """The loss and its count are those of the good steps; norms to rounding."""
+    one, two = measured["bad_steps"]
+    assert one[:3] == two[:3] == [[1, 2], 2, 2 * 16]
+    assert one[3:] == pytest.approx(two[3:], rel=1e-4) and np.isfinite(one[3:]).all()
+
+
 def test_the_loss_scale_grows_after_good_steps(measured):
     assert measured["growth"] == 2.0 ** (15 + (1 + 8) // 3)
 

@@ -1,13 +1,18 @@
 """Folders: next numbers without collisions, publishing in one rename, nothing foreign touched."""
 
+import fcntl
 import json
-import multiprocessing
 import os
+import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 
-from pipeline import files, run_directory, shelf
+from pipeline import files, lock, run_directory, scratch, shelf
 from pipeline.errors import UsageError
 
 
@@ -20,48 +25,87 @@ def test_runs_are_numbered(config):
     names = []
     for _ in range(3):
         run_directory.check(config)
-        names.append(str(run_directory.create(config)))
+        with run_directory.opened(config) as run:
+            names.append(str(run))
     assert names == ["runs/digits-1", "runs/digits-2", "runs/digits-3"]
     assert json.loads(Path("runs/digits-2/config.json").read_text()) == config.as_json()
 
 
-def _create(barrier, config):
-    barrier.wait()
-    run_directory.create(config)
+@pytest.fixture(scope="module")
+def races(tmp_path_factory):
+    """What `races.py` prints of 51 races, and the folder they took place in."""
+    folder = tmp_path_factory.mktemp("races")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, str(REPOSITORY / "tests/races.py"), "51", "0"]
+    process = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert process.returncode == 0, process.stderr
+    return folder, json.loads(process.stdout)
 
 
-def _publish(barrier, number):
-    parent = Path("models")
-    folder = files.scratch(parent)
-    (folder / "saved_model.pb").write_text(str(number))
-    barrier.wait()
-    files.publish(folder, parent)
+def test_each_race_for_a_run_directory_has_one_winner(races):
+    """The others are told who it is; a third of the folders had a holder that was killed."""
+    _, found = races
+    assert [len(race["told"]) for race in found["locks"]] == [2, 3, 4] * 17
+    for race in found["locks"]:
+        winners = [pid for pid, told in zip(race["pids"], race["told"], strict=True) if not told]
+        assert len(winners) == 1, race
+        for told in filter(None, race["told"]):
+            who = rf"is in use by process {winners[0]} on {re.escape(socket.gethostname())} since "
+            assert re.match(rf"locks/\d+ {who}20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\S*; wait", told)
+    left = [bool(race["stale"]) for race in found["locks"]]
+    assert left == [True, True, False] * 17, "only a killed holder leaves its name behind"
 
 
-def test_racing_starts_get_different_folders(config):
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(8)
-    for target, argument in ((_create, [config] * 8), (_publish, range(8))):
-        workers = [context.Process(target=target, args=(barrier, a)) for a in argument]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(60)
-            assert worker.exitcode == 0
-    assert sorted(os.listdir("runs")) == [f"digits-{n}" for n in range(1, 9)]
-    published = [Path(f"models/{n}/saved_model.pb").read_text() for n in range(1, 9)]
+def test_racing_starts_get_different_folders(races):
+    folder, found = races
+    assert sorted(found["runs"]) == [f"runs/digits-{n}" for n in range(1, 9)]
+    assert sorted(found["versions"]) == [f"models/{n}" for n in range(1, 9)]
+    published = [(folder / f"models/{n}/saved_model.pb").read_text() for n in range(1, 9)]
     assert sorted(published) == sorted(map(str, range(8)))
-    assert len(os.listdir("models")) == 8
+    assert len(os.listdir(folder / "models")) == 8
+
+
+def test_a_held_run_is_refused_before_anything_else(config, workplace):
+    given = begun(config)
+    path = workplace / "mine/.lock"
+    with run_directory.opened(given):
+        assert set(json.loads(path.read_text())) == {"pid", "host", "since"}
+        refused(given, rf"mine is in use by process {os.getpid()} on .* since 20", force=True)
+        with pytest.raises(UsageError, match="in use"), run_directory.opened(given):
+            pass
+    assert path.read_text() == "", "nobody's name is left in a run"
+    run_directory.check(given)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1, "host": "elsewhere", "since": "1970"}']
+)
+def test_what_a_dead_process_left_in_the_lock_blocks_nobody(config, workplace, text):
+    given = begun(config)
+    (workplace / "mine/.lock").write_text(text)
+    run_directory.check(given)
+    with run_directory.opened(given):
+        pass
+
+
+def test_a_holder_that_does_not_say_who_it_is_is_refused_too(config, workplace, monkeypatch):
+    monkeypatch.setattr(lock, "_TRIES", 3)
+    given = begun(config)
+    with (workplace / "mine/.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refused(given, "mine is in use by another process; wait until it has ended, or give")
 
 
 def test_a_published_folder_is_readable_by_the_server(workplace):
-    folder = files.scratch(workplace / "m")
+    folder = scratch.folder(workplace / "m")
     assert folder.name.startswith(".") and not folder.name.isdecimal()
     (folder / "x").write_text("1")
     version = files.publish(folder, workplace / "m")
     assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
     (workplace / "m/7").mkdir()
-    folder = files.scratch(workplace / "m")
+    folder = scratch.folder(workplace / "m")
     (workplace / "m/8").write_text("a file that came meanwhile")
     assert files.publish(folder, workplace / "m").name == "9"
     assert (workplace / "m/8").read_text() == "a file that came meanwhile"
@@ -74,6 +118,13 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
         files.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def begun(config, **changes):
+    """The config of a run in the folder `mine`, which is there afterwards."""
+    given = config.changed(run_directory="mine", **changes)
+    with run_directory.opened(given):
+        return given
 
 
 def refused(config, message, **changes):
@@ -135,22 +186,9 @@ def test_links_that_lead_nowhere_are_refused(config, workplace):
         refused(config, "leads nowhere|symbolic links", export={"directory": name})
 
 
-def test_one_process_at_a_time(config, workplace):
-    run = run_directory.create(config)
-    with (
-        run.locked(),
-        pytest.raises(UsageError, match="digits-1 is in use by another process"),
-        run_directory.RunDirectory(run.path).locked(),
-    ):
-        pass
-    with run.locked():
-        pass
-
-
 @pytest.mark.parametrize("text", ["{", "null", "[1]", '{"source": 5}', "[" * 100_000, "{}"])
 def test_a_run_with_a_damaged_config_is_refused(config, text):
-    given = config.changed(run_directory="mine")
-    run_directory.create(given)
+    given = begun(config)
     Path("mine/config.json").write_text(text)
     refused(given, "mine/config.json is damaged")
 
@@ -164,15 +202,3 @@ def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     (target / "2").mkdir()
     with pytest.raises(UsageError, match="'2', which is no exported version"):
         run_directory.check(config)
-
-
-def test_a_run_is_resumed_only_with_its_own_config(config):
-    given = config.changed(run_directory="mine")
-    run_directory.create(given)
-    run_directory.check(given)
-    run_directory.check(given.changed(log={"progress": False}))
-    refused(given, "mine is a run with another --train.epochs", train={"epochs": 1})
-    refused(given, "mine is a run with another --model.name", model={"name": "tiny"})
-    refused(given, "mine is a run with another --runtime.seed", runtime={"seed": 1})
-    (run_directory.RunDirectory(given.run_directory).config).write_text("{")
-    refused(given, "config.json is damaged")

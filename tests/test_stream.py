@@ -315,7 +315,7 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
         splits.require_same_examples(path, held(60), where)
 
 
-def test_a_run_that_resumes_says_that_its_data_have_changed(tmp_path):
+def test_a_run_is_not_resumed_with_other_data(tmp_path):
     images, labels = images_and_labels(60, (8, 8, 1))
     np.savez(tmp_path / "mine.npz", images=images, labels=labels)
     settings = command_line.recipe("digits").changed(
@@ -326,7 +326,12 @@ def test_a_run_that_resumes_says_that_its_data_have_changed(tmp_path):
     data.load(settings).write(run)
     assert "changed" not in {decision.name for decision in data.load(settings).decisions}
     np.savez(tmp_path / "mine.npz", images=255 - images, labels=labels)
-    assert "changed" in {decision.name for decision in data.load(settings).decisions}
+    with pytest.raises(UsageError, match=r"mine.npz have changed since the run in .*/run began: a"):
+        data.load(settings)
+    forced = data.load(settings.changed(force=True))
+    assert "changed" in {decision.name for decision in forced.decisions}
+    forced.write(run)
+    data.load(settings)  # these are its data from now on
     names = {"class_names": ["a", "b", "c"]}
     np.savez(tmp_path / "mine.npz", images=images, labels=labels, **names)
     with pytest.raises(

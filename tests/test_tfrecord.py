@@ -84,8 +84,19 @@ def test_records_become_examples_in_the_order_of_their_files(root):
     assert source.location(int(read(source, "test")[1]["id"])) == "record 1 of test/x.TFRecords"
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 22 and min(ids) >= 0
-    (note,) = source.info.notes
+    note, bare = source.info.notes
     assert "1 other files are passed by, such as notes.md" in note
+    assert bare.startswith(f"{root} has no shards.json, so a file that was cut between two records")
+    assert f"python -m pipeline.shards '{root}' > '{root}/shards.json' writes one" in bare
+    (root / "shards.json").write_text(json.dumps(shards.manifest(root)))
+    (root / "test/shards.json").write_text(json.dumps(shards.manifest(root / "test")))
+    assert take(root).info.notes == (note,)
+
+
+def test_a_file_of_names_that_is_a_folder_is_not_passed_by(root):
+    (root / "labels.txt").mkdir()
+    with pytest.raises(UsageError, match=r"labels.txt cannot be read as text in UTF-8"):
+        take(root)
 
 
 def test_a_position_is_read_as_the_sequence_has_it(root):

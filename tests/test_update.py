@@ -266,7 +266,7 @@ def test_weights_without_a_gradient_and_with_one_name(tmp_path, monkeypatch):
     model.step.update.exchange()
     averaged = model.get_weights()
     model.step.update.exchange()
-    assert len(model.step.update.variables) == 3 + len(model.trainable_variables)
+    assert len(model.step.update.variables) == 9 + len(model.trainable_variables)
     assert averaged[0] != averaged[1] and averaged[2] == raw[2]
     for one, other in zip(raw, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)

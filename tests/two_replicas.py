@@ -3,6 +3,7 @@
 A failed collective spoils the process it happens in, and logical devices can be made only once.
 """
 
+import dataclasses
 import json
 import sys
 
@@ -120,6 +121,36 @@ def overflows(machine, rounds=100):
     return survived, recovered
 
 
+def bad_steps(one, two):
+    """After a step, two with a weight that is no number on the last replica, and a step: the bad
+    steps, their row, and the examples in the loss, under one replica and under two."""
+    told = []
+    for machine in (one, two):
+        batches = stream.training(small.random_split(16 * 4), settings_of().train, 0)
+
+        def spoilt(ticket, number):
+            last = tf.cast(tf.range(len(ticket["weight"])) == len(ticket["weight"]) - 1, tf.float32)
+            middle = (number % 4 == 1) | (number % 4 == 2)
+            weight = ticket["weight"] + tf.where(middle & (last > 0), np.nan, 0.0)
+            return {**ticket, "weight": weight}
+
+        def tickets(first, share, batches=batches, spoilt=spoilt):
+            steps = tf.data.Dataset.range(first, batches.last_step)
+            numbers = steps.flat_map(lambda n: tf.data.Dataset.from_tensors(n).repeat(share.count))
+            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(spoilt)
+
+        model = build(small.TASK, settings_of(), machine, batches)
+        model.steps_per_execution = 4
+        batches = dataclasses.replace(batches, tickets=tickets)
+        with machine.strategy.scope():
+            history = shelf.take("engines", "gradient_tape")(model, batches, None, [])
+        bad = model.step.update.tally.ask()
+        mean, largest, peaks = model.step.update.tally.norms()
+        count = float(model.step.metrics[0].variables[1].numpy())
+        told.append([bad.steps, bad.row, count, history["loss"][0], mean, largest, *peaks])
+    return told
+
+
 def growth(machine):
     """The loss scale after 8 good steps, where it doubles after 3."""
     settings = settings_of()
@@ -215,6 +246,7 @@ def main():
                 "eight_steps": apart(one, two, settings_of(train=clipped), 8),
                 "sample_order": sample_order(two),
                 "overflows": overflows(two),
+                "bad_steps": bad_steps(one, two),
                 "growth": growth(two),
                 "dropout": dropout(two),
                 "resident": resident(two),

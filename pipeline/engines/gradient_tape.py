@@ -34,8 +34,9 @@ def train(
     model.stop_training = False
     listeners.on_train_begin()
     tickets = iter(replicas.tickets(train))
-    for epoch in range(train.first_step // train.steps_per_epoch, train.epochs):
+    for epoch in range(train.first_epoch, train.epochs):
         model.reset_metrics()
+        train_call.begin(epoch)
         listeners.on_epoch_begin(epoch)
         start = epoch * train.steps_per_epoch
         while train_call.position < train.end_of(epoch) and not model.stop_training:
@@ -57,8 +58,9 @@ def train(
 
 
 def _evaluate(model, validation, call, tickets, listeners) -> dict[str, float]:
-    model.reset_metrics()
     listeners.on_test_begin()
+    model.reset_metrics()
+    call.begin(0)
     for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
         listeners.on_test_batch_begin(first)
         listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))

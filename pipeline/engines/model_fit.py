@@ -1,5 +1,8 @@
 """Keras's `fit` drives the step."""
 
+import dataclasses
+from collections.abc import Iterator
+
 import keras
 
 from pipeline import replicas
@@ -22,33 +25,61 @@ def train(
     """
     model.step.feed(train, validation)
     calls = model.train_function = replicas.Calls(model, "train", train)
+    position = _Position(calls, train)
     evaluating = {}
     if validation:
-        model.test_function = replicas.Calls(model, "evaluate", validation)
+        position.evaluation = model.test_function = replicas.Calls(model, "evaluate", validation)
         evaluating = {
             "validation_data": replicas.tickets(validation, repeat=True),
             "validation_steps": validation.steps_per_epoch,
         }
-    history = model.fit(
-        replicas.tickets(train, repeat=True),
-        epochs=train.epochs,
-        initial_epoch=train.first_step // train.steps_per_epoch,
-        steps_per_epoch=min(train.steps_per_epoch, train.last_step - train.first_step),
-        callbacks=[_StopAtEnd(calls, train), *callbacks],
-        shuffle=False,
-        verbose=0,
-        **evaluating,
-    )
-    return history.history
+    history: dict[str, list[float]] = {}
+    for part, epochs in _parts(train):
+        found = model.fit(
+            replicas.tickets(part, repeat=True),
+            epochs=epochs,
+            initial_epoch=part.first_epoch,
+            # At least one call, of no step where only the validation is left.
+            steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
+            callbacks=[position, *callbacks],
+            shuffle=False,
+            verbose=0,
+            **evaluating,
+        )
+        for name, values in found.history.items():
+            history.setdefault(name, []).extend(values)
+        if model.stop_training:
+            break
+    return history
 
 
-class _StopAtEnd(keras.callbacks.Callback):
-    """Ends training with the last ticket, where that is not the end of an epoch."""
+def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
+    """(batches, end of their epochs): `fit` gives all epochs one number of steps, so an epoch that
+    was begun before has a `fit` of its own."""
+    first = train.first_epoch
+    if train.first_step != first * train.steps_per_epoch:
+        yield train, first + 1
+        begun = train.end_of(first)
+        train = dataclasses.replace(train, first_step=begun, first_epoch=first + 1)
+    if train.first_epoch < train.epochs:
+        yield train, train.epochs
+
+
+class _Position(keras.callbacks.Callback):
+    """Tells the calls where they are; ends training with the last ticket, which may come within an
+    epoch."""
 
     def __init__(self, calls: replicas.Calls, batches: Batches) -> None:
         super().__init__()
         self._calls, self._last_step = calls, batches.last_step
+        self.evaluation: replicas.Calls | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._calls.begin(epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         if self._calls.position >= self._last_step:
             self.model.stop_training = True
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        self.evaluation.begin(0)

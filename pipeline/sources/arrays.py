@@ -4,7 +4,9 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import psutil
 
+from pipeline import archives
 from pipeline import class_names as classes
 from pipeline.array_source import ArraySource
 from pipeline.contracts import Source
@@ -12,6 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.npy_source import NpySource, Part
 
 _KEYS = ("images", "labels", "groups", "class_names")
+_LARGEST = 2**31 - 1  # of a label; those beyond are no classes in any case
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
@@ -37,7 +40,8 @@ def _file(path: Path) -> Source:
     columns = _read(path)
     for key in ("images", "labels"):
         if key not in columns:
-            raise UsageError(f"{path} has no key {key!r}; it has {', '.join(columns) or 'none'}")
+            there = ", ".join(archives.names(path)) or "none"
+            raise UsageError(f"{path} has no key {key!r}; it has {there}")
     short = _short(columns, path)
     names = _class_names(short["label"], columns.get("class_names"), path)
     examples = {"image": _pixels(columns["images"], path), **short}
@@ -97,12 +101,15 @@ def _load(path: Path) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        # A pickle could run code. `np.load` leaves a path it cannot read open, so it gets a file.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+        return archives.read(path, psutil.virtual_memory().available, _KEYS)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception:  # whatever a damaged archive makes zipfile, zlib or NumPy raise
+    except archives.TooLarge as error:
+        raise UsageError(
+            f"{path} does not fit into the free memory: {error}; save images.npy and labels.npy "
+            "into a folder, which is read in pieces"
+        ) from None
+    except ValueError:
         raise UsageError(
             f"{path} is no .npz of plain arrays; write it with "
             "numpy.savez(path, images=images, labels=labels)"
@@ -138,6 +145,7 @@ def _short(columns: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path} holds no examples")
     with np.errstate(invalid="ignore"):
         wrong = ~np.isfinite(labels) | (labels != np.floor(labels))
+        wrong |= (labels > _LARGEST) | (labels < -_LARGEST)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise UsageError(

@@ -1,5 +1,6 @@
 """A folder of image files, one sub-folder for each class."""
 
+import errno
 import hashlib
 import os
 import re
@@ -26,13 +27,16 @@ class _File(NamedTuple):
     """Path from the root, with `/`."""
     size: int
     time: int
+    """0 where it cannot be read: then it is one without any bytes."""
 
 
 def source(*, path: Path, group: str | None = None) -> Source:
     """The files of `CLASS/...`, or of `train/CLASS/...` and such folders for the other splits.
 
     Files are JPEG, PNG, GIF, BMP or WebP by their names' endings, at any depth below the class, in
-    the sorted order of their paths; hidden ones are passed by, and others with a note. The id of an
+    the sorted order of their paths; hidden ones are passed by, and others with a note. One that
+    cannot be read is an example that cannot be decoded: a cleaning lists it. A class without any is
+    refused: it would be a class of the model that nothing teaches. The id of an
     example is a hash of its path from the root, so that adding files moves no other id.
 
     Args:
@@ -43,7 +47,7 @@ def source(*, path: Path, group: str | None = None) -> Source:
             split, as the images of one patient: `patient(\\d+)`.
 
     Raises:
-        UsageError: No classes, an empty one, a file that cannot be read or is in no group.
+        UsageError: No classes, an empty one, a file that is in no group.
     """
     if not path.is_dir():
         raise UsageError(f"--source.path: {path} is no folder")
@@ -56,6 +60,7 @@ class Folder(Source):
     def __init__(self, root: Path, group: str | None) -> None:
         self._root = root
         self._ignored: list[str] = []
+        self._unreadable: list[str] = []
         folders = _split_folders(root)
         classes = tuple(sorted(_folders(folders["train"])))
         if not classes:
@@ -76,7 +81,7 @@ class Folder(Source):
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
             class_names=classes,
             image_shape=common_shape(map(_beginning, everything)),
-            notes=_note(root, self._ignored),
+            notes=(*_note(root, self._ignored), *_unreadable_note(root, self._unreadable)),
         )
 
     def _scan(
@@ -89,7 +94,8 @@ class Folder(Source):
                 raise UsageError(
                     f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
                 )
-            found = sorted(_images(folder / name, self._root, self._ignored, set()))
+            images = _images(folder / name, self._root, self._ignored, self._unreadable, set())
+            found = sorted(images)
             if not found and split == "train":
                 raise UsageError(
                     f"{folder / name} holds no images; remove it, or fill it with files named "
@@ -110,7 +116,8 @@ class Folder(Source):
         return np.array([_hash(file.relative) for file in files], np.int64)
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
-        paths = [os.fsencode(self._root / file.relative) for file in self._files[split]]
+        readable = (self._root / f.relative if f.time else os.devnull for f in self._files[split])
+        paths = [os.fsencode(path) for path in readable]
         columns = {"path": tf.constant(paths, tf.string, (len(paths),))}
         return columns | {k: tf.constant(v) for k, v in self._columns[split].items()}
 
@@ -149,8 +156,8 @@ def _beginning(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(2**18)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except OSError:  # decoding or cleaning says so
+        return b""
 
 
 def _hash(text: str) -> int:
@@ -199,7 +206,9 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return {ours: root / theirs[0] for ours, theirs in found.items() if theirs}
 
 
-def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator[_File]:
+def _images(
+    folder: Path, root: Path, ignored: list[str], unreadable: list[str], seen: set
+) -> Iterator[_File]:
     """Image files at any depth; each real folder once, so that links in a circle end.
 
     A link to another place among the data would bring the images of other classes.
@@ -215,20 +224,22 @@ def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator
     seen.add((there.st_dev, there.st_ino))
     for entry in sorted(_entries(folder), key=lambda entry: entry.name):
         if _is_folder(entry):
-            yield from _images(folder / entry.name, root, ignored, seen)
+            yield from _images(folder / entry.name, root, ignored, unreadable, seen)
         elif Path(entry.name).suffix.lower() not in _KINDS:
             ignored.append(entry.name)
         else:
+            relative = (folder / entry.name).relative_to(root).as_posix()
             try:
                 found = entry.stat()
-            except OSError as error:
-                raise UsageError(f"{entry.path} cannot be read: {error.strerror}") from None
+                if not os.access(entry.path, os.R_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            except OSError as error:  # an example that cannot be decoded
+                unreadable.append(f"{relative}: {error.strerror}")
+                yield _File(relative, 0, 0)
+                continue
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
                 what = f"no file of at most {_MOST_BYTES // 2**20} MiB, as images are"
                 raise UsageError(f"{entry.path} is {what}; move it away")
-            if not os.access(entry.path, os.R_OK):
-                raise UsageError(f"{entry.path} cannot be read: you have no right to")
-            relative = (folder / entry.name).relative_to(root).as_posix()
             # The time of the last change of anything: who puts other bytes in can set the other.
             yield _File(relative, found.st_size, found.st_ctime_ns)
 
@@ -236,7 +247,9 @@ def _images(folder: Path, root: Path, ignored: list[str], seen: set) -> Iterator
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError as error:
+    except OSError as error:  # a link to itself
+        if Path(entry.name).suffix.lower() in _KINDS:
+            return False
         raise UsageError(f"{entry.path} cannot be read: {error.strerror}; remove it") from None
 
 
@@ -245,14 +258,14 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--source.group {pattern!r} is no regular expression: {error}") from None
-    groups = []
-    for file in files:
-        match = compiled.search(file.relative)
-        text = match and match.group(1 if compiled.groups else 0)
-        if not text:
-            raise UsageError(f"--source.group {pattern!r} matches nothing in {file.relative}")
-        groups.append(_hash(text))
-    return np.array(groups, np.int64)
+    matches = [compiled.search(file.relative) for file in files]
+    texts = [match and match.group(1 if compiled.groups else 0) for match in matches]
+    if missing := [file.relative for file, text in zip(files, texts, strict=True) if not text]:
+        raise UsageError(
+            f"--source.group {pattern!r} matches nothing in {missing[0]} "
+            f"({len(missing):,} of {len(files):,} such files)"
+        )
+    return np.array([_hash(text) for text in texts], np.int64)
 
 
 def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:
@@ -263,3 +276,10 @@ def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:
         f"{root}: {len(ignored)} files that are no images by name, or links back into the data, "
         f"are left out, such as {names}",
     )
+
+
+def _unreadable_note(root: Path, unreadable: list[str]) -> tuple[str, ...]:
+    if not unreadable:
+        return ()
+    count, first = len(unreadable), unreadable[0]
+    return (f"{root}: {count} files cannot be read, such as {first}; --clean.enabled drops them",)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import class_names as classes
-from pipeline import example_layout, shards
+from pipeline import example_layout, shards, untrusted
 from pipeline.contracts import READ_ERRORS, Example, Info, Source, joined
 from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
@@ -58,7 +58,8 @@ class TFRecords(Source):
 
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
         self._root, divided, notes = _files(path)
-        self._records = shards.records([file for files in divided.values() for file in files])
+        everything = [file for files in divided.values() for file in files]
+        self._records = shards.records(everything)
         ends = self._records.first[np.cumsum([len(files) for files in divided.values()])]
         runs = zip(divided, [0, *ends[:-1]], ends, strict=True)
         self._numbers = {split: np.arange(start, end) for split, start, end in runs}
@@ -82,14 +83,14 @@ class TFRecords(Source):
             },
             class_names=self._names,
             image_shape=common_shape(image for row in rows for image in row["image"]),
-            notes=notes,
+            notes=(*notes, *filter(None, [shards.note(everything)])),
         )
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         file = self._root / _CLASSES
         if given:
             return classes.distinct(given, "--source.class-names")
-        if file.is_file():
+        if file.exists():
             return classes.distinct(_lines(file), f"the lines of {file}")
         if self._layout["label"].whole:
             how = f"--source.class-names, or {_CLASSES} beside the files"
@@ -200,8 +201,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
+        lines = untrusted.read_text(path).split("\n")
+    except (OSError, ValueError):
         raise UsageError(f"{path} cannot be read as text in UTF-8") from None
     return [line.strip() for line in (lines[:-1] if not lines[-1] else lines)]
 

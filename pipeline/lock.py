@@ -1,0 +1,91 @@
+"""One process at a time: a file that the kernel frees, and that says who holds it."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from pipeline import untrusted
+from pipeline.errors import UsageError
+
+# A holder writes who it is after it got the lock; until then the file tells of nobody.
+_TRIES, _PAUSE = 50, 0.01
+
+
+@contextmanager
+def held(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Holds the file at `path`, made if needed, while inside; then it tells of nobody again.
+
+    The kernel lets go of it when this process ends, however it ends: no file of a dead process
+    stands in the way.
+
+    Args:
+        path: The file.
+        what: The thing that is locked, for the message.
+        remedy: What to do if another holds it.
+
+    Raises:
+        UsageError: Another process holds it; says which, where and since when.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8") as file:
+        _take(file, fcntl.LOCK_EX, path, what, remedy)
+        _tell(file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()})
+        try:
+            yield
+        finally:
+            _tell(file, None)
+
+
+def require_free(path: Path, what: str, remedy: str) -> None:
+    """Raises UsageError if another process holds the file; changes nothing."""
+    try:
+        file = path.open(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    with file:
+        _take(file, fcntl.LOCK_SH, path, what, remedy)
+
+
+def _take(file: IO[str], kind: int, path: Path, what: str, remedy: str) -> None:
+    for _ in range(_TRIES):
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder, lives = _holder(path)
+            if lives:
+                break
+            time.sleep(_PAUSE)  # it has not said yet who it is, or only looks
+        except OSError as error:
+            raise UsageError(
+                f"{what} cannot be locked: {error.strerror}; give one on another disk"
+            ) from None
+    raise UsageError(f"{what} is in use by {holder}; {remedy}")
+
+
+def _holder(path: Path) -> tuple[str, bool]:
+    """Who holds a lock, and whether that is certain."""
+    try:
+        told = untrusted.read_json(path)
+        pid, host, since = int(told["pid"]), str(told["host"]), str(told["since"])
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
+        return "another process", False
+    lives = host != socket.gethostname() or os.path.exists(f"/proc/{pid}")
+    return f"process {pid} on {host} since {since}", lives
+
+
+def _tell(file: IO[str], holder: dict[str, object] | None) -> None:
+    file.seek(0)
+    file.truncate()
+    if holder is not None:
+        file.write(json.dumps(holder) + "\n")
+    file.flush()
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(" ", "seconds")

@@ -1,0 +1,121 @@
+"""What became of the steps, counted on the device: bad ones by number, sizes of the gradients.
+
+Everything lies in variables of the checkpoint, so that a resumed run goes on counting where it
+stood, and is read by the host once in a call. A step that is neither bad nor skipped costs two
+small assignments.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+NAMED = 64  # bad steps that can be told by number until the host asks; more are only counted
+_TOTAL, _LAST, _ROW, _LONGEST, _NEW = range(5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """Steps whose loss or gradient was not finite, as they are told once."""
+
+    steps: tuple[int, ...]
+    """Their numbers since last asked, from 0 on, the first `NAMED` of them; as `Batches.tickets`
+    counts."""
+    new: int
+    """How many since last asked."""
+    row: int
+    """The longest row of them that had not ended when last asked, or has begun since."""
+
+
+class Tally:
+    """The counters of one model; made in the scope of its strategy.
+
+    Args:
+        variables: All weights that are ever trained.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._places = {id(variable): place for place, variable in enumerate(variables)}
+        # In all; the last one's number; those in a row up to it; the longest row and how many
+        # since the host asked.
+        self._bad = counter("bad_steps", np.array([0, -1, 0, 0, 0]), "int64")
+        self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
+        self._norms = counter("gradient_norms", np.zeros(2), "float32")
+        self._peaks = counter("gradient_peaks", np.zeros(len(variables) + 1), "float32")
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """For a checkpoint."""
+        return [self._bad, self._numbers, self._norms, self._peaks]
+
+    def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
+        """Counts the gradient of a step that changes the weights; where all replicas meet.
+
+        Args:
+            norm: Of the whole gradient, float32.
+            halves: Half the squared norm for each of `variables`, and of the whole, float32
+                (variables + 1,).
+            variables: Those that are trained in this phase.
+        """
+        self._norms.value.assign_add(tf.stack([norm, tf.ones_like(norm)]))
+        if len(variables) < len(self._places):
+            places = [*(self._places[id(v)] for v in variables), len(self._places)]
+            halves = tf.scatter_nd(tf.constant(places)[:, None], halves, self._peaks.shape)
+        self._peaks.value.assign(tf.maximum(self._peaks.value, halves))
+
+    def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
+        """Counts a step that was skipped; where all replicas meet.
+
+        Args:
+            step: Its number, int64.
+            is_bad: False for one that the loss scale alone explains.
+        """
+        held = tf.identity(self._bad.value)
+        row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1
+        longest = tf.maximum(held[_LONGEST], row)
+        now = tf.stack([held[_TOTAL] + 1, step, row, longest, held[_NEW] + 1])
+        free = tf.equal(tf.range(NAMED, dtype=tf.int64), held[_NEW])
+        numbers = tf.where(free & is_bad, step, self._numbers.value)
+        self._numbers.value.assign(numbers)
+        self._bad.value.assign(tf.where(is_bad, now, held))
+
+    def ask(self) -> Bad | None:
+        """The bad steps since last asked, None if there was none; one small read."""
+        held = np.array(self._bad.numpy())
+        new, row = int(held[_NEW]), int(held[_LONGEST])
+        if not new:
+            return None
+        steps = self._numbers.numpy()[: min(new, NAMED)].tolist()
+        held[[_LONGEST, _NEW]] = 0
+        self._bad.assign(held)
+        return Bad(tuple(steps), new, row)
+
+    @property
+    def total(self) -> int:
+        """Bad steps since the run began."""
+        return int(self._bad.numpy()[_TOTAL])
+
+    def begin(self) -> None:
+        """Forgets the norms, at the first step of an epoch: at its end they belong to a checkpoint
+        of that step, whenever in its validation it is saved."""
+        for variable in (self._norms, self._peaks):
+            variable.assign(np.zeros(variable.shape, np.float32))
+
+    def norms(self) -> tuple[float, float, list[float]]:
+        """Of the gradients since `begin`: the mean norm, the largest, the largest by weight.
+
+        Both are NaN where no step was good. The list follows the `variables` of the constructor.
+        """
+        total, count = self._norms.numpy().tolist()
+        *peaks, largest = np.sqrt(2 * self._peaks.numpy()).tolist()
+        nothing = float("nan")
+        return (total / count, largest, peaks) if count else (nothing, nothing, peaks)
+
+
+def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
+    """A number, or several, of which every replica holds the same."""
+    return keras.Variable(
+        value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
+    )

@@ -1,0 +1,113 @@
+"""From a plan to a trained model: built, taken up at its newest checkpoint, watched to the end."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import keras
+
+from pipeline import checkpoints, probe, recovery, replicas, report, run_directory, shelf
+from pipeline.build import build
+from pipeline.callbacks import standard
+from pipeline.config import Config
+from pipeline.contracts import Batches, Task
+from pipeline.errors import OutOfMemory, Terminated
+from pipeline.guards import Guard
+from pipeline.journal import Journal
+from pipeline.recovery import Plan
+from pipeline.run_directory import RunDirectory
+from pipeline.runtime import Runtime
+from pipeline.saver import Saver
+from pipeline.stops import ELSEWHERE, Stopped, Stops
+from pipeline.watchdog import Watchdog, Watched
+
+
+def built(
+    task: Task,
+    plan: Plan,
+    machine: Runtime,
+    plain: Batches,
+    batches: Batches,
+    validation: Batches | None,
+) -> tuple[Runtime, keras.Model, Plan]:
+    """The built model, the machine with the precision that was chosen for it, the plan it fits.
+
+    `plain` are the batches without augmentation, `batches` those that the engine will get.
+    """
+    config = plan.settings
+
+    def ready(machine: Runtime) -> keras.Model:
+        return build(task, config, machine, plain, augment_in_step=batches is plain)
+
+    known = ("float32", "mixed_float16", "mixed_bfloat16")
+    chosen = run_directory.decided(config.run_directory, "precision", known)
+    decided = any(decision.name == "precision" for decision in machine.decisions)
+    if chosen and not decided:
+        machine = dataclasses.replace(machine, precision=chosen)
+        machine = machine.decided("precision", chosen, "as this run began")
+    with replicas.lost_workers(machine.cluster):
+        if chosen or decided:
+            return machine, ready(machine), plan
+        try:
+            return *probe.precision(machine, ready, batches, validation), plan
+        except OutOfMemory as error:
+            plan = recovery.after(error, plan, None, machine.replicas)
+    return built(task, plan, machine, plain, batches, validation)
+
+
+def resumed(
+    config: Config,
+    machine: Runtime,
+    model: keras.Model,
+    run: RunDirectory,
+    batches: Batches,
+    stops: Stops,
+    plan: Plan,
+) -> tuple[Saver, Batches]:
+    """The model at the newest checkpoint, if there is one, and the batches that are left."""
+    folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
+    saver = Saver(folder, batches, config.train, stops, replicas.agreed)
+    left = saver.resume()
+    folder.require_room()
+    if plan.factor is not None:
+        model.step.update.factor.assign(plan.factor)
+    return saver, left
+
+
+def trained(
+    config: Config,
+    machine: Runtime,
+    model: keras.Model,
+    run: RunDirectory,
+    saver: Saver,
+    batches: Batches,
+    held: Mapping[str, Batches],
+    locate: Callable[[int], str],
+) -> bool:
+    """From the first step that is left to the last, or until the time is up; whether any was."""
+    if saver.complete or (saver.step and saver.stops.time_is_up(replicas.agreed)):
+        if machine.is_chief:  # the process may have ended between the checkpoint and the journal
+            Journal(run, batches, saver, config.log.tensorboard).write()
+        return False
+    engine, validation = shelf.take("engines", config.train.engine), held.get("validation")
+    watchdog = Watchdog(config.runtime.hang_timeout, run.hang)
+    with machine.strategy.scope(), replicas.lost_workers(machine.cluster), watchdog:
+        replicas.require_same(batches.first_step, "checkpoints", "--run-directory")
+        with watchdog.watching():
+            decision = probe.steps_per_call(model, config.train.steps_per_call, batches, validation)
+        named = run if machine.is_chief else None
+        norms = saver.history.get("gradient_norm", ())
+        guard = Guard(config.train, named, batches, locate, norms)
+        judged = sum(part.batch_size * part.last_step for part in held.values())
+        callbacks = standard(config, run, batches, saver, replicas.agreed, judged, machine.is_chief)
+        if machine.is_chief:
+            report.decision(decision)
+        try:
+            with saver.stops.deferred():
+                engine(model, batches, validation, [Watched(watchdog), guard, *callbacks])
+        except Stopped as stopped:
+            saver.stops.check()
+            if stopped.reason == ELSEWHERE:
+                raise Terminated from None
+            if machine.is_chief:
+                report.time_is_up(config, saver)
+    return True
