@@ -49,11 +49,13 @@ class Checkpoints:
 
     def require_room(self) -> None:
         """Raises UsageError unless the disk can take the three that are ever there at once."""
+        if not self._writes:  # what another worker makes first, the chief takes for no run
+            return
         tensors = tf.nest.flatten([list(group) for group in self._state.values()])
         size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
         self._folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder).free
-        if self._writes and free < size:
+        if free < size:
             raise UsageError(
                 f"--run-directory: checkpoints in {self._folder} need {size / 1e6:,.0f} MB, and "
                 f"{free / 1e6:,.0f} MB are free; free some, or give a folder on another disk"

@@ -284,3 +284,19 @@ def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_p
 
 def logged(run):
     return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]
+
+
+def test_only_the_process_that_writes_makes_the_folder(tmp_path):
+    """Another worker may come first, and the chief then finds a folder that is no run."""
+    state = {"model": small_model().variables}
+    Checkpoints(state, tmp_path / "run/checkpoints", writes=False).require_room()
+    assert not (tmp_path / "run").exists()
+    Checkpoints(state, tmp_path / "run/checkpoints").require_room()
+    assert (tmp_path / "run/checkpoints").is_dir()
+
+
+def test_a_disk_without_room_is_told_before_training(tmp_path, monkeypatch):
+    checkpoints = checkpoints_of(small_model(), tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(UsageError, match="checkpoints in .* need 0 MB, and 0 MB are free"):
+        checkpoints.require_room()

@@ -79,6 +79,8 @@ class Watch:
 
 
 def _hook(event, arguments):
+    if Watch is None:  # the interpreter is being taken down; a hook cannot be removed
+        return
     if Watch.on and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
         Watch.opened.append(os.path.realpath(os.fsdecode(arguments[0])))
     elif Watch.on and event in ("pickle.find_class", "os.system", "subprocess.Popen"):
