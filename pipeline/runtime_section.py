@@ -58,9 +58,3 @@ class Runtime(Checked):
                 "--runtime.deterministic and --runtime.xla on exclude each other: XLA has no "
                 "deterministic gradient of max-pooling"
             )
-
-    def device_numbers(self) -> tuple[int, ...] | None:
-        """The numbers of the GPUs that are named; None: none is."""
-        if self.devices in ("auto", "cpu"):
-            return None
-        return tuple(int(number) for number in self.devices.split(","))

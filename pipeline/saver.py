@@ -72,9 +72,9 @@ class Saver(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        done, train = (self.step, self.epoch), self._batches
-        # More than the last: `--force` may have shortened the run.
-        return self.stopped or done[1] >= train.epochs or done[0] > train.last_step
+        if self.stopped or self.epoch >= self._batches.epochs:
+            return True
+        return self.step > self._batches.last_step  # `--force` has shortened the run
 
     def resume(self) -> Batches:
         """Takes the run up at its newest whole checkpoint; returns the batches that are left.
