@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Source
 from pipeline.splits import Split
+from pipeline.untuned import untuned
 
 SAMPLE = 500
 """So many examples of a split are looked at where looking at all would take long."""
@@ -112,7 +113,8 @@ def files(source: Source) -> str | None:
         wanted = len(spread(count))
     kinds: collections.Counter[str] = collections.Counter()
     sides, sizes = [], []
-    for contents in raw.map(lambda example: example["image"]).as_numpy_iterator():
+    images = untuned(raw.map(lambda example: example["image"]))
+    for contents in images.as_numpy_iterator():
         kind, side = _header(contents)
         kinds[kind] += 1
         sizes.append(len(contents))

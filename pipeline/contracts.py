@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.errors import UsageError, reason
+from pipeline.untuned import untuned
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
@@ -79,7 +80,7 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     specs = batches.element_spec.items()
     parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
     try:
-        parts.extend(batches.as_numpy_iterator())
+        parts.extend(untuned(batches).as_numpy_iterator())
     except READ_ERRORS as error:
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}

@@ -11,6 +11,7 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Task
 from pipeline.replicas import explained
 from pipeline.step import forward
+from pipeline.untuned import untuned
 
 
 def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.ndarray]:
@@ -32,7 +33,7 @@ def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.nd
     dataset = batches.dataset
     traced = tf.function(answer).get_concrete_function(dataset.element_spec)
     with explained(batches, 0, batches.last_step):
-        parts = [traced(ticket) for ticket in dataset]
+        parts = [traced(ticket) for ticket in untuned(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}

@@ -13,6 +13,7 @@ from pipeline.cluster import Cluster
 from pipeline.contracts import READ_ERRORS, Batches, Share
 from pipeline.errors import UsageError, WorkerLost
 from pipeline.recovery import out_of_memory
+from pipeline.untuned import untuned
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
 
@@ -33,7 +34,7 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     def of(share: Share, device: str) -> tf.data.Dataset:
         dataset = batches.tickets(batches.first_step, share)
-        return prefetched(dataset.repeat() if repeat else dataset, device)
+        return prefetched(untuned(dataset.repeat() if repeat else dataset), device)
 
     if strategy.num_replicas_in_sync == 1:
         gpu = tf.config.list_logical_devices("GPU")

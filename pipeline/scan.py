@@ -16,6 +16,7 @@ from pipeline import decoding, runtime
 from pipeline.contracts import READ_ERRORS, Source
 from pipeline.duplicates import SIDE
 from pipeline.errors import UsageError, reason
+from pipeline.untuned import untuned
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
@@ -131,7 +132,9 @@ def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[in
         examples = _examples(source, split, scan.position[mine])
         read = examples.map(_traced(_picture, *_kind(source), side), tf.data.AUTOTUNE)
         start = int(np.argmax(scan.split == number))
-        found |= {start + int(p): png for p, png in read.ignore_errors().as_numpy_iterator()}
+        found |= {
+            start + int(p): png for p, png in untuned(read.ignore_errors()).as_numpy_iterator()
+        }
     return found
 
 
@@ -205,7 +208,7 @@ def _measure(
     seen = np.zeros(count, bool)
     described = _all_described(source, describe, split, np.arange(count))
     try:
-        for batch in described.batch(_BATCH).prefetch(2).as_numpy_iterator():
+        for batch in untuned(described.batch(_BATCH).prefetch(2)).as_numpy_iterator():
             places = batch.pop("position")
             seen[places] = True
             for name, values in batch.items():
@@ -258,7 +261,7 @@ def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Data
 
 def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
     """For each element why it cannot be made, in one line, or None."""
-    iterator = iter(dataset)
+    iterator = iter(untuned(dataset))
     while True:
         try:
             next(iterator)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import READ_ERRORS, Example, Source, Task, is_short
 from pipeline.errors import UsageError, reason
+from pipeline.untuned import untuned
 
 
 class Store(abc.ABC):
@@ -179,7 +180,8 @@ class Sequential(Undecoded):
         rows = np.asarray(rows)
         self.explain(rows)
         some = np.unique(rows)
-        (found,) = self.decoded(self.raw(some)).batch(len(some)).as_numpy_iterator()
+        whole = self.decoded(self.raw(some)).batch(len(some))
+        (found,) = untuned(whole).as_numpy_iterator()
         return {name: values[np.searchsorted(some, rows)] for name, values in found.items()}
 
     def explain(self, rows: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from pipeline.contracts import READ_ERRORS, Batches, Decision, Share, Source, Ta
 from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
 from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
+from pipeline.untuned import untuned
 
 _WHOLE = Share()
 _AT_ONCE = 8 << 20  # bytes that are decoded into one block, of which several are under way
@@ -127,7 +128,7 @@ def _decoded(
     decoded = raw.map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     at = 0
     try:
-        for batch in decoded.batch(at_once).prefetch(2).as_numpy_iterator():
+        for batch in untuned(decoded.batch(at_once).prefetch(2)).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
     except READ_ERRORS as error:

@@ -255,6 +255,13 @@ assert all(batch["image"].device.endswith("CPU:1") for batch in batches), batche
     assert result.returncode == 0, result.stderr[-1500:]
 
 
+def test_nothing_waits_for_an_autotuner_when_a_pass_ends(split):
+    from pipeline import replicas
+
+    tickets = replicas.tickets(stream.training(split(40), config.Train(batch_size=4), 0))
+    assert tickets.options().autotune.enabled is False
+
+
 def test_all_batches_have_one_static_shape(split):
     for batches in (
         stream.training(split(37), config.Train(batch_size=4, epochs=2), 0),

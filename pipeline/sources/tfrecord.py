@@ -16,6 +16,7 @@ from pipeline.contracts import READ_ERRORS, Example, Info, Source, joined
 from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
 from pipeline.record_files import Records
+from pipeline.untuned import untuned
 
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 _WORD = re.compile(r"(?<![a-z])(train|validation|valid|val|test)(?![a-z])")
@@ -103,7 +104,8 @@ class TFRecords(Source):
         """These fields alone of all examples, as they are in the file."""
         layout = {name: self._layout[name] for name in names}
         batches = self._records.sequence(self._numbers[split]).batch(256)
-        return batches.map(lambda records: example_layout.parse(layout, records), 2).prefetch(2)
+        batches = batches.map(lambda records: example_layout.parse(layout, records), 2)
+        return untuned(batches.prefetch(2))
 
     def _numbered(self, found: Example) -> Example:
         """Texts of labels and groups to int64."""
