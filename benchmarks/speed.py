@@ -2,11 +2,13 @@
 
     python benchmarks/speed.py engines     # gradient_tape / model_fit, in turn in one process
     python benchmarks/speed.py replicas    # 2 replicas on 2 cores / 1 replica on 1 core
+    (a number after the word: how many rounds)
 
 `convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only ratios of one run mean
 anything on a shared machine; printed are their median, quartiles, least and largest.
 """
 
+import dataclasses
 import json
 import os
 import statistics
@@ -14,12 +16,13 @@ import subprocess
 import sys
 import time
 
-BATCH, STEPS = 128, 12
+BATCH = 128
+STEPS = {"engines": 12, "replicas": 48}  # the start of a training costs as much as one step
 ENGINES = ("model_fit", "gradient_tape")
 
 
-def prepare(replicas: int) -> tuple:
-    """(machine, model, batches) of `STEPS` steps."""
+def prepare(replicas: int, steps: int) -> tuple:
+    """(machine, model, batches)."""
     import numpy as np
     import tensorflow as tf
 
@@ -30,7 +33,7 @@ def prepare(replicas: int) -> tuple:
         runtime={"replicas": replicas}, train={"batch_size": BATCH, "epochs": 1}
     )
     machine = runtime.start(settings.runtime)
-    generator, count = np.random.default_rng(0), BATCH * STEPS
+    generator, count = np.random.default_rng(0), BATCH * steps
     columns = {
         "id": tf.range(count, dtype=tf.int64),
         "image": tf.constant(generator.integers(0, 256, (count, 32, 32, 3), np.uint8)),
@@ -54,13 +57,13 @@ def speed(
     with machine.strategy.scope():
         start = clock()
         shelf.take("engines", engine)(model, batches, None, [])
-        return BATCH * STEPS / (clock() - start)
+        return BATCH * batches.last_step / (clock() - start)
 
 
 def engines(rounds: int = 31) -> None:
     """Both engines in turn, on one model and one trace; by the processor time of this process,
     which another process on the machine changes least."""
-    prepared = prepare(1)
+    prepared = prepare(1, STEPS["engines"])
     for engine in ENGINES:
         speed(*prepared, engine)
     measured = {engine: [] for engine in ENGINES}
@@ -74,15 +77,17 @@ def engines(rounds: int = 31) -> None:
 def replicas(rounds: int = 5) -> None:
     """Processes of their own for each measurement, since a process keeps its cores and devices.
 
-    Two processes at once that have nothing to do with each other show what the cores allow.
+    One core for each replica: an operation of one does not spread over the other's core. Two
+    processes at once that have nothing to do with each other show what the cores allow.
     """
+    alone = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1"}
     measured = {"1 on 1 core": [], "2 on 2 cores": [], "1 on 1 core, twice at once": []}
     for _ in range(rounds):
         for values, jobs in zip(
             measured.values(), ([(1, "0")], [(2, "01")], [(1, "0"), (1, "1")]), strict=True
         ):
             words = [[sys.executable, __file__, "child", str(n), cores] for n, cores in jobs]
-            children = [subprocess.Popen(w, stdout=subprocess.PIPE, text=True) for w in words]
+            children = [subprocess.Popen(w, stdout=subprocess.PIPE, env=alone) for w in words]
             outputs = [child.communicate()[0] for child in children]
             values.append(sum(json.loads(out.splitlines()[-1]) for out in outputs))
     one, two, apart = measured.values()
@@ -91,11 +96,12 @@ def replicas(rounds: int = 5) -> None:
 
 
 def child(count: str, cores: str) -> None:
-    """One measurement: the better of two, after one that traces; `cores` by their places."""
+    """One measurement, after four steps that trace; `cores` by their places."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(place)] for place in cores])
-    prepared = prepare(int(count))
-    print(json.dumps(max([speed(*prepared, "gradient_tape") for _ in range(3)][1:])))
+    machine, model, batches = prepare(int(count), STEPS["replicas"])
+    speed(machine, model, dataclasses.replace(batches, last_step=4), "gradient_tape")
+    print(json.dumps(speed(machine, model, batches, "gradient_tape")))
 
 
 def report(name: str, ratios: list[float], measured: dict[str, list[float]]) -> None:

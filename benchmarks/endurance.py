@@ -1,0 +1,150 @@
+"""Many runs must not differ, and one process must not grow.
+
+python benchmarks/endurance.py digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
+python benchmarks/endurance.py steps        # memory of one run over 3,000 steps, by engine
+python benchmarks/endurance.py fits 50      # memory of a process that trains 50 runs, by engine
+python benchmarks/endurance.py saves        # what checkpoints at the default interval cost
+"""
+
+import collections
+import gc
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from pipeline import trials
+from pipeline.errors import run_command
+
+ENGINES = ("model_fit", "gradient_tape")
+SMALL = """digits --model.name pipeline.subject --data.limit 180 --train.batch-size 8
+    --train.epochs 3 --train.ema 0.9 --train.clip-norm 1 --data.augment --log.no-progress
+    --export.no-enabled --run-directory run"""
+
+
+def digests(repeats: int = 20) -> None:
+    """Weights, optimizer, averages, history, scalars: a sum over everything that a run leaves."""
+    cells = itertools.product(ENGINES, (1, 2), ("float32", "mixed_bfloat16"))
+    for engine, replicas, precision in cells:
+        words = [*SMALL.split(), "--train.engine", engine, "--runtime.replicas", str(replicas)]
+        found: collections.Counter[str] = collections.Counter()
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                place = Path(folder)
+                ended = trials.run(
+                    "pipeline.fit", [*words, "--runtime.precision", precision], place
+                )
+                if ended.code:
+                    raise SystemExit(ended.said)
+                left = json.dumps(trials.evidence(place / "run"), sort_keys=True)
+            found[hashlib.sha256(left.encode()).hexdigest()] += 1
+        print(f"{engine} {replicas} {precision}: {len(found)} digests of {repeats}", flush=True)
+
+
+def steps(count: int = 3000) -> None:
+    """Resident memory at the end of each epoch, validation and checkpoints included."""
+    for engine in ENGINES:
+        with tempfile.TemporaryDirectory() as folder:
+            words = f"digits --train.steps {count} --train.epochs {count} --train.engine {engine}"
+            more = "--export.no-enabled --log.no-progress --run-directory run"
+            command = [sys.executable, "-m", "pipeline.fit", *words.split(), *more.split()]
+            run = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+            log, memory, epochs = Path(folder, "run/log.jsonl"), psutil.Process(run.pid), []
+            while run.poll() is None:
+                done = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
+                if done > len(epochs):
+                    epochs += [memory.memory_info().rss] * (done - len(epochs))
+                time.sleep(0.05)
+        each = count / len(epochs)
+        late = range(len(epochs) // 3, len(epochs))
+        slope = np.polyfit([each * n for n in late], [epochs[n] / 1e6 for n in late], 1)[0]
+        first, last = (epochs[n] / 1e6 for n in (late[0], -1))
+        print(
+            f"{engine}: {1000 * slope:+.2f} MB per 1,000 steps in the last two thirds of "
+            f"{count:,} ({first:.0f} to {last:.0f} MB)",
+            flush=True,
+        )
+
+
+def fits(count: int = 50) -> None:
+    """Resident memory after each run of 44 steps in one process, from the sixth on."""
+    if count < 10:
+        raise SystemExit("at least 10 runs: the first five are not judged")
+    for engine in ENGINES:
+        words = [sys.executable, __file__, "child", engine, str(count)]
+        subprocess.run(words, check=True)
+
+
+def child(engine: str, count: str) -> None:
+    """All runs of one engine."""
+    from pipeline.fit import fit
+
+    memory, sizes = psutil.Process(), []
+    for number in range(int(count)):
+        with tempfile.TemporaryDirectory() as folder:
+            fit(
+                "digits",
+                run_directory=Path(folder, "run"),
+                train={"epochs": 1, "engine": engine},
+                export={"enabled": False},
+                log={"progress": False},
+                runtime={"seed": number},
+            )
+        gc.collect()
+        sizes.append(memory.memory_info().rss / 1e6)
+    slope = np.polyfit(range(len(sizes) - 5), sizes[5:], 1)[0]
+    print(f"{engine}: {slope:+.2f} MB a run ({sizes[5]:.0f} to {sizes[-1]:.0f} MB)", flush=True)
+
+
+def saves() -> None:
+    """Time in `Checkpoints.save` as a share of the training's, of a run of 3,000 steps."""
+    from pipeline import checkpoints, training
+    from pipeline.fit import fit
+
+    spent: dict[str, list[float]] = {"saving": [], "training": []}
+
+    def timed(function: Any, name: str) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            start = time.monotonic()
+            try:
+                return function(*arguments, **more)
+            finally:
+                spent[name].append(time.monotonic() - start)
+
+        return call
+
+    checkpoints.Checkpoints.save = timed(checkpoints.Checkpoints.save, "saving")
+    training.trained = timed(training.trained, "training")
+    with tempfile.TemporaryDirectory() as folder:
+        fit(
+            "digits",
+            run_directory=Path(folder, "run"),
+            train={"epochs": 3000, "steps": 3000},
+            export={"enabled": False},
+            log={"progress": False},
+        )
+    saving, whole = (sum(spent[name]) for name in ("saving", "training"))
+    print(f"{len(spent['saving'])} checkpoints, {saving / whole:.2%} of {whole:.0f} s of training")
+
+
+def main(arguments: list[str]) -> int:
+    """The commands above."""
+    command, *numbers = arguments or ["digests"]
+    if command == "child":
+        child(*numbers)
+    else:
+        commands = {"digests": digests, "steps": steps, "fits": fits, "saves": saves}
+        commands[command](*map(int, numbers))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)
