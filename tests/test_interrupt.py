@@ -1,0 +1,57 @@
+"""An interrupted cell of a notebook: the run is saved, the kernel lives, the same cell goes on."""
+
+import os
+
+import pytest
+from conftest import REPOSITORY
+from jupyter_client.manager import start_new_kernel
+
+CELL = """
+from pipeline.fit import fit
+run = fit("digits_tiny", run_directory="run", train={"epochs": 40}, data={"limit": 400},
+          log={"tensorboard": False}, export={"enabled": False})
+print("trained", len(run.history["loss"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """(manager, client) of a process that runs cells, in an empty folder."""
+    folder = tmp_path_factory.mktemp("notebook")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    manager, client = start_new_kernel(cwd=str(folder), env=environment)
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def executed(kernel, source, interrupt_at=None):
+    """What a cell printed, and the name of the error that ended it; interrupted at this text."""
+    manager, client = kernel
+    asked = client.execute(source)
+    said, error = "", None
+    while True:
+        message = client.get_iopub_msg(timeout=120)
+        content = message["content"]
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        if message["msg_type"] == "stream":
+            said += content["text"]
+            if interrupt_at and interrupt_at in said:
+                interrupt_at = None
+                manager.interrupt_kernel()
+        elif message["msg_type"] == "error":
+            error = content["ename"]
+        elif content.get("execution_state") == "idle":
+            return said, error
+
+
+def test_an_interrupted_cell_goes_on_when_it_is_run_again(kernel):
+    said, error = executed(kernel, CELL, interrupt_at="epoch  2/40")
+    assert error == "KeyboardInterrupt"
+    assert "--run-directory run goes on after step" in said and "trained" not in said
+    assert executed(kernel, "print(6 * 7)") == ("42\n", None)
+    said, error = executed(kernel, CELL)
+    assert error is None
+    assert "resumed    after step" in said and "epoch  1/40" not in said
+    assert said.endswith("trained 40\n")
