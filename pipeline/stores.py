@@ -140,7 +140,9 @@ class Fresh(Undecoded, Indexed):
 
     @functools.cached_property
     def _read(self) -> Callable[[tf.Tensor], Example]:
-        return self._source.reader(self._split)
+        # First asked for while a function is traced, whose constants no other could use.
+        with tf.init_scope():
+            return self._source.reader(self._split)
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)

@@ -49,7 +49,10 @@ class Encoded(Source):
         return tf.data.Dataset.range(COUNT).map(self._example)
 
     def reader(self, split):
-        return self._example if self._by_index else None
+        if not self._by_index:
+            return None
+        rows = tf.range(COUNT, dtype=tf.int64)  # of the place where the reader is made
+        return lambda position: self._example(rows[position])
 
     def fingerprint(self):
         return self.made_of
