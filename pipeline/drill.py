@@ -71,18 +71,22 @@ def drill(options: Options) -> dict[str, Count]:
     counts = {name: Count() for name in names}
     with scratch.temporary() as folder:
         place = Ground(folder.resolve())
-        for name, seed in _order(options, counts):
-            count = counts[name]
-            begin = time.monotonic()
-            try:
-                count.tried += FAULTS[name](place, seed)
-            except Lost as error:
-                count.tried += 1
-                count.lost.append((seed, str(error)))
-                print(f"lost      {name}, --seed {seed}: {error}", flush=True)
-            count.trials += 1
-            count.seconds += time.monotonic() - begin
-            _show_progress(counts)
+        try:
+            for name, seed in _order(options, counts):
+                count = counts[name]
+                begin = time.monotonic()
+                try:
+                    count.tried += FAULTS[name](place, seed)
+                except Lost as error:
+                    count.tried += 1
+                    count.lost.append((seed, str(error)))
+                    print(f"lost      {name}, --seed {seed}: {error}", flush=True)
+                count.trials += 1
+                count.seconds += time.monotonic() - begin
+                _show_progress(counts)
+        except KeyboardInterrupt:
+            print(table(counts), flush=True)
+            raise
     return counts
 
 

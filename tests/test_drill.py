@@ -143,6 +143,19 @@ def test_time_is_shared_out(monkeypatch):
     assert {name: count.trials for name, count in counts.items()} == {"kill": 1, "flip": 1}
 
 
+def test_an_interrupted_drill_shows_what_it_has_tried(monkeypatch, capsys):
+    def interrupted(place, seed):
+        if seed == 2:
+            raise KeyboardInterrupt
+        return 3
+
+    monkeypatch.setitem(drill.FAULTS, "kill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        doctor.main(["--drill", "--faults", "kill"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("kill"))
+    assert row.split()[1:4] == ["6", "6", "0"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
