@@ -1,37 +1,29 @@
 """About answers: every example of a split through the model, and what that says of the model."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.build import SteppedModel
 from pipeline.contracts import Batches, Task
 from pipeline.replicas import explained
 from pipeline.step import forward
 from pipeline.untuned import untuned
 
 
-def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.ndarray]:
+def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
     """What the model says of each example, padding removed, in the order of the split.
 
     Returns:
         The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (what
         `Task.target` gives as y) and `id` int64 (examples,).
     """
-    loss = task.loss()
-
-    def answer(ticket: Any) -> dict[str, tf.Tensor]:
-        batch = batches.fetch(ticket)
-        y, outputs, weight = forward(task, model, batch)
-        known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
-        return {**task.answer(outputs, batch), **known}
-
-    # Traced by hand: TensorFlow warns of a tf.function that is made anew for each split.
     dataset = batches.dataset
-    traced = tf.function(answer).get_concrete_function(dataset.element_spec)
+    traced = _traced(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
         parts = [traced(ticket) for ticket in untuned(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
@@ -39,7 +31,26 @@ def answers(model: keras.Model, task: Task, batches: Batches) -> dict[str, np.nd
     return {name: column[kept] for name, column in columns.items()}
 
 
-def evaluate(model: keras.Model, task: Task, batches: Batches) -> dict[str, Any]:
+def _traced(
+    model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
+) -> Callable[[Any], dict[str, tf.Tensor]]:
+    """One trace for all splits that are fetched alike: it takes as long as that of a step."""
+    of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
+    key = ("answers", batches.fetch, *of_any_size.items())
+    if key not in model.step.compiled:
+        loss, fetch = task.loss(), batches.fetch
+
+        def answer(ticket: Any) -> dict[str, tf.Tensor]:
+            batch = fetch(ticket)
+            y, outputs, weight = forward(task, model, batch)
+            known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+            return {**task.answer(outputs, batch), **known}
+
+        model.step.compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
+    return model.step.compiled[key]
+
+
+def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
     """Metrics of one split as plain JSON values."""
     return task.evaluate(answers(model, task, batches))
 

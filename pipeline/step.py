@@ -66,8 +66,9 @@ class Step:
         update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
         """Another number is another set of trainable layers, and another trace."""
-        self.compiled: dict[str, Callable] = {}
-        """Traces for the tickets of `feed`, by what they do; kept by `replicas.Calls`."""
+        self.compiled: dict[Any, Callable] = {}
+        """Traces, by what they do: `replicas.Calls` keeps those for the tickets of `feed` here,
+        `evaluate` its own."""
         self.position = 0
         """The training step that comes next; kept by `replicas.Calls`."""
         self._batch_size = 0

@@ -33,8 +33,9 @@ class Store(abc.ABC):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of some rows, for Python."""
 
-    def fetch(self, ticket: Any) -> Example:
-        """A ticket to its examples, inside the compiled step."""
+    @staticmethod
+    def fetch(ticket: Any) -> Example:
+        """A ticket to its examples, inside the compiled step; where it holds them, itself."""
         return ticket
 
     def explain(self, rows: np.ndarray) -> None:  # noqa: B027 - what is decoded needs no words

@@ -31,6 +31,11 @@ def test_the_served_answers_are_those_of_the_trained_model(digits_run):
     np.testing.assert_allclose(encoded["probabilities"], served["probabilities"][:5], atol=1e-6)
 
 
+def test_all_splits_are_answered_by_one_trace(digits_run):
+    assert set(digits_run.splits) == {"train", "validation", "test"}
+    assert sum(key[0] == "answers" for key in digits_run.model.step.compiled) == 1
+
+
 def test_a_mixed_precision_run_exports_a_float32_twin(digits_run, tmp_path):
     from pipeline.build import network
 
