@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from pipeline import untrusted
+
 
 class TooLarge(ValueError):
     """An archive would unpack to more bytes than are allowed."""
@@ -27,7 +29,7 @@ def read(path: Path, most: int, wanted: Collection[str] | None = None) -> dict[s
     """
     try:
         # `numpy.load` leaves a path that it cannot read open, so it gets a file.
-        with path.open("rb") as opened:
+        with untrusted.opened(path) as opened:
             # Unpacking stops at the length that the table says, whatever follows.
             unpacked = sum(part.file_size for part in _contents(opened, wanted))
             if unpacked > most:
@@ -46,7 +48,7 @@ def read(path: Path, most: int, wanted: Collection[str] | None = None) -> dict[s
 
 def names(path: Path) -> list[str]:
     """What the arrays of an archive are called."""
-    with path.open("rb") as opened:
+    with untrusted.opened(path) as opened:
         return [part.filename.removesuffix(".npy") for part in _contents(opened, None)]
 
 

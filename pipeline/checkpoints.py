@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
+_NAME = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises where the disk is full or has gone."""
 
 
 class Damaged(UsageError):
     """A checkpoint is not as it was written."""
+
+
+class FolderGone(UsageError):
+    """The folder of a run is not where it was."""
 
 
 class Checkpoints:
@@ -40,6 +46,7 @@ class Checkpoints:
     ) -> None:
         self._folder = folder
         self._writes = writes
+        self._made = False
         self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._state = {
@@ -54,6 +61,7 @@ class Checkpoints:
         tensors = tf.nest.flatten([list(group) for group in self._state.values()])
         size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._made = True
         free = shutil.disk_usage(self._folder).free
         if free < size:
             raise UsageError(
@@ -74,6 +82,11 @@ class Checkpoints:
         target = self._path(step)
         if not self._writes:
             return
+        if self._made and not self._folder.is_dir():
+            raise FolderGone(
+                f"{self._folder} was removed or moved while the run was trained; nothing more can "
+                "be saved there"
+            )
         if target.exists():
             try:
                 _write_manifest(target, step, _checked_manifest(target, step)["files"], state)
@@ -105,23 +118,34 @@ class Checkpoints:
             raise UsageError(f"the checkpoint {path} belongs to another model") from None
         return manifest["state"]
 
-    def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:
+    def restore_newest(
+        self, take: Callable[[int, dict[str, Any]], None]
+    ) -> tuple[int, list[str]] | None:
         """Restores the newest checkpoint that is whole; None if there has never been one.
 
         Damaged ones are renamed, so that their step can be saved again, and deleted by `keep`.
 
-        Returns: (step, state, what is wrong with each newer one).
+        Args:
+            take: Gets the step and the state saved with it; what it raises, but for a UsageError,
+                is damage.
+
+        Returns: (step, what is wrong with each newer one).
 
         Raises NoCheckpoint if there are some, but all are damaged.
         """
         wrong: list[str] = []
         for step in reversed(self.steps()):
             try:
-                return step, self.restore(step), wrong
+                take(step, self.restore(step))
+                return step, wrong
             except Damaged as error:
                 wrong.append(str(error))
-                self._set_aside(step)
-        if wrong or any(self._folder.glob("damaged-step-*")):
+            except UsageError:
+                raise
+            except Exception:  # sums agree, but nobody has written this: whatever it makes us raise
+                wrong.append(f"{self._path(step) / _MANIFEST} is damaged")
+            self._set_aside(step)
+        if wrong or self._damaged():
             raise NoCheckpoint(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(wrong) or 'all damaged'}; "
                 "start again in a new --run-directory"
@@ -130,16 +154,19 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in rising order."""
-        names = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return steps(self._folder)
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps, and the damaged ones."""
         if self._writes:
             for step in set(self.steps()) - steps:
                 scratch.remove(self._path(step))
-            for path in self._folder.glob("damaged-step-*"):
+            for path in self._damaged():
                 scratch.remove(path)
+
+    def _damaged(self) -> list[Path]:
+        names = (path.name.removeprefix("damaged-") for path in self._folder.glob("damaged-*"))
+        return [self._folder / f"damaged-{name}" for name in names if _NAME.fullmatch(name)]
 
     def _set_aside(self, step: int) -> None:
         if self._writes:
@@ -149,6 +176,12 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint in a folder, in rising order; copies and notes are not meant."""
+    found = (path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(int(path.name.removeprefix("step-")) for path in found)
 
 
 def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """About answers: every example of a split through the model, and what that says of the model."""
 
+import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipeline import files
 from pipeline.build import SteppedModel
 from pipeline.contracts import Batches, Task
+from pipeline.errors import reason
 from pipeline.replicas import explained
 from pipeline.step import forward
 from pipeline.untuned import untuned
@@ -56,9 +59,14 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
 
 
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
-    """Writes the task's pictures of these metrics into a folder."""
+    """Writes the task's pictures of these metrics into a folder; says so where that fails."""
     with warnings.catch_warnings():
         # A class name in a script that matplotlib's font lacks is drawn as boxes; that will do.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        for name, figure in task.pictures(metrics).items():
-            figure.savefig(folder / name, dpi=150)
+        try:
+            for name, figure in task.pictures(metrics).items():
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
+                files.write_bytes(folder / name, drawn.getvalue())
+        except Exception as error:  # a matplotlibrc of the user's: no reason to lose a run
+            print(f"note       pictures could not be drawn: {reason(error)}", flush=True)

@@ -74,6 +74,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         beside.write_bytes(content)
         _flush(beside)
         beside.rename(path)
+        _flush(path.parent)
     except BaseException:
         scratch.remove(beside)
         raise

@@ -10,7 +10,7 @@ def folded(values: Any) -> Any:
     home = os.path.expanduser("~").rstrip("/")
     if not home.startswith("/"):  # unknown, or the root of the disk, which is nobody's
         return values
-    return _mapped(values, re.compile(rf"{re.escape(home)}(?![\w.-])"), "~")
+    return _mapped(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
 
 
 def unfolded(values: Any) -> Any:

@@ -1,9 +1,11 @@
 """One process at a time: a file that the kernel frees, and that says who holds it."""
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from pipeline.errors import UsageError
 
 # A holder writes who it is after it got the lock; until then the file tells of nobody.
 _TRIES, _PAUSE = 50, 0.01
+_OURS = b'{"pid"'
 
 
 @contextmanager
@@ -31,9 +34,10 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
         remedy: What to do if another holds it.
 
     Raises:
-        UsageError: Another process holds it; says which, where and since when.
+        UsageError: Another process holds it; says which, where and since when. Or it is no file of
+            ours, and is left as it is.
     """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8") as file:
+    with _opened(path, os.O_RDWR | os.O_CREAT) as file:
         _take(file, fcntl.LOCK_EX, path, what, remedy)
         _tell(file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()})
         try:
@@ -44,12 +48,27 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
 
 def require_free(path: Path, what: str, remedy: str) -> None:
     """Raises UsageError if another process holds the file; changes nothing."""
-    try:
-        file = path.open(encoding="utf-8")
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return
-    with file:
+    with _opened(path, os.O_RDONLY) as file:
         _take(file, fcntl.LOCK_SH, path, what, remedy)
+
+
+def _opened(path: Path, how: int) -> IO[str]:
+    """Neither a link, which may lead to anything, nor a pipe, which may wait for ever."""
+    flags = how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+        raise UsageError(f"{path} is no lock of ours; remove it, or give another folder") from None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        told = os.pread(handle, len(_OURS), 0)
+        if told == _OURS[: len(told)]:  # whole, torn, or of nobody
+            return os.fdopen(handle, "r" if how == os.O_RDONLY else "r+", encoding="utf-8")
+    os.close(handle)
+    raise UsageError(f"{path} is no lock of ours; remove it, or give another folder")
 
 
 def _take(file: IO[str], kind: int, path: Path, what: str, remedy: str) -> None:

@@ -37,6 +37,13 @@ def put_back(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[s
             part.assign(value)
 
 
+def require_plain(texts: Any) -> None:
+    """Raises TypeError or ValueError unless this is None or as `taken` makes it."""
+    for each in texts or ():
+        for text in each:
+            base64.b64decode(text, validate=True)
+
+
 def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:
     return [variable for metric in metrics for variable in metric.variables]
 

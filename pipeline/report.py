@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from pipeline import layers, runtime
+from pipeline import checkpoints, layers, runtime
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Info
@@ -98,9 +98,9 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*")]
+        steps = checkpoints.steps(run.checkpoints)
         if steps and not config.dry_run:
-            newest = f"{max(steps):,}"
+            newest = f"{steps[-1]:,}"
             say("stopped", f"the command with --run-directory {run} goes on after step {newest}")
         raise
 

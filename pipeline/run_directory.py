@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,11 @@ def _check(config: Config) -> None:
     if config.export.enabled:
         target = export_directory(config)
         files.check_writable(target, "--export.directory")
+        place = config.run_directory or RUNS
+        if os.path.realpath(place) in (os.path.realpath(p) for p in (target, *target.parents[:1])):
+            raise UsageError(
+                f"--run-directory: {place} is the folder of the exported models; give another"
+            )
         found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
         names = [p.name for p in found if p.name != "README.md" and p.suffix not in _SERVER_FILES]
         if names:
@@ -178,9 +184,25 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
         version, steps, digest = result["export"], result["steps"], result["config_digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    if not _can_be_told(result):
+        return None
     if digest != config.digest() or (step is not None and steps != step):
         return None
     return result if not config.export.enabled or _is_export(config, version) else None
+
+
+def _can_be_told(result: Mapping[str, Any]) -> bool:
+    """Whether `report` finds in it what it says; not so after it was edited."""
+    proved, speed = result.get("verification"), result.get("examples_per_second")
+    judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
+    checks = proved.get("checks") if isinstance(proved, dict) else []
+    return (
+        isinstance(judged, dict)
+        and isinstance(judged.get("examples"), int)
+        and isinstance(proved, dict | None)
+        and isinstance(checks, list)
+        and isinstance(speed, int | float | None)
+    )
 
 
 def _is_export(config: Config, version: Any) -> bool:
@@ -224,6 +246,12 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
     if not run.config.is_file():
         raise UsageError(
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
+        )
+    missing = [p.name for p in (run.facts, run.splits, run.source) if not p.exists()]
+    if missing and any(run.checkpoints.glob("step-*")):
+        raise UsageError(
+            f"--run-directory: {run} has checkpoints but no {missing[0]}, by which its data are "
+            "known; bring it back, or give a new folder"
         )
     try:
         before = _completed(untrusted.read_json(run.config), config)

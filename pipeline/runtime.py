@@ -81,12 +81,17 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     # Information and warnings off, read at import: an error of tf.data that we put into one line is
     # a warning of three for TensorFlow.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "keras" not in sys.modules:  # another backend of the user's would be taken
+        os.environ["KERAS_BACKEND"] = "tensorflow"
     with _filtered_stderr():
         import tensorflow as tf
 
         seen = tf.config.list_physical_devices("GPU")
     import keras
 
+    # Not those of ~/.keras/keras.json: a result must not depend on it.
+    keras.config.set_floatx("float32")
+    keras.config.set_image_data_format("channels_last")
     from pipeline import devices, strategy
 
     note = devices.claim(options)

@@ -81,31 +81,41 @@ class Saver(keras.callbacks.Callback):
 
         Raises NoCheckpoint if all are damaged.
         """
-        found = self._checkpoints.restore_newest()
+        found = self._checkpoints.restore_newest(self._take)
         if found:
-            self.step, state, self.notes = found
-            if state.keys() != self._state(None, []).keys():
-                raise UsageError(
-                    f"step {self.step} was saved by another version of pipeline; go on with that, "
-                    "or give a new --run-directory"
-                )
-            self._waited, patience = state["waited"], self._options.patience
-            self.stopped = patience is not None and self._waited >= patience
-            self._best_step = state["best_step"]
-            self._best = math.inf if state["best"] is None else state["best"]
-            self.history = {
-                name: [math.nan if value is None else value for value in values]
-                for name, values in state["history"].items()
-            }
-            self.seconds, self.epoch = state["seconds"], len(state["seconds"])
-            self._running = state["running"]
-            self._skipped = int(self.history.get("skipped_steps", [0])[-1])
-            self.stops.resume(state["elapsed"])
-            self._saved = {int(step): best for step, best in state["saved"]}
+            self.step, self.notes = found
             self._prune()  # in case the process ended before it could
         return dataclasses.replace(
             self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
         )
+
+    def _take(self, step: int, state: dict[str, Any]) -> None:
+        """What was saved with a step; raises anything where it is not as `_state` makes it."""
+        if state.keys() != self._state(None, []).keys():
+            raise UsageError(
+                f"step {step} was saved by another version of pipeline; go on with that, "
+                "or give a new --run-directory"
+            )
+        self._waited, patience = int(state["waited"]), self._options.patience
+        self.stopped = patience is not None and self._waited >= patience
+        self._best_step = int(state["best_step"])
+        self._best = math.inf if state["best"] is None else float(state["best"])
+        self.seconds = [float(value) for value in state["seconds"]]
+        self.epoch = len(self.seconds)
+        self.history = {
+            str(name): [math.nan if value is None else float(value) for value in values]
+            for name, values in state["history"].items()
+        }
+        if any(len(values) != self.epoch for values in self.history.values()):
+            raise ValueError("a history of other epochs")
+        self._running = state["running"]
+        metric_state.require_plain(self._running)
+        skipped = self.history.get("skipped_steps", [0.0])[-1:]
+        self._skipped = int(skipped[0]) if skipped and math.isfinite(skipped[0]) else 0
+        self._saved = {int(step): int(best) for step, best in state["saved"]}
+        if step not in self._saved:
+            raise ValueError("it does not count itself")
+        self.stops.resume(float(state["elapsed"]))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
@@ -140,8 +150,10 @@ class Saver(keras.callbacks.Callback):
                 f"training diverged: {why} of epoch {epoch + 1}; "
                 "lower --train.learning-rate. Nothing of this epoch was saved"
             )
-        for name, value in logs.items():
-            self.history.setdefault(name, []).append(float(value))
+        # What was not measured in an epoch, as another precision was forced, is not a number.
+        for name in {**self.history, **logs}:
+            values = self.history.setdefault(name, [math.nan] * epoch)
+            values.append(float(logs.get(name, math.nan)))
         self.seconds.append(round(self.stops.elapsed, 3))
         self.epoch = epoch + 1
         # A loss that is not a number is never the best.

@@ -127,7 +127,9 @@ def _exception(number: int) -> BaseException:
 
 def seconds(text: str) -> float:
     """`90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
-    found = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip())
+    found = re.fullmatch(
+        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
+    )
     parts = [float(part or 0) for part in found.groups()] if found else []
     if not any(parts):
         raise ValueError(f"{text!r} is no time such as 90s, 10m, 1h30m or 2d")

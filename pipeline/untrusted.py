@@ -4,11 +4,12 @@ Sizes are limits for what this package writes itself, with room to spare. Nothin
 reads: no pickle, no YAML, no code.
 """
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MOST_JSON = 2**26
 """Bytes of a JSON file: a history of a million epochs is shorter."""
@@ -24,15 +25,24 @@ def read_bytes(path: Path, most: int) -> bytes:
         OSError: It cannot be opened.
         ValueError: It is a device or a pipe, which may never end, or longer than `most` bytes.
     """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise ValueError(f"it is longer than {most:,} bytes")
+        return file.read(size)  # what has been added since is of a later state
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file for reading; raises ValueError for a device or a pipe, and OSError."""
     # Opening a pipe without a writer would wait for one.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:
-        there = os.fstat(handle)
-        if not stat.S_ISREG(there.st_mode):
-            raise ValueError("it is no regular file")
-        if there.st_size > most:
-            raise ValueError(f"it is longer than {most:,} bytes")
-        return file.read(there.st_size)  # what has been added since is of a later state
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise ValueError("it is no regular file")
+    return os.fdopen(handle, "rb")
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:

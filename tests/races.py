@@ -93,6 +93,8 @@ def work(config, progress):
     """A run as far as its files go: checkpoints published and pruned, results written, for ever."""
     with run_directory.opened(config) as run:
         models = run_directory.export_directory(config)
+        for path in (run.facts, run.source, run.splits):
+            path.touch()
         for step in range(1, 10**9):
             for parent, target in ((run.checkpoints, f"step-{step:08d}"), (models, None)):
                 folder = scratch.folder(parent)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import keras
@@ -202,7 +203,9 @@ def test_the_newest_whole_one_is_taken_and_the_damaged_ones_are_named(tmp_path):
     for step in (3, 2):
         path = tmp_path / f"step-{step:08d}/state.index"
         path.write_bytes(path.read_bytes()[:-1])
-    step, state, wrong = checkpoints.restore_newest()
+    taken = {}
+    step, wrong = checkpoints.restore_newest(taken.__setitem__)
+    state = taken[step]
     assert (step, state) == (1, {"waited": 1})
     assert [
         f"step-0000000{n}/state.index is damaged" in w for n, w in zip((3, 2), wrong, strict=True)
@@ -214,9 +217,9 @@ def test_the_newest_whole_one_is_taken_and_the_damaged_ones_are_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
     (tmp_path / "step-00000003/manifest.json").unlink()
     with pytest.raises(NoCheckpoint, match="is whole: .*manifest.json is damaged; start again"):
-        checkpoints.restore_newest()
+        checkpoints.restore_newest(lambda step, state: None)
     with pytest.raises(NoCheckpoint):  # also the next time
-        checkpoints.restore_newest()
+        checkpoints.restore_newest(lambda step, state: None)
 
 
 def test_a_new_state_of_the_same_step_replaces_the_old_one(tmp_path):
@@ -300,3 +303,64 @@ def test_a_disk_without_room_is_told_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(UsageError, match="checkpoints in .* need 0 MB, and 0 MB are free"):
         checkpoints.require_room()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *({"waited": "x"}, {"seconds": 5}, {"history": {"loss": []}}, {"history": "abc"}),
+        *({"running": [["!!!"]]}, {"saved": []}, {"saved": [1, 2]}, {"elapsed": "x"}),
+    ],
+)
+def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
+    """Its sums agree, as anybody can compute them."""
+    batches = SimpleNamespace(epochs=5, last_step=50, end_of=lambda epoch: 10 * epoch + 10)
+    checkpoints = checkpoints_of(small_model(), tmp_path)
+    saver = Saver(checkpoints, batches, Train())
+    saver.seconds, saver.history = [1.0], {"loss": [0.5]}
+    for step in (5, 10):
+        checkpoints.save(step, saver._state(None, [(5, 5), (10, 10)]))
+    path = tmp_path / "step-00000010"
+    state = {**json.loads((path / "manifest.json").read_text())["state"], **forged}
+    checkpoints.save(10, state)
+    step, wrong = checkpoints.restore_newest(saver._take)
+    assert step == 5 and saver.history == {"loss": [0.5]}
+    assert wrong == [f"{path}/manifest.json is damaged"]
+
+
+def test_what_lies_beside_the_checkpoints_is_left_alone(tmp_path):
+    checkpoints = checkpoints_of(small_model(), tmp_path)
+    checkpoints.save(10, {})
+    copy = tmp_path / "step-00000010.bak"
+    shutil.copytree(tmp_path / "step-00000010", copy)
+    (tmp_path / "step-99999").mkdir()
+    for name in ("step-00099999", "damaged-step-notes.txt"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert checkpoints.steps() == [10]
+    checkpoints.keep({10})
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_goes_while_a_run_is_trained_ends_it(tmp_path):
+    checkpoints = checkpoints_of(small_model(), tmp_path / "checkpoints")
+    checkpoints.require_room()
+    checkpoints.save(10, {})
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(UsageError, match="removed or moved while the run was trained"):
+        checkpoints.save(20, {})
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_an_epoch_without_a_measure_has_no_number_for_it(tmp_path):
+    """Another precision was forced: the loss scale begins, or ends, in the middle of a run."""
+    batches = SimpleNamespace(
+        epochs=5, last_step=50, steps_per_epoch=10, end_of=lambda epoch: 10 * epoch + 10
+    )
+    saver = Saver(checkpoints_of(small_model(), tmp_path), batches, Train())
+    saver.set_model(small_model())
+    saver.on_epoch_end(0, {"loss": 1.0})
+    saver.on_epoch_end(1, {"loss": 0.5, "loss_scale": 8.0})
+    saver.on_epoch_end(2, {"loss": 0.4})
+    assert [len(values) for values in saver.history.values()] == [3, 3]
+    np.testing.assert_array_equal(saver.history["loss_scale"], [np.nan, 8.0, np.nan])

@@ -184,6 +184,7 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
     result = {"export": str(version), "config_digest": given.digest(), "steps": 7}
+    result["test"] = {"examples": 3, "loss": 0.5}
     run = run_directory.RunDirectory(Path("mine"))
     run.result.write_text(json.dumps(result))
     assert run_directory.finished(given, run) == run_directory.finished(given, run, 7) == result
@@ -192,6 +193,9 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     assert run_directory.finished(given.changed(train={"epochs": 60}), run) is None
     assert run_directory.finished(given.changed(export={"name": "other"}), run) is None
     assert run_directory.finished(given.changed(export={"enabled": False}), run) == result
+    for edited in ({"test": None}, {"verification": 5}, {"examples_per_second": "x"}):
+        run.result.write_text(json.dumps({**result, **edited}))
+        assert run_directory.finished(given, run) is None
 
 
 def test_the_home_folder_is_written_as_a_tilde_and_found_again(workplace, monkeypatch, npz):

@@ -80,7 +80,7 @@ def test_a_held_run_is_refused_before_anything_else(config, workplace):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1, "host": "elsewhere", "since": "1970"}']
+    "text", ["", "{", '{"pi', '{"pid": "x"}', '{"pid": 1, "host": "elsewhere", "since": "1970"}']
 )
 def test_what_a_dead_process_left_in_the_lock_blocks_nobody(config, workplace, text):
     given = begun(config)
@@ -88,6 +88,27 @@ def test_what_a_dead_process_left_in_the_lock_blocks_nobody(config, workplace, t
     run_directory.check(given)
     with run_directory.opened(given):
         pass
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "pipe", "folder"])
+def test_a_lock_that_is_not_ours_is_left_alone(config, workplace, kind):
+    given, precious = begun(config), workplace / "precious"
+    precious.write_text("mine")
+    path = workplace / "mine/.lock"
+    path.unlink(missing_ok=True)
+    if kind == "text":
+        path.write_text("another tool's")
+    elif kind == "link":
+        path.symlink_to(precious)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    refused(given, "mine/.lock is no lock of ours; remove it, or give another folder")
+    with pytest.raises(UsageError, match="no lock of ours"), run_directory.opened(given):
+        pass
+    assert precious.read_text() == "mine"
+    assert kind != "text" or path.read_text() == "another tool's"
 
 
 def test_a_holder_that_does_not_say_who_it_is_is_refused_too(config, workplace, monkeypatch):
