@@ -9,8 +9,12 @@ import keras
 from pipeline.contracts import Batches
 from pipeline.stops import Stops
 
-_AFTER = 5.0  # seconds: evaluations are traced, pictures drawn
-_EXPORT = 30.0  # seconds; TensorFlow is imported once more, on a slow disk
+# Seconds for what comes after training, without an export and with one, at most: evaluations are
+# traced, pictures drawn; the export is written, and proved in another process.
+_MOST = (5.0, 35.0)
+# The same as shares of what came before it (imports, data, the model), on whatever machine this is:
+# `digits` takes 8 to 10 s to begin, and 4 or 6 to 9 s to end.
+_SHARES = (0.5, 1.25)
 
 
 class Reserve(keras.callbacks.Callback):
@@ -26,7 +30,7 @@ class Reserve(keras.callbacks.Callback):
     def __init__(self, stops: Stops, batches: Batches, judged: int, export: bool) -> None:
         super().__init__()
         self._stops, self._judged, self._batch_size = stops, judged, batches.batch_size
-        self._rest = _AFTER + (_EXPORT if export else 0.0)
+        self._rest = min(_MOST[export], 1.0 + stops.preparation * _SHARES[export])
         stops.reserve = self._rest
         self._begun = (0.0, 0, 0)
 
@@ -59,6 +63,29 @@ class Pace(keras.callbacks.Callback):
         self._stops, self._last, self._agreed = stops, batches.last_step, agreed
         self._start: tuple[float, int] | None = None
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """A resumed run that is now given more time takes its schedule up where the time stands.
+
+        Its end had come with the former limit; from there nothing would be learned any more.
+        """
+        start, reached, each = self.model.step.update.pace.numpy().tolist()
+        step = int(self.model.optimizer.iterations.numpy())
+        elapsed, left = self._agreed(self._stops.elapsed), max(0.0, self._agreed(self._stops.left))
+        if self._start is not None or not step or elapsed <= 0:
+            return
+        reached = min(reached + (step - start) * each, self._last)
+        reached = max(step, min(reached, self._last * elapsed / (elapsed + left)))
+        self._hasten(step, reached, left * step / elapsed)
+
+    def _hasten(self, step: int, reached: float, left: float) -> None:
+        """From `step`, where the schedule stands at `reached`, with time for `left` more."""
+        most = self._last - step
+        start, before, each = self.model.step.update.pace.numpy().tolist()
+        if left >= most and reached == step == before + (step - start) * each:
+            return  # in time: not a bit is changed
+        each = max(0.0, self._last - reached) / max(1.0, min(left, most))
+        self.model.step.update.pace.assign([step, reached, each])
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now, position = time.monotonic(), self.model.step.position
         if self._start is None:
@@ -68,11 +95,6 @@ class Pace(keras.callbacks.Callback):
         if position == first:
             return
         left = self._agreed(self._stops.left * (position - first) / max(now - since, 1e-6))
-        most = self._last - position
         start, reached, each = self.model.step.update.pace.numpy().tolist()
         step = int(self.model.optimizer.iterations.numpy())  # what the schedule is asked for
-        reached += (step - start) * each
-        if left >= most and reached == step:  # in time: not a bit is changed
-            return
-        each = max(0.0, self._last - reached) / max(1.0, min(left, most))
-        self.model.step.update.pace.assign([step, reached, each])
+        self._hasten(step, min(reached + (step - start) * each, self._last), left)

@@ -16,6 +16,7 @@ from pipeline.contracts import Batches
 from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
+from pipeline.stops import Stops
 
 
 def standard(
@@ -40,7 +41,7 @@ def standard(
     if is_chief:
         callbacks.append(Journal(run, batches, saver, settings.log.tensorboard))
     if is_chief and settings.log.progress:
-        callbacks.append(Progress(batches))
+        callbacks.append(Progress(batches, saver.stops))
     return callbacks
 
 
@@ -114,9 +115,9 @@ _UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max")
 class Progress(keras.callbacks.Callback):
     """One line per epoch: metrics, images per second, time left."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches, stops: Stops) -> None:
         super().__init__()
-        self._batches = batches
+        self._batches, self._stops = batches, stops
         self._epochs = batches.epochs
         self._first_epoch = batches.first_epoch
         self._start = time.monotonic()
@@ -130,6 +131,8 @@ class Progress(keras.callbacks.Callback):
         )
         done = epoch + 1 - self._first_epoch
         left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)
+        if self._stops.left is not None:
+            left = min(left, max(0.0, self._stops.left))
         width = len(str(self._epochs))
         print(
             f"epoch {epoch + 1:{width}}/{self._epochs}  {metrics}"

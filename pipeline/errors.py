@@ -37,10 +37,11 @@ class WorkerLost(UsageError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM came. Not caught where errors are handled; ends the process with code 143."""
+    """SIGTERM or SIGHUP came. Not caught where errors are handled; ends the process with code 143
+    or 129."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:

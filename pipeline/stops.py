@@ -1,6 +1,7 @@
 """Why training ends before its time: a signal, or a limit; heard between two calls."""
 
 import contextlib
+import functools
 import re
 import signal
 import threading
@@ -13,6 +14,7 @@ from pipeline.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Stopped(Exception):
@@ -26,9 +28,10 @@ class Stopped(Exception):
 class Stops:
     """Says whether the call that has just ended was the last one, and why.
 
-    SIGTERM and Ctrl-C raise `Terminated` and KeyboardInterrupt where they strike; within
-    `deferred` they only set a mark that is read after the call. A second SIGTERM kills and a
-    second Ctrl-C interrupts at once: all is written beside and renamed, so nothing is damaged.
+    SIGTERM, SIGHUP (the terminal is closed) and Ctrl-C raise `Terminated` and KeyboardInterrupt
+    where they strike; within `deferred` they only set a mark that is read after the call. A second
+    SIGTERM kills and a second Ctrl-C interrupts at once: all is written beside and renamed, so
+    nothing is damaged.
 
     Args:
         limit: What the run may take over all its resumes, as `seconds` reads it; None: for ever.
@@ -50,6 +53,11 @@ class Stops:
         """Seconds of this run so far, in all its processes."""
         return self._before + time.monotonic() - self._start
 
+    @functools.cached_property
+    def preparation(self) -> float:
+        """Seconds of this process until it was first asked: before its training began."""
+        return time.monotonic() - self._start
+
     def resume(self, elapsed: float) -> None:
         """Counts what the run took before it was resumed."""
         if not self._trained:  # else it is another try of this process, whose time is counted
@@ -67,7 +75,7 @@ class Stops:
         return agreed(float(self.left is not None and self.left <= 0)) > 0
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
-        """`SIGTERM`, `SIGINT`, `time` or `another worker`, where training is to end now.
+        """`SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`, where training is to end now.
 
         Args:
             agreed: The mean of a number over all workers, who must end after the same call.
@@ -86,10 +94,12 @@ class Stops:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+        before = {n: signal.getsignal(n) for n in _SIGNALS}
         # Whoever started us deaf to a signal (a shell its background job) wants us so.
         heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-        self._second = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        self._second = dict.fromkeys(heard, signal.SIG_DFL)
+        if signal.SIGINT in heard:
+            self._second[signal.SIGINT] = signal.default_int_handler
         for number in heard:
             signal.signal(number, self._handle)
         try:
@@ -122,7 +132,7 @@ class Stops:
 
 
 def _exception(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def seconds(text: str) -> float:

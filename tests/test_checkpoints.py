@@ -18,6 +18,7 @@ from pipeline.errors import NoCheckpoint, UsageError
 from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
+from pipeline.stops import Stops
 
 
 def small_model(units=3):
@@ -158,7 +159,7 @@ def test_one_line_of_log_per_epoch(tmp_path, capsys):
     saver = SimpleNamespace(
         epoch=0, history={"loss": [0.25, 0.25], "val_loss": [0.5, 0.5]}, seconds=[1.0, 2.5]
     )
-    callbacks = [Journal(run, steps, saver), Progress(steps)]
+    callbacks = [Journal(run, steps, saver), Progress(steps, Stops())]
     for epoch in range(2):
         saver.epoch += 1
         for callback in callbacks:

@@ -1,10 +1,10 @@
 """Signals and limits: heard after the call, saved, said, taken up again."""
 
+import itertools
 import os
 import signal
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from stopping import changes
 
@@ -39,7 +39,12 @@ def test_a_signal_waits_for_the_end_of_the_call():
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "raised"),
+    [
+        (signal.SIGTERM, Terminated),
+        (signal.SIGHUP, Terminated),
+        (signal.SIGINT, KeyboardInterrupt),
+    ],
 )
 def test_outside_of_training_a_signal_strikes_at_once(number, raised):
     given = Stops()
@@ -101,7 +106,11 @@ def test_workers_stop_together():
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("pipeline.budget.time.monotonic", lambda: now[0])
-    given = SimpleNamespace(reserve=0.0)
+    given = SimpleNamespace(reserve=0.0, preparation=100.0)
+    for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
+        given.preparation = taken
+        Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=export)
+        assert given.reserve == expected
     reserve = Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=True)
     step = SimpleNamespace(position=0, traces=0)
     reserve.set_model(SimpleNamespace(step=step))
@@ -114,6 +123,45 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
         assert given.reserve == pytest.approx(expected)
 
 
+def paced(given, rate, step, last=100):
+    """A new process that paces a run where it stands."""
+    pace = Pace(given, SimpleNamespace(last_step=last), float)
+    optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
+    pace.set_model(SimpleNamespace(step=step, optimizer=optimizer))
+    pace.on_train_begin()
+    return pace
+
+
+@pytest.mark.parametrize("first", [30.0, 59.0])
+def test_a_longer_limit_takes_the_schedule_up_where_the_time_stands(monkeypatch, first):
+    """A run is stopped when its time is up and its rate 0, or after a slow first call."""
+    now = [0.0]
+    monkeypatch.setattr("pipeline.budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.stops.time.monotonic", lambda: now[0])
+    rate = schedules.Adjusted(schedules.linear(1.0, 10_000), paced=True)
+    step, given = SimpleNamespace(position=0, update=rate), Stops("60s")
+    pace = paced(given, rate, step, 10_000)
+    for seconds in (first, 0.5, *[0.5] * 60):
+        now[0] += seconds
+        step.position += 10
+        pace.on_train_batch_end(0)
+        if given.left <= 0:
+            break
+    assert float(rate(step.position)) < 0.05 or step.position <= 30
+    given = Stops("240s")
+    given.resume(60.0)
+    now[0] += 20.0  # it starts
+    pace = paced(given, rate, step, 10_000)
+    rates = []
+    while given.left > 0:
+        rates.append(float(rate(step.position + 9)))
+        now[0] += 0.5
+        step.position += 10
+        pace.on_train_batch_end(0)
+    assert rates[0] > 0.5 and rates[-1] < 0.05, "at 80 of 240 seconds a third of it is over"
+    assert all(b < a + 1e-6 for a, b in itertools.pairwise(rates))
+
+
 @pytest.mark.parametrize(("seconds", "steps"), [(0.5, 100), (1.0, 55), (2.0, 30)])
 def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight line."""
@@ -123,10 +171,7 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     given = Stops("60s")
     rate = schedules.Adjusted(schedules.linear(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
-    model = SimpleNamespace(step=step, optimizer=SimpleNamespace(iterations=np.int64(0)))
-    model.optimizer.iterations = SimpleNamespace(numpy=lambda: step.position)
-    pace = Pace(given, SimpleNamespace(last_step=100), float)
-    pace.set_model(model)
+    pace = paced(given, rate, step)
     rates = []
     while given.left > 0 and step.position < 100:
         rates.append(float(rate(step.position)))
