@@ -87,7 +87,7 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         if sys.stdout is not None:  # it is None where the caller closed it
             sys.stdout.flush()
     except UsageError as error:
-        print(f"error: {_plain(str(error))}", file=sys.stderr)
+        print(f"error: {plain(str(error))}", file=sys.stderr)
         code = error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -100,12 +100,12 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
             sys.stdout = None  # otherwise the interpreter complains again while it shuts down
             sys.exit(141)
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: {_plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
+        print(f"error: {plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text without what rules a terminal, and without endless words: names may be anything."""
     shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
     # No path is longer than 4,096 bytes.

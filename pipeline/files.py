@@ -69,14 +69,18 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """As `write_text`."""
-    beside = scratch.file(path.parent)
+    beside = None
     try:
+        beside = scratch.file(path.parent)
         beside.write_bytes(content)
         _flush(beside)
         beside.rename(path)
         _flush(path.parent)
-    except BaseException:
-        scratch.remove(beside)
+    except BaseException as error:
+        if beside is not None:
+            scratch.remove(beside)
+        if isinstance(error, OSError):  # of the file that is wanted, not of the one beside
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     scratch.release(beside)
 

@@ -166,6 +166,7 @@ def _story(config: Config, stops: Stops) -> Run:
         else:
             result = _handed_off(config, run, loaded, held, judged, model, saver, start)
         report.closing(config, run, result, judged)
+        report.late(saver, config.runtime.time_limit)
     exported = Path(result["export"]) if result["export"] else None
     history, test = saver.history, result[judged]
     return Run(config, run.path, history, test, model, task, splits, exported, result)

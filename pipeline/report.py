@@ -15,7 +15,7 @@ from pipeline import checkpoints, layers, runtime
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Info
-from pipeline.errors import Terminated
+from pipeline.errors import Terminated, plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 from pipeline.splits import Split
@@ -24,7 +24,7 @@ from pipeline.verify import Verification
 
 def say(name: str, text: object) -> None:
     """One line: a key, and what there is to say."""
-    print(f"{name:<10} {text}", flush=True)
+    print(f"{name:<10} {plain(str(text))}", flush=True)
 
 
 def opening(
@@ -67,7 +67,7 @@ def opening(
     size, each = batches.batch_size, batches.steps_per_epoch
     say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} an epoch")
     if batches.first_step:
-        say("resumed", f"after step {batches.first_step:,}, from the newest checkpoint")
+        say("resumed", f"after step {batches.first_step:,}, from the newest whole checkpoint")
 
 
 def damaged(saver: Saver) -> None:
@@ -94,10 +94,12 @@ def finished(run: RunDirectory) -> None:
 
 @contextmanager
 def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """Says on Ctrl-C and SIGTERM how to go on, and passes them on."""
+    """Says on Ctrl-C, a signal, or a disk that is full at the end how to go on; passes them on."""
     try:
         yield
-    except (KeyboardInterrupt, Terminated):
+    except (KeyboardInterrupt, Terminated, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # nobody reads what would be said
+            raise
         steps = checkpoints.steps(run.checkpoints)
         if steps and not config.dry_run:
             newest = f"{steps[-1]:,}"
@@ -109,6 +111,16 @@ def time_is_up(config: Config, saver: Saver) -> None:
     """Training ended before its last step."""
     limit = config.runtime.time_limit
     say("stopped", f"after step {saver.step:,}: --runtime.time-limit {limit}; a longer one goes on")
+
+
+def late(saver: Saver, limit: str | None) -> None:
+    """The run took longer than it may; two seconds are nothing."""
+    if saver.stops.over > 2:
+        say(
+            "note",
+            f"{saver.stops.over:.0f} s over --runtime.time-limit {limit}: to begin, a call of the "
+            "step and to end take longer than that leaves",
+        )
 
 
 def decision(decision: Decision) -> None:
