@@ -49,8 +49,9 @@ class Reserve(keras.callbacks.Callback):
 class Pace(keras.callbacks.Callback):
     """Lets the learning rate's schedule come to its end when the time does, if that is earlier.
 
-    The speed is that of this process so far, with all that lies between the calls; the first one,
-    which traces, left out.
+    Where time is short the schedule stands where the time of training stands, whatever the speed
+    was thought to be before; between two calls it goes on at the speed of this process so far, with
+    all that lies between the calls; the first one, which traces, left out.
 
     Args:
         stops: Holds the limit.
@@ -62,39 +63,47 @@ class Pace(keras.callbacks.Callback):
         super().__init__()
         self._stops, self._last, self._agreed = stops, batches.last_step, agreed
         self._start: tuple[float, int] | None = None
+        self._origin = (0.0, 0.0)
+        """When time was last long enough, and where the schedule then stood."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """A resumed run that is now given more time takes its schedule up where the time stands.
 
         Its end had come with the former limit; from there nothing would be learned any more.
         """
-        start, reached, each = self.model.step.update.pace.numpy().tolist()
-        step = int(self.model.optimizer.iterations.numpy())
-        elapsed, left = self._agreed(self._stops.elapsed), max(0.0, self._agreed(self._stops.left))
-        if self._start is not None or not step or elapsed <= 0:
+        step, reached = self._stands()
+        if self._start is not None or not step:
             return
-        reached = min(reached + (step - start) * each, self._last)
-        reached = max(step, min(reached, self._last * elapsed / (elapsed + left)))
-        self._hasten(step, reached, left * step / elapsed)
-
-    def _hasten(self, step: int, reached: float, left: float) -> None:
-        """From `step`, where the schedule stands at `reached`, with time for `left` more."""
-        most = self._last - step
-        start, before, each = self.model.step.update.pace.numpy().tolist()
-        if left >= most and reached == step == before + (step - start) * each:
-            return  # in time: not a bit is changed
-        each = max(0.0, self._last - reached) / max(1.0, min(left, most))
-        self.model.step.update.pace.assign([step, reached, each])
+        elapsed, left = self._agreed(self._stops.elapsed), max(0.0, self._agreed(self._stops.left))
+        reached = max(step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6)))
+        self._go_on(step, reached, self._last - step)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now, position = time.monotonic(), self.model.step.position
+        step, reached = self._stands()
         if self._start is None:
-            self._start = now, position
+            self._start, self._origin = (now, position), (now, reached)
             return
         since, first = self._start
         if position == first:
             return
-        left = self._agreed(self._stops.left * (position - first) / max(now - since, 1e-6))
+        seconds = self._agreed(self._stops.left)
+        left = self._agreed(seconds * (position - first) / max(now - since, 1e-6))
+        if left >= self._last - position and reached == step:
+            self._origin = now, reached  # in time: not a bit is changed
+            return
+        since, origin = self._origin
+        share = self._agreed((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
+        self._go_on(step, origin + (self._last - origin) * share, left)
+
+    def _stands(self) -> tuple[int, float]:
+        """What the schedule is asked for, and where it then stands."""
         start, reached, each = self.model.step.update.pace.numpy().tolist()
-        step = int(self.model.optimizer.iterations.numpy())  # what the schedule is asked for
-        self._hasten(step, min(reached + (step - start) * each, self._last), left)
+        step = int(self.model.optimizer.iterations.numpy())
+        return step, min(reached + (step - start) * each, self._last)
+
+    def _go_on(self, step: int, reached: float, left: float) -> None:
+        """From `step`, with the schedule at `reached`, to its end in `left` more steps."""
+        most = self._last - step
+        each = max(0.0, self._last - reached) / max(1.0, min(left, most))
+        self.model.step.update.pace.assign([step, reached, each])
