@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the front door stands before TensorFlow
     from pipeline.splits import Split
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """What `fit` returns."""
 
@@ -43,6 +43,11 @@ class Run:
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
     """What `result.json` holds; empty in a worker that is not the chief."""
+
+    def __repr__(self) -> str:
+        """What a notebook shows: not the arrays."""
+        test = {name: round(v, 4) for name, v in self.test.items() if isinstance(v, float)}
+        return f"Run(directory={str(self.directory)!r}, test={test}, export={str(self.export)!r})"
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> "dict[str, Any]":
         """What the exported model would answer: `run.predict(images=uint8_images)`.

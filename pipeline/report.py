@@ -68,6 +68,8 @@ def opening(
     say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} an epoch")
     if batches.first_step:
         say("resumed", f"after step {batches.first_step:,}, from the newest whole checkpoint")
+    elif run.log.is_file() and run.log.stat().st_size:
+        say("note", f"{run} was trained before, but has no checkpoint any more: from the start")
 
 
 def damaged(saver: Saver) -> None:

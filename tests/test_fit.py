@@ -152,6 +152,9 @@ def test_library_use(digits_run):
     assert set(digits_run.history) >= {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert all(len(values) == 3 for values in digits_run.history.values())
     assert digits_run.test["accuracy"] > 0.8
+    assert len(repr(digits_run)) < 300, "a notebook shows it"
+    rates = digits_run.history["learning_rate"]
+    assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1] >= 0
     test = digits_run.splits["test"]
     examples = test.take(np.arange(len(test)))
     answers = digits_run.predict(images=examples["image"])

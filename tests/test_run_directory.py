@@ -79,6 +79,17 @@ def test_a_held_run_is_refused_before_anything_else(config, workplace):
     run_directory.check(given)
 
 
+def test_a_lock_that_somebody_deletes_still_holds(config, workplace):
+    given = begun(config)
+    with run_directory.opened(given):
+        (workplace / "mine/.lock").unlink()
+        for _ in range(2):  # the second finds the first one's file
+            with pytest.raises(UsageError, match="mine is in use"), run_directory.opened(given):
+                pass
+    with run_directory.opened(given):
+        pass
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", '{"pi', '{"pid": "x"}', '{"pid": 1, "host": "elsewhere", "since": "1970"}']
 )
