@@ -177,7 +177,8 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     Args:
         config: Of the run.
         run: Its folder.
-        step: The last one that was trained; None: whichever the result tells of.
+        step: The last one that was trained; None: whichever the result tells of, also under other
+            options than the config's.
     """
     try:
         result = home.unfolded(untrusted.read_json(run.result))
@@ -186,7 +187,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
         return None
     if not _can_be_told(result):
         return None
-    if digest != config.digest() or (step is not None and steps != step):
+    if step is not None and (digest != config.digest() or steps != step):
         return None
     return result if not config.export.enabled or _is_export(config, version) else None
 

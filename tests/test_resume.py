@@ -190,7 +190,9 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     assert run_directory.finished(given, run) == run_directory.finished(given, run, 7) == result
     assert run_directory.finished(given, run, 8) is None
     assert run_directory.finished(given.changed(log={"progress": False}), run) == result
-    assert run_directory.finished(given.changed(train={"epochs": 60}), run) is None
+    longer = given.changed(train={"epochs": 60})
+    assert run_directory.finished(longer, run, 7) is None
+    assert run_directory.finished(longer, run) == result, "what it has exported, for `clean`"
     assert run_directory.finished(given.changed(export={"name": "other"}), run) is None
     assert run_directory.finished(given.changed(export={"enabled": False}), run) == result
     for edited in ({"test": None}, {"verification": 5}, {"examples_per_second": "x"}):
