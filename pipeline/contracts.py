@@ -130,6 +130,10 @@ class Task(abc.ABC):
     the training examples tell.
     """
 
+    compared_by: tuple[str, int] = ("loss", -1)
+    """By which number of `evaluate` versions of a model are compared; 1 where more is better, -1
+    where less is."""
+
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 

@@ -1,15 +1,22 @@
 """The hand-off: a float32 SavedModel with named signatures, verified, then published."""
 
+import importlib
+
+from pipeline.errors import run_command
+
+if __name__ == "__main__":  # the command, which stands above this stage and before TensorFlow
+    run_command(importlib.import_module("pipeline.export_command").main)
+
 import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files, proof, run_directory, scratch
+from pipeline import proof, publish, run_directory, scratch
 from pipeline.build import SteppedModel, float32_twin
 from pipeline.config import Config
 from pipeline.contracts import Task
 from pipeline.splits import Split
-from pipeline.verify import Verification, verify
+from pipeline.verify import Check, Verification, verify
 
 # Golden examples: at most so many, and at most so many bytes of decoded columns.
 _GOLDEN_EXAMPLES = 64
@@ -17,7 +24,8 @@ _GOLDEN_BYTES = 4_000_000
 
 
 def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> Verification:
-    """Writes the next version of the model; it becomes visible only if its verification passes.
+    """Writes the next version of the model; it becomes visible only if its verification passes, and
+    if it is not worse than the version that is served by more than `--export.tolerance`.
 
     Args:
         model: Trained, in any precision.
@@ -27,7 +35,7 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
 
     Returns:
         What was verified, and where the version lies. If a check failed, the folder keeps its
-        hidden name, which no server reads.
+        hidden name, which no server reads; so does one that is worse, with a check that says so.
     """
     parent = run_directory.export_directory(config)
     twin = float32_twin(model, task, config.model)
@@ -42,13 +50,18 @@ def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> 
         archive.write_out(str(folder), verbose=False)
         proof.write_golden(folder / proof.GOLDEN, golden(task, endpoints, examples))
         outcome = verify(folder)
+        if not outcome.passed:
+            return outcome
+        published = publish.publish(folder, parent, config.export, task.compared_by)
     except BaseException:
         scratch.remove(folder)
         raise
-    if not outcome.passed:
-        return outcome
-    version = files.publish(folder, parent)
-    return Verification(version, outcome.checks)
+    for note in published.notes:
+        print(note, flush=True)
+    checks = outcome.checks
+    if published.quality is not None:
+        checks = (*checks, Check("quality", not published.refused, published.quality))
+    return Verification(published.directory, checks)
 
 
 def golden(task: Task, endpoints: dict, examples: Split) -> dict[str, dict[str, dict]]:

@@ -164,7 +164,8 @@ def _story(config: Config, stops: Stops) -> Run:
         if result is not None:
             report.finished(run)
         else:
-            result = _handed_off(config, run, loaded, held, judged, model, saver, start)
+            result = handed_off(config, run, loaded, held, judged, model, saver, start)
+            files.write_json(run.result, result)
         report.closing(config, run, result, judged)
         report.late(saver, config.runtime.time_limit)
     exported = Path(result["export"]) if result["export"] else None
@@ -172,7 +173,7 @@ def _story(config: Config, stops: Stops) -> Run:
     return Run(config, run.path, history, test, model, task, splits, exported, result)
 
 
-def _handed_off(
+def handed_off(
     config: Config,
     run: RunDirectory,
     loaded: "Data",
@@ -195,9 +196,7 @@ def _handed_off(
     proved = export(model, task, config, loaded.splits[judged]) if enabled else None
     stopped = None if saver.complete else TIME
     seconds = time.monotonic() - start
-    result = report.result(config, saver, metrics, proved, seconds, stopped)
-    files.write_json(run.result, result)
-    return result
+    return report.result(config, saver, metrics, proved, seconds, stopped)
 
 
 def _cluster(config: Config) -> cluster.Cluster | None:

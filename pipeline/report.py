@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import statistics
 import sys
 from collections.abc import Iterator
@@ -163,12 +164,24 @@ def result(
 def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: str) -> None:
     """After everything: one line per key fact, and the next command."""
     if not config.dry_run:
-        measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
-        numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
-        say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+        tested(result, judged)
         if result["examples_per_second"]:
             say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
+    exported(config, run, result)
+    if config.dry_run:
+        say("dry run", "went through every stage; nothing was kept")
+
+
+def tested(result: dict[str, Any], judged: str) -> None:
+    """The numbers of the split that the model was judged by."""
+    measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+
+
+def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
+    """What became of the export, and the next command."""
     proved = result["verification"]
     if proved is None:
         say("export", "none (--export.no-enabled)")
@@ -177,13 +190,17 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
             if not check["passed"]:
                 say("FAILED", f"{check['name']}: {check['detail']}")
         say("export", f"NOT published: {proved['directory']} failed its verification")
+        if [check["name"] for check in proved["checks"] if not check["passed"]] == ["quality"]:
+            again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
+            say("next", f"{again} --export.tolerance None publishes it all the same")
     elif config.dry_run:
         say("export", f"verified by {len(proved['checks'])} checks")
+    elif not Path(result["export"]).is_dir():
+        again = f"{_python()} -m pipeline.export {shlex.quote(str(run))} makes it again"
+        say("export", f"{result['export']}, since deleted for newer versions; {again}")
     else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
         say("next", f"{_python()} -m pipeline.verify {result['export']}")
-    if config.dry_run:
-        say("dry run", "went through every stage; nothing was kept")
 
 
 def _python() -> str:

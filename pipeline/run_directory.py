@@ -14,8 +14,9 @@ from pipeline.errors import UsageError
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
-# Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
-_SERVER_FILES = {".config", ".yaml", ".yml"}
+# Files that may lie beside the models and their versions: configuration of TensorFlow Serving and
+# of its containers, and words on them.
+_SERVER_FILES, _WORDS = {".config", ".yaml", ".yml"}, {"README.md", "SERVING.md"}
 
 
 class RunDirectory:
@@ -90,7 +91,7 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the folder of the exported models; give another"
             )
         found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        names = [p.name for p in found if p.name != "README.md" and p.suffix not in _SERVER_FILES]
+        names = [p.name for p in found if not _is_for_servers(p)]
         if names:
             raise UsageError(
                 f"--export.directory: {config.export.directory} is no folder of models: "
@@ -172,7 +173,8 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
     None too where `--force` has changed the options since, or the export belongs elsewhere now: one
-    in another place than the config's is not taken for this run's.
+    in another place than the config's is not taken for this run's. An export that is gone is made
+    again, unless there are newer versions: then it was deleted for them, and would replace them.
 
     Args:
         config: Of the run.
@@ -208,7 +210,11 @@ def _can_be_told(result: Mapping[str, Any]) -> bool:
 def _is_export(config: Config, version: Any) -> bool:
     if not isinstance(version, str) or Path(version).parent != export_directory(config):
         return False
-    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
+    version = Path(version)
+    if not files.is_version(version.name):
+        return False
+    newest = max(files.versions(version.parent), default=0)
+    return int(version.name) < newest or (version / "saved_model.pb").is_file()
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
@@ -280,7 +286,11 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
+    names = sorted(p.name for p in target.glob("[!.]*") if not (p.is_file() and _is_for_servers(p)))
     return [
         n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
     ]
+
+
+def _is_for_servers(path: Path) -> bool:
+    return path.suffix in _SERVER_FILES or path.name in _WORDS

@@ -245,10 +245,20 @@ class Export(Checked):
     """Folder of all models; this one becomes DIRECTORY/NAME/VERSION."""
     name: str | None = None
     """Name of the model; None: the name of the recipe."""
+    tolerance: float | None = None
+    """Publish only if the test's accuracy, or r2 of a regression, is at most this much worse than
+    that of the version which is served; None: whatever it is."""
+    keep: int | None = None
+    """Delete all but so many of the newest versions, and the pinned one; None: keep all."""
 
     def _check(self) -> None:
         if self.name is not None:
             require_file_name(self.name, "--export.name")
+        tolerance, keep = self.tolerance, self.keep
+        good = tolerance is None or 0 <= tolerance < 3e38
+        require(good, "--export.tolerance", tolerance, "at least 0, and finite")
+        good = keep is None or 0 < keep <= 10**6
+        require(good, "--export.keep", keep, "at least 1 and at most 10**6")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

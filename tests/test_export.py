@@ -14,7 +14,7 @@ def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
     verification = digits_run.result["verification"]
     assert verification["passed"] and len(verification["checks"]) == 19
-    assert sorted(p.name for p in digits_run.export.parent.iterdir()) == ["1"]
+    assert sorted(p.name for p in digits_run.export.parent.iterdir()) == [".published", "1"]
 
 
 def test_the_served_answers_are_those_of_the_trained_model(digits_run):

@@ -52,6 +52,8 @@ class ImageClassification(Task):
     In training, after mixup or cutmix, also `partner_label` and `share`.
     """
 
+    compared_by = ("accuracy", 1)
+
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.class_names: list[str] = facts["class_names"]

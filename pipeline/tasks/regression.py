@@ -47,6 +47,8 @@ class Regression(Task):
     to the spread of the units. The target keeps its own.
     """
 
+    compared_by = ("r2", 1)
+
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.feature_names: list[str] = facts["feature_names"]
