@@ -158,7 +158,6 @@ def _story(config: Config, stops: Stops) -> Run:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
-
         judged = next(name for name in ("test", "validation", "train") if name in splits)
         result = None if trained else run_directory.finished(config, run, saver.step)
         if result is not None:

@@ -5,18 +5,21 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
 
-from pipeline import files, lock, publish, scratch, version_policy
+from pipeline import files, lock, publish, scratch, trials, version_policy
 from pipeline.errors import UsageError
 from pipeline.sections import Export
+from pipeline.trials import Strike
 
 FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 ACCURACY, LOSS = ("accuracy", 1), ("loss", -1)
@@ -297,3 +300,41 @@ def test_no_half_version_is_seen_whenever_publishers_are_killed(model, kills):
     assert len(poller.seen) > kills / 2, "most were killed before they had published anything"
     assert [path.name for path in model.iterdir() if scratch.is_ours(path.name)] == []
     assert len(numbers(model)) == 3
+
+
+RUN = """digits --model.name tiny --data.limit 60 --train.epochs 1 --train.steps-per-call 4
+    --runtime.precision float32 --export.no-enabled --log.no-progress --run-directory run"""
+EXPORT = ("pipeline.export_command", ["run", "--export.keep", "3"])
+
+
+@pytest.mark.parametrize(
+    ("exports", "kills"), [(2, 1), pytest.param(200, 100, marks=pytest.mark.long)]
+)
+def test_no_server_sees_half_a_version_whenever_exports_are_killed(tmp_path, exports, kills):
+    """Whole exports, by the command; the kills come at operations on files and between them."""
+    assert trials.run("pipeline.fit", RUN.split(), tmp_path).code == 0
+    model = tmp_path / "saved_models/digits"
+    model.mkdir(parents=True)
+    chance, codes, told = random.Random(0), [], []
+    with Poller(model) as poller:
+        begin = time.monotonic()
+        whole = trials.run(*EXPORT, tmp_path)
+        seconds, moments = time.monotonic() - begin, whole.count("export")
+        assert whole.code == 0 and moments > 20, whole.said
+        while len(codes) < exports or codes.count(137) < kills:
+            strike = None
+            if codes.count(137) < kills:
+                delay = chance.choice((0.0, chance.uniform(0, 0.03), chance.uniform(0, seconds)))
+                strike = Strike("SIGKILL", "export", chance.randint(1, moments), delay)
+            ended = trials.run(*EXPORT, tmp_path, strike)
+            assert ended.code in (0, 137) and "Traceback" not in ended.said, ended.said
+            codes.append(ended.code)
+            told += map(int, re.findall(r"^export +saved_models/digits/(\d+),", ended.said, re.M))
+            poller.wait()
+        whole = trials.run(*EXPORT, tmp_path)
+        poller.wait()
+    judge(poller.seen, told)
+    assert whole.code == 0 and len(told) == codes.count(0)
+    assert [path.name for path in model.iterdir() if scratch.is_ours(path.name)] == []
+    assert len(numbers(model)) == min(3, len(poller.seen))
+    print(f"{len(codes)} exports, {codes.count(137)} killed, {len(poller.seen)} versions seen")
