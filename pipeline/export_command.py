@@ -99,8 +99,6 @@ def configure(path: Path, words: list[str]) -> Config:
             raise
         raise UsageError(_without_data(error)) from None
     exported = {**changes.get("export", {}), "enabled": True}
-    if changes.keys() <= {"export"}:  # these cannot change the model, whatever a run may not change
-        changes["force"] = True
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
     if not any(run.checkpoints.glob("step-*")):
         own = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
