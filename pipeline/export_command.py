@@ -14,6 +14,7 @@ from pipeline import (
     fit,
     flags,
     home,
+    provenance,
     publish,
     run_directory,
     scratch,
@@ -182,7 +183,7 @@ def _loaded(config: Config) -> "Data":
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """Where the newest export of a finished run is, in its own `result.json`.
 
-    Not one in another place than the run's own, in which the run would miss it.
+    Not of one in another place or of another kind than the run's own, which the run would miss.
     """
     try:
         before = home.unfolded(untrusted.read_json(run.result))
@@ -190,8 +191,9 @@ def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     own = command_line.read(run.config, {"path": config.source.path})
-    places = {run_directory.export_directory(each) for each in (own, config)}
-    if same and result["export"] and len(places) == 1:
+    place, kind = run_directory.export_directory, provenance.options
+    same &= place(own) == place(config) and kind(own.export) == kind(config.export)
+    if same and result["export"]:
         new = {name: result[name] for name in ("export", "verification")}
         files.write_json(run.result, {**before, **new})
 

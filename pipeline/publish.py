@@ -4,11 +4,10 @@ import dataclasses
 import math
 from pathlib import Path
 
-from pipeline import files, lock, scratch, untrusted, version_policy
+from pipeline import files, lock, provenance, scratch, version_policy
 from pipeline.errors import UsageError
 from pipeline.sections import Export
 
-MANIFEST = Path("assets.extra/manifest.json")
 REFUSED = ".refused"
 """Where a version stays that the gate holds back: hidden, beside the others, until the next one."""
 # What every export of this package holds; a folder without them is somebody else's.
@@ -97,14 +96,11 @@ def compared(folder: Path, before: Path, tolerance: float, by: tuple[str, int]) 
 
 
 def judged(version: Path, name: str) -> tuple[float | None, str]:
-    """What a version's manifest says of a metric, and of which split: test, else validation, else
-    train. None where it says no finite number."""
-    try:
-        metrics = dict(untrusted.read_json(version / MANIFEST)["metrics"])
-        split = next(name for name in ("test", "validation", "train") if name in metrics)
-        value = metrics[split].get(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        return None, ""
+    """A metric as a version's manifest tells it, and of which split; None where it tells of no
+    finite number."""
+    manifest = provenance.read(version)
+    metrics, split = manifest.get("metrics"), str(manifest.get("judged", ""))
+    value = metrics.get(name) if isinstance(metrics, dict) else None
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return (float(value) if good else None), split
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, resume, scratch, untrusted
+from pipeline import files, home, lock, provenance, resume, scratch, untrusted
 from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
-# Files that may lie beside the models and their versions: configuration of TensorFlow Serving and
-# of its containers, and words on them.
-_SERVER_FILES, _WORDS = {".config", ".yaml", ".yml"}, {"README.md", "SERVING.md"}
+# Files that may lie beside models and versions: configuration of TensorFlow Serving and of its
+# containers, and words on them.
+_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
 
 
 class RunDirectory:
@@ -91,7 +91,7 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the folder of the exported models; give another"
             )
         found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        names = [p.name for p in found if not _is_for_servers(p)]
+        names = [p.name for p in found if p.suffix not in _SERVER_FILES]
         if names:
             raise UsageError(
                 f"--export.directory: {config.export.directory} is no folder of models: "
@@ -172,9 +172,10 @@ def _difference(old: Any, new: Any) -> str:
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
     """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
-    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
-    in another place than the config's is not taken for this run's. An export that is gone is made
-    again, unless there are newer versions: then it was deleted for them, and would replace them.
+    None too where `--force` has changed the options since, or the export belongs elsewhere now or
+    is to be another: one in another place than the config's is not taken for this run's. An export
+    that is gone is made again, unless there are newer versions: then it was deleted for them, and
+    would replace them.
 
     Args:
         config: Of the run.
@@ -196,6 +197,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 def _can_be_told(result: Mapping[str, Any]) -> bool:
     """Whether `report` finds in it what it says; not so after it was edited."""
     proved, speed = result.get("verification"), result.get("examples_per_second")
+    calibration = result.get("calibration", {})
     judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
     checks = proved.get("checks") if isinstance(proved, dict) else []
     return (
@@ -204,6 +206,8 @@ def _can_be_told(result: Mapping[str, Any]) -> bool:
         and isinstance(proved, dict | None)
         and isinstance(checks, list)
         and isinstance(speed, int | float | None)
+        and isinstance(calibration, dict)
+        and all(isinstance(v, int | float) and v > 0 for v in calibration.values())
     )
 
 
@@ -213,8 +217,9 @@ def _is_export(config: Config, version: Any) -> bool:
     version = Path(version)
     if not files.is_version(version.name):
         return False
-    newest = max(files.versions(version.parent), default=0)
-    return int(version.name) < newest or (version / "saved_model.pb").is_file()
+    if not (version / "saved_model.pb").is_file():
+        return int(version.name) < max(files.versions(version.parent), default=0)
+    return provenance.read(version).get("options") == provenance.options(config.export)
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
@@ -286,11 +291,8 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    names = sorted(p.name for p in target.glob("[!.]*") if not (p.is_file() and _is_for_servers(p)))
+    found = [p for p in target.glob("[!.]*") if p.suffix not in _SERVER_FILES or p.is_dir()]
+    names = sorted(p.name for p in found)
     return [
         n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
     ]
-
-
-def _is_for_servers(path: Path) -> bool:
-    return path.suffix in _SERVER_FILES or path.name in _WORDS

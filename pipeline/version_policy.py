@@ -57,7 +57,16 @@ def pin(model: Path, version: int | None) -> None:
     policy = NEWEST
     if version is not None:
         policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
-    files.write_text(path, _with_policy(path, _read(path) or _new(model.name), policy))
+    files.write_text(path, _with_policy(path, _read(path) or new(model.name), policy))
+
+
+def new(name: str) -> str:
+    """A `models.config` for one model, in a container that has its folder at /models/NAME."""
+    quoted, place = (
+        "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        for text in (name, f"/models/{name}")
+    )
+    return _NEW.format(name=quoted, path=place, policy=NEWEST)
 
 
 def _with_policy(path: Path, text: str, policy: str) -> str:
@@ -85,15 +94,6 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path} cannot be read: {why}; mend it or remove it") from None
-
-
-def _new(name: str) -> str:
-    """A file for one model, in a container that has its folder at /models/NAME."""
-    quoted, place = (
-        "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        for text in (name, f"/models/{name}")
-    )
-    return _NEW.format(name=quoted, path=place, policy=NEWEST)
 
 
 def _blanked(text: str) -> str:

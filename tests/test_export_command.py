@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, run_module
 
-from pipeline import command_line, export_command, files, proof, publish, version_policy
+from pipeline import command_line, export_command, files, proof, provenance, publish, version_policy
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
@@ -124,8 +124,9 @@ def test_damaged_data_are_said_to_be(place):
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
-    (manifest := Path("saved_models/digits/1") / publish.MANIFEST).parent.mkdir(exist_ok=True)
-    manifest.write_text(json.dumps({"metrics": {"test": {"accuracy": 1.5}}}))
+    manifest = Path("saved_models/digits/1") / provenance.MANIFEST
+    about = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**about, "metrics": {"accuracy": 1.5}}))
     before = contents("mine")
     assert export_command.main(["mine", "--export.tolerance", "0.1"]) == 1
     said = capsys.readouterr().out

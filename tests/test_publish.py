@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from pipeline import files, lock, publish, scratch, trials, version_policy
+from pipeline import files, lock, provenance, publish, scratch, trials, version_policy
 from pipeline.errors import UsageError
 from pipeline.sections import Export
 from pipeline.trials import Strike
@@ -33,13 +33,14 @@ def model(tmp_path):
 
 
 def finished(model, metrics=None):
-    """A folder that looks like a proved export."""
+    """A folder that looks like a proved export; `metrics` are those of one split."""
     folder = scratch.folder(model)
     (folder / "assets.extra").mkdir()
     for name in ("saved_model.pb", "assets.extra/golden.npz"):
         (folder / name).write_text("whole")
     if metrics is not None:
-        (folder / publish.MANIFEST).write_text(json.dumps({"metrics": metrics}))
+        ((split, values),) = metrics.items()
+        provenance.write(folder, {"judged": split, "metrics": values})
     return folder
 
 
@@ -184,7 +185,7 @@ def test_a_version_that_is_held_back_stays_beside_until_the_next(model):
 def test_the_gate_compares_with_what_is_served_and_the_same_split(model):
     published(model, {"test": {"accuracy": 0.5}})
     published(model, {"test": {"accuracy": 0.9}})
-    new = {"train": {"accuracy": 1.0}, "test": {"accuracy": 0.6}}
+    new = {"test": {"accuracy": 0.6}}
     assert published(model, new, tolerance=0.1).refused
     publish.pin(model, 1)
     assert published(model, new, tolerance=0.1).directory.name == "3"
@@ -194,8 +195,8 @@ def test_the_gate_compares_with_what_is_served_and_the_same_split(model):
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"metrics": 5}', '{"metrics": {"test": [1]}}'])
 def test_a_damaged_manifest_tells_nothing(model, text):
-    folder = finished(model, {})
-    (folder / publish.MANIFEST).write_text(text)
+    folder = finished(model)
+    (folder / provenance.MANIFEST).write_text(text)
     assert publish.judged(folder, "accuracy") == (None, "")
 
 
