@@ -11,6 +11,7 @@ from typing import Any
 from pipeline import files, home, lock, provenance, resume, scratch, untrusted
 from pipeline.config import Config
 from pipeline.errors import UsageError
+from pipeline.sections import Export
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
@@ -219,7 +220,10 @@ def _is_export(config: Config, version: Any) -> bool:
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(files.versions(version.parent), default=0)
-    return provenance.read(version).get("options") == provenance.options(config.export)
+    wanted = provenance.options(config.export)
+    # A version of the time before there were manifests was made with what is the default now.
+    made = provenance.read(version).get("options", provenance.options(Export()))
+    return made == wanted
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:

@@ -13,6 +13,7 @@ from pipeline import files, model_card, proof, provenance
 from pipeline.build import network
 from pipeline.evaluate import answers
 from pipeline.export import difference, export, write
+from pipeline.fit import fit
 from pipeline.stream import evaluation
 
 
@@ -230,3 +231,33 @@ def test_the_model_card_tells_all_that_was_measured(digits_run):
 def test_weights_are_stored_once(digits_run):
     size = (digits_run.export / "variables/variables.data-00000-of-00001").stat().st_size
     assert size < 1.05 * 4 * digits_run.model.count_params()
+
+
+def test_a_finished_run_is_exported_in_another_way_without_training(workplace, capsys):
+    changes = {
+        "model": {"name": "tiny"},
+        "data": {"limit": 600},
+        "train": {"epochs": 1, "batch_size": 16},
+        "runtime": {"precision": "mixed_bfloat16"},
+        "run_directory": "mine",
+        "log": {"tensorboard": False},
+    }
+    first = fit("digits", **changes)
+    shown = capsys.readouterr().out
+    said = (
+        "precision  float32 in the export, mixed_bfloat16 in training; on 64 examples the answers"
+    )
+    assert said in shown and "calibrated temperature " in shown
+    assert provenance.read(first.export)["difference"]["probabilities"] > 0
+    again = fit("digits", **changes)
+    assert again.export == first.export and again.task.facts == first.task.facts
+    assert "temperature" in again.task.facts
+    capsys.readouterr()
+    other = fit("digits", **changes, export={"precision": "bfloat16", "calibrate": False})
+    shown = capsys.readouterr().out
+    assert other.export.name == "2" and "epoch 1/1" not in shown
+    assert "precision  " not in shown.partition("export  ")[2] and "calibrated" not in shown
+    about = provenance.read(other.export)
+    assert about["difference"]["probabilities"] < 1e-3, "it is the trained network"
+    assert about["temperature"] is None and other.task.facts.get("temperature") is None
+    assert other.test["loss"] == first.test["loss"] and "calibrated" not in other.test

@@ -76,17 +76,6 @@ def test_monitoring_is_on(digits_run):
     assert found.enable and found.path == "/monitoring/prometheus/metrics"
 
 
-@pytest.mark.parametrize("name", ["digits", 'it\'s "mine" \\ ü $x', "a b"])
-def test_models_config_names_the_folder_of_the_versions(name):
-    configs = pytest.importorskip(
-        "tensorflow_serving.config.model_server_config_pb2", reason="needs the extra serving"
-    )
-    text = hand_off.models_config(name)
-    (found,) = text_format.Parse(text, configs.ModelServerConfig()).model_config_list.config
-    assert (found.name, found.base_path) == (name, f"/models/{name}")
-    assert found.model_platform == "tensorflow" and not found.HasField("model_version_policy")
-
-
 def test_compose_starts_what_the_docker_lines_start(digits_run):
     yaml = pytest.importorskip("yaml", reason="needs pyyaml")
     found = yaml.safe_load((digits_run.export.parent / "compose.yaml").read_text())["services"]

@@ -100,25 +100,32 @@ def test_a_file_that_cannot_be_read_is_named(model):
         pinned(model)
 
 
-@pytest.mark.parametrize("text", [None, EDITED, 'model_config_list{config{base_path:"/a"}}'])
-def test_a_server_reads_what_was_written(model, text):
-    """By the server's own message."""
+def as_a_server_reads(text):
+    """The models in a file, by the server's own message."""
     config = pytest.importorskip(
         "tensorflow_serving.config.model_server_config_pb2",
         reason="tensorflow-serving-api, of the extra `serving`, is not installed",
     )
     from google.protobuf import text_format
 
+    return text_format.Parse(text, config.ModelServerConfig()).model_config_list.config
+
+
+@pytest.mark.parametrize("name", ["digits", 'it\'s "mine" \\ ü $x {', "a b"])
+def test_a_new_file_names_the_folder_of_the_versions(name):
+    (found,) = as_a_server_reads(version_policy.new(name))
+    assert (found.name, found.base_path) == (name, f"/models/{name}")
+    assert found.model_platform == "tensorflow"
+    assert found.model_version_policy.latest.num_versions == 1
+
+
+@pytest.mark.parametrize("text", [None, EDITED, 'model_config_list{config{base_path:"/a"}}'])
+def test_a_server_reads_what_was_written(model, text):
     if text is not None:
         (model / version_policy.NAME).write_text(text)
     pin(model, 6)
-    written = (model / version_policy.NAME).read_text()
-    (found,) = text_format.Parse(written, config.ModelServerConfig()).model_config_list.config
+    (found,) = as_a_server_reads((model / version_policy.NAME).read_text())
     assert list(found.model_version_policy.specific.versions) == [6]
-    if text is None:
-        assert (found.name, found.base_path) == ("di'gits", "/models/di'gits")
-        assert found.model_platform == "tensorflow"
     pin(model, None)
-    written = (model / version_policy.NAME).read_text()
-    (found,) = text_format.Parse(written, config.ModelServerConfig()).model_config_list.config
+    (found,) = as_a_server_reads((model / version_policy.NAME).read_text())
     assert found.model_version_policy.latest.num_versions == 1
