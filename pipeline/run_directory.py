@@ -220,10 +220,9 @@ def _is_export(config: Config, version: Any) -> bool:
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(files.versions(version.parent), default=0)
-    wanted = provenance.options(config.export)
     # A version of the time before there were manifests was made with what is the default now.
     made = provenance.read(version).get("options", provenance.options(Export()))
-    return made == wanted
+    return made == provenance.options(config.export)
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
@@ -295,8 +294,6 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    found = [p for p in target.glob("[!.]*") if p.suffix not in _SERVER_FILES or p.is_dir()]
-    names = sorted(p.name for p in found)
-    return [
-        n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
-    ]
+    found = [p for p in sorted(target.glob("[!.]*")) if p.suffix not in _SERVER_FILES or p.is_dir()]
+    good = [p for p in found if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
+    return [path.name for path in found if path not in good]
