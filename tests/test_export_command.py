@@ -120,7 +120,7 @@ def test_damaged_data_are_said_to_be(place):
     Path("examples.npz").write_bytes(b"PK")
     with pytest.raises(UsageError, match=r"the data of this run cannot be used: .*examples\.npz"):
         export_command.main(["mine"])
-    assert sorted(os.listdir("saved_models/digits"))[-1] == "1"
+    assert files.versions(Path("saved_models/digits")).keys() == {1}
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
