@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, provenance, resume, scratch, untrusted
+from pipeline import files, home, lock, provenance, resume, scratch, untrusted, version_policy
 from pipeline.config import Config
 from pipeline.errors import UsageError
 from pipeline.sections import Export
@@ -104,6 +104,7 @@ def _check(config: Config) -> None:
                 f"{target} holds {foreign[0]!r}, which is no exported version; "
                 "choose another --export.directory or --export.name"
             )
+        version_policy.pinned(target)  # or it would be refused when the run is over
 
 
 @contextmanager

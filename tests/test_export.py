@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import files, model_card, proof, provenance
+from pipeline import files, model_card, proof, provenance, publish
 from pipeline.build import network
 from pipeline.evaluate import answers
 from pipeline.export import difference, export, write
@@ -25,6 +25,12 @@ def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
         *("1", "models.config", "batching.config", "monitoring.config", "compose.yaml"),
         *("SERVING.md", ".published"),
     }
+
+
+def test_a_version_tells_what_the_gate_compares(digits_run):
+    name, sign = digits_run.task.compared_by
+    assert (name, sign) == ("accuracy", 1)
+    assert publish.judged(digits_run.export, name) == (digits_run.test[name], "test")
 
 
 def test_the_served_answers_are_those_of_the_trained_model(digits_run):

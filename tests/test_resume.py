@@ -194,6 +194,8 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     assert run_directory.finished(given.changed(train={"epochs": 60}), run) is None
     assert run_directory.finished(given.changed(export={"name": "other"}), run) is None
     assert run_directory.finished(given.changed(export={"enabled": False}), run) == result
+    for options in ({"tolerance": 0.1}, {"keep": 3}):
+        assert run_directory.finished(given.changed(export=options), run) == result
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
     assert run_directory.finished(half, run) is None, "it is to be exported in another way"
     provenance.write(version, {"options": provenance.options(half.export)})

@@ -223,3 +223,15 @@ def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     (target / "2").mkdir()
     with pytest.raises(UsageError, match="'2', which is no exported version"):
         run_directory.check(config)
+
+
+def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplace):
+    target = workplace / "saved_models/digits"
+    target.mkdir(parents=True)
+    for name in ("models.config", "compose.yaml", "SERVING.md", ".published"):
+        (target / name).write_text("")
+    run_directory.check(config)
+    (target / "models.config").write_bytes(b"\xff")
+    refused(config, r"digits/models\.config cannot be read: it is no text in UTF-8; mend it")
+    (target / "x.md").mkdir()
+    refused(config, "'x.md', which is no exported version")
