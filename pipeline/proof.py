@@ -40,8 +40,10 @@ def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]
                 if isinstance(values, np.ndarray) and values.dtype.kind != "O":
                     flat[key] = values
                 else:
-                    flat[f"{key}/lengths"] = np.array([len(text) for text in values], np.int64)
-                    flat[f"{key}/bytes"] = np.frombuffer(b"".join(values), np.uint8)
+                    texts = np.asarray(values, object)  # one or two axes, which the lengths keep
+                    lengths = np.array([len(text) for text in texts.flat], np.int64)
+                    flat[f"{key}/lengths"] = lengths.reshape(texts.shape)
+                    flat[f"{key}/bytes"] = np.frombuffer(b"".join(texts.flat), np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **flat)
 
@@ -59,7 +61,8 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
             ends = np.cumsum(values)
             raw = file[key.removesuffix("lengths") + "bytes"].tobytes()
             starts = [0, *ends[:-1]]
-            arrays[name] = as_strings([raw[a:b] for a, b in zip(starts, ends, strict=True)])
+            texts = as_strings([raw[a:b] for a, b in zip(starts, ends, strict=True)])
+            arrays[name] = texts.reshape(values.shape)
     return golden
 
 

@@ -6,6 +6,7 @@ own loader and session.
 """
 
 import ctypes
+import functools
 import importlib.util
 import sys
 import types
@@ -172,6 +173,7 @@ def as_strings(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
+@functools.cache  # once the empty package of below is there, it would be found
 def _wheel() -> Path:
     """Folder of the installed TensorFlow; nothing is imported."""
     return Path(importlib.util.find_spec("tensorflow").origin).parent
