@@ -6,6 +6,7 @@ own loader and session.
 """
 
 import ctypes
+import functools
 import importlib.util
 import sys
 import types
@@ -36,6 +37,7 @@ class _Buffer(ctypes.Structure):
 
 # Result and arguments of each function; undeclared pointers would be cut to 32 bits.
 _FUNCTIONS = {
+    "Version": (c_char_p,),
     "NewStatus": (c_void_p,),
     "GetCode": (c_int, c_void_p),
     "Message": (c_char_p, c_void_p),
@@ -63,6 +65,7 @@ _FUNCTIONS = {
     "StringDealloc": (None, c_void_p),
     "StringGetDataPointer": (c_void_p, c_void_p),
     "StringGetSize": (c_size_t, c_void_p),
+    "GetAllRegisteredKernels": (c_void_p, c_void_p),
 }  # fmt: skip
 
 
@@ -72,6 +75,10 @@ class ServerError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Failure(Exception):
+    """A check of the proof has found something wrong; the message says what."""
 
 
 class Session:
@@ -172,11 +179,27 @@ def as_strings(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
+def runtime_version() -> str:
+    """Version of the TensorFlow that opens and runs."""
+    return _library().TF_Version().decode()
+
+
+def registered_kernels() -> bytes:
+    """All kernels of the installed TensorFlow: a serialized KernelList.
+
+    See tensorflow/core/framework/kernel_def.proto.
+    """
+    library = _library()
+    buffer = _Buffer.from_address(library.TF_GetAllRegisteredKernels(library.TF_NewStatus()))
+    return ctypes.string_at(buffer.data, buffer.length)
+
+
 def _wheel() -> Path:
     """Folder of the installed TensorFlow; nothing is imported."""
     return Path(importlib.util.find_spec("tensorflow").origin).parent
 
 
+@functools.cache
 def _library() -> ctypes.CDLL:
     root = _wheel()
     ctypes.CDLL(str(root / "libtensorflow_framework.so.2"), ctypes.RTLD_GLOBAL)
