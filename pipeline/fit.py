@@ -106,7 +106,7 @@ def _story(config: Config, stops: Stops) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, data, recovery, report, stream, training
+    from pipeline import augmenter, data, evaluate, recovery, report, stream, training
     from pipeline.contracts import Decision
 
     # Data: from the disk to batches
@@ -168,8 +168,8 @@ def _story(config: Config, stops: Stops) -> Run:
         report.closing(config, run, result, judged)
         report.late(saver, config.runtime.time_limit)
     exported = Path(result["export"]) if result["export"] else None
-    history, test = saver.history, result[judged]
-    return Run(config, run.path, history, test, model, task, splits, exported, result)
+    task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
+    return Run(config, run.path, history, result[judged], model, task, splits, exported, result)
 
 
 def _handed_off(
@@ -189,13 +189,19 @@ def _handed_off(
     from pipeline import evaluate, report
     from pipeline.export import export
 
-    task, enabled = loaded.task, config.export.enabled
-    metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+    calibration = {}
+    if config.export.calibrate and "validation" in held:
+        calibration = evaluate.calibration(model, loaded.task, held["validation"])
+    task = evaluate.calibrated_by(loaded.task, calibration)
+    # What the network says, by one trace for all splits; `task` knows what is answered for it.
+    said = ((name, evaluate.answers(model, loaded.task, part)) for name, part in held.items())
+    metrics = {name: task.evaluate(answers) for name, answers in said}
     evaluate.draw(task, metrics[judged], run.path)
-    proved = export(model, task, config, loaded.splits[judged]) if enabled else None
+    examples, enabled = loaded.splits[judged], config.export.enabled
+    proved = export(model, task, config, examples, metrics) if enabled else None
     stopped = None if saver.complete else TIME
     seconds = time.monotonic() - start
-    result = report.result(config, saver, metrics, proved, seconds, stopped)
+    result = report.result(config, saver, metrics, proved, seconds, stopped, calibration)
     files.write_json(run.result, result)
     return result
 

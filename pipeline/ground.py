@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline import trials
+from pipeline import files, trials
 from pipeline.trials import Child, Ended, Lost, Strike
 
 ENGINES = ("model_fit", "gradient_tape")
@@ -97,9 +97,9 @@ class Ground:
         require_code(ended, 0)
         self.require_equal(folder, engine)
         if export:
-            versions = [p.name for p in (folder / "saved_models/digits").iterdir()]
-            if versions != ["1"]:
-                raise Lost(f"exported versions: {sorted(versions)}")
+            versions = sorted(files.versions(folder / "saved_models/digits"))
+            if versions != [1]:
+                raise Lost(f"exported versions: {versions}")
         return ended
 
     def require_equal(self, folder: Path, engine: str) -> None:

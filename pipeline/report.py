@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 
-from pipeline import checkpoints, layers, runtime
+from pipeline import checkpoints, layers, provenance, runtime
 from pipeline.cluster import Cluster
 from pipeline.config import Config
-from pipeline.contracts import Batches, Decision, Info
+from pipeline.contracts import Batches, Decision, Facts, Info
 from pipeline.errors import Terminated, plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
@@ -135,12 +135,14 @@ def result(
     verification: Verification | None,
     seconds: float,
     stopped: str | None,
+    calibration: Facts,
 ) -> dict[str, Any]:
     """The content of `result.json`: everything that can be compared between runs.
 
     `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
-    `stopped` is `time`, where that was up before the last step.
+    `stopped` is `time`, where that was up before the last step; `calibration` holds the facts by
+    which answers are calibrated.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
@@ -152,6 +154,7 @@ def result(
         "epochs": saver.epoch,
         "stopped": stopped,
         **metrics,
+        "calibration": dict(calibration),
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
         "seconds": round(seconds, 2),
         "export": str(verification.directory) if verification and verification.passed else None,
@@ -166,6 +169,7 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
         measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
         say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+        _calibrated(result, judged)
         if result["examples_per_second"]:
             say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
@@ -181,9 +185,36 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
         say("export", f"verified by {len(proved['checks'])} checks")
     else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
+        _served(Path(result["export"]))
         say("next", f"{_python()} -m pipeline.verify {result['export']}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
+
+
+def _calibrated(result: dict[str, Any], judged: str) -> None:
+    """What was fitted for the sake of honest probabilities, and what it changed."""
+    part, fitted = result[judged], result.get("calibration")
+    if fitted:
+        facts = ", ".join(f"{name} {value:.3f}" for name, value in fitted.items())
+        changed = ", ".join(
+            f"{name} {part[name]:.4f} -> {value:.4f}"
+            for name, value in part.get("calibrated", {}).items()
+        )
+        say("calibrated", f"{facts}, fitted on the validation split; {judged} {changed}")
+
+
+def _served(version: Path) -> None:
+    """How far the answers are from the trained model's, where their precision is another."""
+    about = provenance.read(version)
+    precision, trained = about.get("precision"), str(about.get("trained_precision"))
+    difference = about.get("difference")
+    if precision != trained.removeprefix("mixed_") and isinstance(difference, dict):
+        apart = ", ".join(f"{name} {value:.2g}" for name, value in difference.items())
+        say(
+            "precision",
+            f"{precision} in the export, {trained} in training; on {about.get('compared')} "
+            f"examples the answers differ by at most: {apart}",
+        )
 
 
 def _python() -> str:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, resume, scratch, untrusted
+from pipeline import files, home, lock, provenance, resume, scratch, untrusted
 from pipeline.config import Config
 from pipeline.errors import UsageError
+from pipeline.sections import Export
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
@@ -171,8 +172,8 @@ def _difference(old: Any, new: Any) -> str:
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
     """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
-    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
-    in another place than the config's is not taken for this run's.
+    None too where `--force` has changed the options since, or the export belongs elsewhere now or
+    is to be another: one in another place than the config's is not taken for this run's.
 
     Args:
         config: Of the run.
@@ -194,6 +195,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 def _can_be_told(result: Mapping[str, Any]) -> bool:
     """Whether `report` finds in it what it says; not so after it was edited."""
     proved, speed = result.get("verification"), result.get("examples_per_second")
+    calibration = result.get("calibration", {})
     judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
     checks = proved.get("checks") if isinstance(proved, dict) else []
     return (
@@ -202,13 +204,20 @@ def _can_be_told(result: Mapping[str, Any]) -> bool:
         and isinstance(proved, dict | None)
         and isinstance(checks, list)
         and isinstance(speed, int | float | None)
+        and isinstance(calibration, dict)
+        and all(isinstance(v, int | float) and v > 0 for v in calibration.values())
     )
 
 
 def _is_export(config: Config, version: Any) -> bool:
     if not isinstance(version, str) or Path(version).parent != export_directory(config):
         return False
-    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
+    if not (files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()):
+        return False
+    wanted = provenance.options(config.export)
+    # A version of the time before there were manifests was made with what is the default now.
+    made = provenance.read(Path(version)).get("options", provenance.options(Export()))
+    return made == wanted
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
@@ -279,8 +288,12 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def _foreign(target: Path) -> list[str]:
-    """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
+    """Names in a model's folder that are no versions and do not help to serve them.
+
+    Hidden files are nobody's business.
+    """
+    helps = {*_SERVER_FILES, ".md"}
+    names = sorted(p.name for p in target.glob("[!.]*") if p.suffix not in helps or p.is_dir())
     return [
         n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
     ]

@@ -72,6 +72,7 @@ def test_evaluation_equals_a_count_by_hand(task):
         "truth": truth,
         "class": probabilities.argmax(1),
         "probabilities": probabilities / 10,
+        "outputs": np.log(probabilities),
         "loss": np.arange(6, dtype=np.float32),
     }
     found = task.evaluate(answers)
@@ -96,6 +97,7 @@ def test_the_confusion_matrix_is_drawn(task, tmp_path):
         "truth": np.array([0, 1]),
         "class": np.array([0, 2]),
         "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
+        "outputs": np.eye(3, dtype=np.float32)[[0, 2]],
         "loss": np.zeros(2, np.float32),
     }
     ((name, figure),) = task.pictures(task.evaluate(answers)).items()
