@@ -105,14 +105,18 @@ class Session:
         self.meta_graph = _meta_graph(ctypes.string_at(buffer.data, buffer.length))
         self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
 
-    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """One request: input name -> array (strings as arrays of bytes), all outputs returned.
+    def run(
+        self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """One request: input name -> array (strings as arrays of bytes).
+
+        All outputs are returned, or those that are `wanted`, as by a request's `output_filter`.
 
         Raises ServerError with the status that a client of the server would get.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
-        names = list(definition.outputs)
+        names = list(definition.outputs if wanted is None else wanted)
         sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
         targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))

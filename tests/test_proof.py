@@ -94,7 +94,7 @@ def test_only_names_of_nearly_equal_scores_may_change_places():
 def test_half_precision_is_compared_more_loosely():
     wanted = np.linspace(0, 1, 8, dtype=np.float32)
     golden = {"inputs": {"x": np.arange(8)}, "outputs": {"y": wanted}}
-    server = Server(lambda x: {"y": wanted[x] + np.float32(2e-3)})
+    server = Server(lambda x: {"y": wanted[x] + np.float32(5e-4)})
     agreement.check(server, "s", golden, precision="float16")
     with pytest.raises(Failure):
         agreement.check(server, "s", golden)
