@@ -20,7 +20,7 @@ from pipeline.stream import evaluation
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
     verification = digits_run.result["verification"]
-    assert verification["passed"] and len(verification["checks"]) == 26
+    assert verification["passed"] and len(verification["checks"]) == 38
     assert {p.name for p in digits_run.export.parent.iterdir()} == {
         *("1", "models.config", "batching.config", "monitoring.config", "compose.yaml"),
         *("SERVING.md", ".published"),
