@@ -169,8 +169,8 @@ def test_a_name_may_be_anything(workplace, models, form):
     words = ["--format", form, models / "pictures", "--", *map(os.fsdecode, names)]
     ran = subprocess.run(
         [sys.executable, "-m", "pipeline.predict", *words],
-        # ASCII: what is printed is UTF-8 all the same.
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "POSIX", "PYTHONUTF8": "0"},
+        # What is printed is UTF-8 all the same.
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         timeout=300,
     )
