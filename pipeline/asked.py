@@ -52,11 +52,15 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
 def _inside(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
     # A folder that cannot be listed stands for its files: reading it will say why.
     denied: list[str] = []
-    for place, folders, files in os.walk(folder, onerror=lambda e: denied.append(e.filename)):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
+    seen: set[str] = set()  # links may lead in a circle
+    walk = os.walk(folder, followlinks=True, onerror=lambda error: denied.append(error.filename))
+    for place, folders, files in walk:
+        real = os.path.realpath(place)
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in seen)
+        for name in sorted(files) if real not in seen else ():
             if not name.startswith(".") and name.lower().endswith(endings):
                 yield os.path.join(place, name)
+        seen.add(real)
     yield from denied
 
 

@@ -7,6 +7,7 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 
 import functools
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ _REST = re.compile(
     r"https?://[^/\s]+(/[^/\s]+)*/v1/models/[^/:\s]+(/(versions/\d+|labels/[^/:]+))?"
 )
 _RPC = re.compile(
-    r"(?P<scheme>grpcs?)://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
+    r"grpc://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
     r"(/((versions/)?(?P<number>\d+)|labels/(?P<label>[^/\s]+)))?"
 )
 MEANT = (
@@ -39,8 +40,8 @@ class Client:
     Args:
         model: `http://HOST:8501/v1/models/NAME` (or https), one version of it by `/versions/N` or
             `/labels/LABEL`; `grpc://HOST:8500/NAME`, one version by `/N` or `/labels/LABEL`
-            (`grpcs` over TLS; needs the extra `serving`); or a folder, a version or a model's
-            newest one, which is loaded into this process.
+            (needs the extra `serving`); or a folder, a version or a model's newest one, which is
+            loaded into this process.
         timeout: Seconds that a server may take for a request.
 
     Raises:
@@ -137,10 +138,9 @@ class Client:
             from pipeline.rpc import Rpc
 
             version = int(found["number"]) if found["number"] else found["label"]
-            secure = found["scheme"] == "grpcs"
-            return Rpc(found["host"], found["name"], version, self.timeout, secure)
-        if "://" in self.model or not self.model:
-            raise UsageError(f"{self.model!r} is no address of a model; give {MEANT}")
+            return Rpc(found["host"], found["name"], version, self.timeout)
+        if not os.path.isdir(self.model):
+            raise UsageError(f"{self.model!r} is no folder and no address of a model; give {MEANT}")
         from pipeline.local import Local
 
         require_path(Path(self.model), "MODEL")

@@ -112,7 +112,8 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
         with files.written(output) as stream:
             yield stream
         return
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # Lines go out one by one, for whoever follows them.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     yield sys.stdout
 
 
@@ -224,7 +225,6 @@ def main(arguments: list[str]) -> int:
                 progress.count(record)
                 if "error" not in record:
                     writer.write(record)
-            stream.flush()
     progress.end()
     return 1 if progress.skipped else 0
 

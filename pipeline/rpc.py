@@ -33,23 +33,17 @@ class Rpc:
         name: Of the model.
         version: Its number, or a label; None: the newest.
         timeout: Seconds.
-        secure: Over TLS, by the certificates that this machine trusts.
 
     Raises:
         UsageError: The package tensorflow-serving-api is not installed.
     """
 
-    def __init__(
-        self, host: str, name: str, version: int | str | None, timeout: float, secure: bool
-    ) -> None:
+    def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._apis = _official()
         import grpc
 
         self._error = grpc.RpcError
-        if secure:
-            self._channel = grpc.secure_channel(host, grpc.ssl_channel_credentials(), _OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(host, _OPTIONS)
+        self._channel = grpc.insecure_channel(host, _OPTIONS)
         self._prediction = self._apis.prediction.PredictionServiceStub(self._channel)
         self._models = self._apis.models.ModelServiceStub(self._channel)
         self._name, self._version, self._timeout = name, version, timeout

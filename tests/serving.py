@@ -6,6 +6,7 @@ tensors by TensorFlow's own functions, gRPC by the official servicers.
 
 import base64
 import contextlib
+import functools
 import io
 import json
 import re
@@ -123,6 +124,10 @@ def _save(directory, **signatures):
     (directory / "assets.extra").mkdir()
 
 
+once = functools.cache(Session)
+"""A session of a directory that never changes: loading one takes longer than to ask it."""
+
+
 class Refused(Exception):
     """A status code by name, and a message."""
 
@@ -132,14 +137,16 @@ class Refused(Exception):
 
 
 class Backend:
-    """Models by name, one version each, with the server's own refusals."""
+    """Models by name, one version each, labelled stable, with the server's own refusals."""
 
     def __init__(self, **directories):
-        self.models = {name: (int(d.name), Session(d)) for name, d in directories.items()}
+        self.models = {name: (int(d.name), once(d)) for name, d in directories.items()}
         self.requests = []
         self._lock = threading.Lock()
 
-    def find(self, name, version=None):
+    def find(self, name, version=None, label=None):
+        if label not in (None, "", "stable"):
+            raise Refused("INVALID_ARGUMENT", f"Unrecognized servable version label: {label}")
         if name not in self.models or version not in (None, self.models[name][0]):
             which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             raise Refused("NOT_FOUND", f"Servable not found for request: {which}")
@@ -211,15 +218,16 @@ class _Rest(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def _found(self, pattern):
-        found = re.fullmatch(rf"/v1/models/([^/:]+)(?:/versions/(\d+))?{pattern}", self.path)
+        version = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
+        found = re.fullmatch(rf"/v1/models/([^/:]+){version}{pattern}", self.path)
         if not found:
             raise Refused("INVALID_ARGUMENT", f"Malformed request: {self.command} {self.path}")
         version = int(found[2]) if found[2] else None
-        return (*self.backend.find(found[1], version), found)
+        return (*self.backend.find(found[1], version, found[3]), found)
 
     def _get(self):
         version, session, found = self._found("(/metadata)?")
-        if not found[3]:
+        if not found[4]:
             status = {"error_code": "OK", "error_message": ""}
             one = {"version": str(version), "state": "AVAILABLE", "status": status}
             return {"model_version_status": [one]}
@@ -241,10 +249,10 @@ class _Rest(BaseHTTPRequestHandler):
         except ValueError:
             raise Refused("INVALID_ARGUMENT", "JSON Parse error") from None
         name = body.get("signature_name", "serving_default")
-        if found[3] == "predict":
+        if found[4] == "predict":
             return self._predict(session, name, body)
         answer = self.backend.examples(session, name, list(map(_example, body["examples"])))
-        if found[3] == "regress":
+        if found[4] == "regress":
             return {"results": _json("outputs", answer["outputs"])}
         pairs = zip(_json("classes", answer["classes"]), _json("", answer["scores"]), strict=True)
         return {"results": [list(map(list, zip(*pair, strict=True))) for pair in pairs]}
@@ -351,7 +359,7 @@ def _servicers(backend):
             spec = request.model_spec
             version = spec.version.value if spec.HasField("version") else None
             try:
-                number, session = backend.find(spec.name, version)
+                number, session = backend.find(spec.name, version, spec.version_label)
                 return answer(request, session, spec.signature_name or "serving_default", number)
             except Refused as error:
                 context.abort(getattr(grpc.StatusCode, error.code), str(error))

@@ -20,7 +20,7 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from serving import png
 
-from pipeline import proof, rest, served
+from pipeline import local, proof, rest, served
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.served import Field, ServingError, Version
@@ -33,6 +33,13 @@ FLOAT, STRING = Field(np.dtype(np.float32), (None,)), Field(np.dtype(object), (N
 def needs_stubs():
     reason = "gRPC needs the extra serving (tensorflow-serving-api)"
     pytest.importorskip("tensorflow_serving.apis.predict_pb2", reason=reason)
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch):
+    """No proxy of the user's between two ports of this machine; each model is loaded once."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(local, "Session", serving.once)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def address(request, models, backend):
 
 
 @pytest.fixture(scope="module")
-def local(models):
+def here(models):
     """The classifier, loaded here."""
     return Client(models / "pictures")
 
@@ -186,23 +193,23 @@ def test_a_refusal_is_one_line_with_its_status(pictures):
         ({"images": [["a"]]}, "received str"),
     ],
 )
-def test_what_the_types_cannot_hold_is_not_sent(local, inputs, message):
+def test_what_the_types_cannot_hold_is_not_sent(here, inputs, message):
     with pytest.raises(UsageError, match=message) as caught:
-        local.predict(**inputs)
+        here.predict(**inputs)
     assert not isinstance(caught.value, ServingError)
 
 
-def test_other_wrong_calls_are_told_before_they_are_sent(local):
+def test_other_wrong_calls_are_told_before_they_are_sent(here):
     with pytest.raises(UsageError, match="no signature 'image_byte'; did you mean 'image_bytes'"):
-        local.predict("image_byte", image_bytes=[b""])
+        here.predict("image_byte", image_bytes=[b""])
     with pytest.raises(UsageError, match=r"image_bytes must be string \[\?\], received int"):
-        local.predict("image_bytes", image_bytes=[1])
+        here.predict("image_bytes", image_bytes=[1])
     with pytest.raises(UsageError, match="lists differ in length"):
-        local.predict("image_bytes", image_bytes=[[b"a"], [b"b", b"c"]])
+        here.predict("image_bytes", image_bytes=[[b"a"], [b"b", b"c"]])
     with pytest.raises(UsageError, match="feature 'a' must be bytes, text or numbers"):
-        local.classify([{"a": [1, "b"]}])
+        here.classify([{"a": [1, "b"]}])
     with pytest.raises(UsageError, match="no examples"):
-        local.regress([])
+        here.regress([])
 
 
 def test_features_are_of_one_type():
@@ -219,13 +226,20 @@ def test_features_are_of_one_type():
 
 def test_what_is_not_there_is_said(address, tmp_path):
     if "://" not in address:
-        with pytest.raises(UsageError, match="nowhere is no folder"):
+        with pytest.raises(UsageError, match="nowhere' is no folder and no address"):
             Client(f"{address}/nowhere")
         (tmp_path / "1").mkdir()
         (tmp_path / "1/saved_model.pb").write_bytes(b"\xff")
         with pytest.raises(UsageError, match=r"pipeline\.verify .*1 says what is wrong"):
             Client(tmp_path)
         return
+    with Client(f"{address}/pictures/labels/stable") as client:
+        assert client.status() == [Version(1, "AVAILABLE")]
+    with (
+        Client(f"{address}/pictures/labels/canary") as client,
+        pytest.raises(ServingError, match="INVALID_ARGUMENT: Unrec.* label: canary"),
+    ):
+        client.metadata()
     parts = ("nowhere", "pictures/versions/7", "rows/versions/1")
     for part in parts:
         with (

@@ -13,12 +13,19 @@ import serving
 from conftest import REPOSITORY, run_module
 from serving import png
 
-from pipeline import asked, predict
+from pipeline import asked, local, predict
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.served import ServingError
 
 IMAGES = np.random.default_rng(2).integers(0, 256, (9, serving.SIDE, serving.SIDE, 3), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch):
+    """No proxy of the user's between two ports of this machine; each model is loaded once."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(local, "Session", serving.once)
 
 
 @pytest.fixture
@@ -34,14 +41,14 @@ def pictures(workplace):
 
 
 @pytest.fixture(scope="module")
-def local(models):
+def here(models):
     return Client(models / "pictures/1")
 
 
 @pytest.fixture(scope="module")
-def labels(local):
+def labels(here):
     """Of the pictures, by number."""
-    return local.predict(images=IMAGES)["label"].tolist()
+    return here.predict(images=IMAGES)["label"].tolist()
 
 
 class Ran:
@@ -78,9 +85,20 @@ def test_a_folder_is_answered_in_order_of_its_names(run, models, pictures, label
     assert ran.said.startswith("answered   9, ")
 
 
-def test_the_most_probable_classes(run, models, pictures, local):
+def test_links_are_followed_once(pictures, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "far.png").touch()
+    (pictures / "a/link").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(pictures)
+    (elsewhere / "self").symlink_to(elsewhere)
+    names = asked.named(["data"], asked.IMAGES)
+    assert [name for name in names if "link" in name] == ["data/a/link/far.png"]
+    assert len(names) == 10
+
+
+def test_the_most_probable_classes(run, models, pictures, here):
     ran = run(models / "pictures/1", "data/a/*.png", "--top=3")
-    wanted = local.predict(images=IMAGES[::2])
+    wanted = here.predict(images=IMAGES[::2])
     assert len(ran.records) == 5
     for at, record in enumerate(ran.records):
         assert [one["label"] for one in record["top"]] == wanted["top_labels"][at, :3].tolist()
@@ -140,7 +158,7 @@ def test_what_is_broken_is_named_and_the_rest_answered(run, models, pictures, la
     assert "answered   9, 6 skipped" in ran.said
 
 
-def test_one_broken_file_costs_few_requests(models, local):
+def test_one_broken_file_costs_few_requests(models):
     backend = serving.Backend(pictures=models / "pictures/1")
     items = [asked.Item({"file": str(at)}, png(IMAGES[at % 9])) for at in range(32)]
     items[13] = asked.Item({"file": "13"}, b"broken")
@@ -346,10 +364,13 @@ def test_the_program_says_nothing_but_what_it_has_to(pictures, models):
         (["{models}/pictures", "data", "--timeout", "nan"], "--timeout must be a positive number"),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
         (["{models}/pictures", "data", "--output", "data/notes.txt/x"], "--output: .* is a file"),
-        (["nowhere", "data"], "nowhere is no folder"),
-        (["", "data"], "is no address of a model"),
+        (["nowhere", "data"], "'nowhere' is no folder and no address"),
+        (["", "data"], "'' is no folder"),
         (["data", "data"], "holds no exported version"),
-        (["http://localhost:8501/digits", "data"], "no address of a model; give a folder such as"),
+        (
+            ["http://localhost:8501/digits", "data"],
+            "no address of a model; give a folder such as saved_models",
+        ),
         (["{models}/rows", "data"], r"data names no files; .*rows takes \*.csv, \*.npy"),
         (["{models}/pictures", "-"], "names no files"),
     ],
