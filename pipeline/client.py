@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import re
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ class Client:
         return self.metadata()
 
     def _opened(self) -> Any:
-        if _REST.fullmatch(self.model):
+        if _is_url(self.model):
             return Rest(self.model, self.timeout)
         if found := _RPC.fullmatch(self.model):
             from pipeline.rpc import Rpc
@@ -145,6 +146,13 @@ class Client:
 
         require_path(Path(self.model), "MODEL")
         return Local(Path(self.model))
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return _REST.fullmatch(text) is not None and urllib.parse.urlsplit(text).port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        return False
 
 
 def _all_features(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, list]]:

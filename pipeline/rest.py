@@ -10,7 +10,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ _STATUS = {
     500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
-
-
 # What reading JSON of another shape raises.
 _STRANGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -119,17 +117,10 @@ class Rest:
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
         return ServingError(self._url, "UNAVAILABLE", said)
 
-    def _read(self, reading: Any) -> Any:
+    def _read(self, reading: Callable[[], Any]) -> Any:
         try:
             return reading()
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RecursionError,
-        ):
+        except _STRANGE:
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._url, "UNKNOWN", said) from None
 

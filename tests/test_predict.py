@@ -258,7 +258,7 @@ def test_a_server_that_goes_away_ends_the_command(run, models, pictures, capsys)
 
 
 def test_rows_of_tables_are_answered(run, models, workplace):
-    (workplace / "a.csv").write_text("x,y,z\n1,2,3\n\n4,five,6\n1,2\n0.5,0,-1e0\nnan,1,1\n")
+    (workplace / "a.csv").write_text("x,y,z\n1,2,3\n\n4,five,6\n1,2\n0.1,0,-0e0\nnan,1,1\n")
     np.save(workplace / "b.npy", np.array([[1, 2, 3], [4, 5, 6]]))
     np.save(workplace / "flat.npy", np.zeros(3))
     (workplace / "c.csv").write_bytes(b"\xff\xfe1,2,3")
@@ -266,7 +266,7 @@ def test_rows_of_tables_are_answered(run, models, workplace):
     assert ran.code == 1
     assert ran.records == [
         {"file": "./a.csv", "row": 0, "prediction": 6.0},
-        {"file": "./a.csv", "row": 3, "prediction": -0.5},
+        {"file": "./a.csv", "row": 3, "prediction": 0.1},
         {"file": "./b.npy", "row": 0, "prediction": 6.0},
         {"file": "./b.npy", "row": 1, "prediction": 15.0},
     ]
