@@ -1,12 +1,14 @@
 """Writing to a disk so that nobody sees half of it: files, folders, versions with numbers."""
 
+import contextlib
 import json
 import math
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pipeline import home, scratch, untrusted
 from pipeline.errors import UsageError
@@ -97,6 +99,24 @@ def write_bytes(path: Path, content: bytes) -> None:
             scratch.remove(beside)
         if isinstance(error, OSError):  # of the file that is wanted, not of the one beside
             raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+    scratch.release(beside)
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[TextIO]:
+    """A file for text in UTF-8 that gets its name at the end; none is left behind by an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = scratch.file(path.parent)
+    try:
+        # Names of files need not be Unicode; the escape is the one of JSON.
+        with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+            yield stream
+        _flush(beside)
+        beside.rename(path)
+        _flush(path.parent)
+    except BaseException:
+        scratch.remove(beside)
         raise
     scratch.release(beside)
 

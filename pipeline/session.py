@@ -7,15 +7,14 @@ own loader and session.
 
 import ctypes
 import functools
-import importlib.util
-import sys
-import types
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pipeline import messages
 
 INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
 _STRING = 7  # TF_STRING of tensorflow/c/tf_datatype.h
@@ -198,17 +197,11 @@ def registered_kernels() -> bytes:
     return ctypes.string_at(buffer.data, buffer.length)
 
 
-@functools.cache  # once the empty package of below is there, it would be found
-def _wheel() -> Path:
-    """Folder of the installed TensorFlow; nothing is imported."""
-    return Path(importlib.util.find_spec("tensorflow").origin).parent
-
-
 @functools.cache
 def _library() -> ctypes.CDLL:
-    root = _wheel()
-    ctypes.CDLL(str(root / "libtensorflow_framework.so.2"), ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"), ctypes.RTLD_GLOBAL)
+    # It loads libtensorflow_framework.so.2 by itself. With global symbols (RTLD_GLOBAL), importing
+    # TensorFlow afterwards ends the process.
+    library = ctypes.CDLL(str(messages.wheel() / "libtensorflow_cc.so.2"))
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"TF_{name}")
         function.restype, function.argtypes = result, arguments
@@ -216,15 +209,8 @@ def _library() -> ctypes.CDLL:
 
 
 def _meta_graph(serialized: bytes) -> Any:
-    """Parses a MetaGraphDef.
-
-    The message classes lie inside the TensorFlow package. An empty package of that name lets them
-    be imported without running `tensorflow/__init__.py`, which would load Python TensorFlow.
-    """
-    if "tensorflow" not in sys.modules:
-        empty = types.ModuleType("tensorflow")
-        empty.__path__ = [str(_wheel())]
-        sys.modules["tensorflow"] = empty
-    from tensorflow.core.protobuf import meta_graph_pb2
+    """Parses a MetaGraphDef."""
+    with messages.importable():
+        from tensorflow.core.protobuf import meta_graph_pb2
 
     return meta_graph_pb2.MetaGraphDef.FromString(serialized)

@@ -90,3 +90,14 @@ def split():
         return Split(Memory(columns), np.arange(count))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """A folder of small SavedModels: pictures/1, a classifier, and rows/2, a regressor."""
+    import serving
+
+    folder = tmp_path_factory.mktemp("models")
+    serving.classifier(folder / "pictures/1")
+    serving.regressor(folder / "rows/2")
+    return folder

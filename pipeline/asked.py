@@ -1,0 +1,159 @@
+"""What a model is asked about: image files, or rows of tables, found by words and read ahead."""
+
+import csv
+import glob
+import io
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline import untrusted
+
+IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+TABLES = (".csv", ".npy")
+# No image below decoding's limit of pixels takes more.
+_MOST_BYTES = 2**29
+# Of the files in one request: several of them are held at once, here and by a server.
+_MOST_TOGETHER = 2**26
+
+
+class Item(NamedTuple):
+    """One example of a request."""
+
+    name: dict[str, Any]
+    """`file`, and of a table `row`, which counts from 0."""
+    value: Any
+    """Bytes of an image, or float32 (features,); None where there is an error."""
+    error: str = ""
+    """Why it cannot be read."""
+
+
+def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
+    """The files that words name, in their order.
+
+    Args:
+        words: A file; a folder: its files with these endings at any depth, sorted, hidden ones
+            passed by; or a pattern (`**` for any depth). A word that is none of these is kept: it
+            cannot be read, and will be named for that.
+        endings: In lower case, such as `.png`.
+    """
+    names: list[str] = []
+    for word in words:
+        found = [word] if os.path.lexists(word) else sorted(glob.glob(word, recursive=True))
+        for name in found or [word]:
+            names += _inside(name, endings) if os.path.isdir(name) else [name]
+    return names
+
+
+def _inside(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+    # A folder that cannot be listed stands for its files: reading it will say why.
+    denied: list[str] = []
+    seen: set[str] = set()  # links may lead in a circle
+    walk = os.walk(folder, followlinks=True, onerror=lambda error: denied.append(error.filename))
+    for place, folders, files in walk:
+        real = os.path.realpath(place)
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in seen)
+        for name in sorted(files) if real not in seen else ():
+            if not name.startswith(".") and name.lower().endswith(endings):
+                yield os.path.join(place, name)
+        seen.add(real)
+    yield from denied
+
+
+def listed(text: bytes) -> list[str]:
+    """Names out of a list: one a line, or between zero bytes as `find -print0` writes them."""
+    separator = b"\0" if b"\0" in text else b"\n"
+    names = (name if separator == b"\0" else name.rstrip(b"\r") for name in text.split(separator))
+    return [os.fsdecode(name) for name in names if name]
+
+
+def images(names: Iterable[str]) -> Iterator[Item]:
+    """The bytes of each file, as they are on the disk."""
+    for name in names:
+        try:
+            yield Item({"file": name}, untrusted.read_bytes(Path(name), _MOST_BYTES))
+        except (OSError, ValueError) as error:
+            yield Item({"file": name}, None, _reason(error))
+
+
+def rows(names: Iterable[str], width: int) -> Iterator[Item]:
+    """The rows of each file, float32 (width,): `.npy` (rows, width), or `.csv` with commas.
+
+    A first line of a `.csv` in which no number stands is a heading.
+    """
+    for name in names:
+        try:
+            table = _array(name) if name.lower().endswith(".npy") else _lines(name)
+            for at, row in enumerate(table):
+                yield _row({"file": name, "row": at}, row, width)
+        except (OSError, ValueError, csv.Error) as error:
+            yield Item({"file": name}, None, _reason(error))
+
+
+def _array(name: str) -> np.ndarray:
+    with untrusted.opened(Path(name)):  # refuses what is no regular file
+        array = np.load(name, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise ValueError("it holds no array of numbers (rows, features)")
+    return array
+
+
+def _lines(name: str) -> Iterator[list[str]]:
+    lines = csv.reader(io.StringIO(untrusted.read_text(Path(name))))
+    filled = (line for line in lines if line)
+    first = next(filled, [])
+    if any(_is_number(cell) for cell in first):
+        yield first
+    yield from filled
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _row(name: dict[str, Any], row: Any, width: int) -> Item:
+    if len(row) != width:
+        return Item(name, None, f"it has {len(row)} numbers, and the model takes {width}")
+    for cell in row:
+        if isinstance(cell, str) and not _is_number(cell):
+            return Item(name, None, f"{cell[:100]!r} is no number")
+    with np.errstate(over="ignore"):  # the model says what it thinks of infinity
+        return Item(name, np.asarray([float(cell) for cell in row]).astype(np.float32))
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Items in lists of `size`, or of fewer where those are 64 MiB together."""
+    batch: list[Item] = []
+    together = 0
+    for item in items:
+        length = len(item.value) if isinstance(item.value, bytes) else 0
+        if batch and (len(batch) == size or together + length > _MOST_TOGETHER):
+            yield batch
+            batch, together = [], 0
+        batch.append(item)
+        together += length
+    if batch:
+        yield batch
+
+
+def ahead(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
+    """The same; the next one is read while the one before is answered."""
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = reader.submit(next, batches, None)
+            yield batch
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,161 @@
+"""A client of one served model: over REST, over gRPC, or loaded from its folder.
+
+with Client("http://localhost:8501/v1/models/digits") as digits:
+    digits.predict(images=images)["label"]
+    digits.predict("image_bytes", image_bytes=[Path("three.png").read_bytes()])
+"""
+
+import functools
+import math
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import served
+from pipeline.checked import require, require_path
+from pipeline.errors import UsageError, suggest
+from pipeline.rest import Rest
+from pipeline.served import Signature, Version
+
+_REST = re.compile(
+    r"https?://[^/\s]+(/[^/\s]+)*/v1/models/[^/:\s]+(/(versions/\d+|labels/[^/:]+))?"
+)
+_RPC = re.compile(
+    r"grpc://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
+    r"(/((versions/)?(?P<number>\d+)|labels/(?P<label>[^/\s]+)))?"
+)
+MEANT = (
+    "a folder such as saved_models/digits or saved_models/digits/1, "
+    "http://HOST:8501/v1/models/NAME[/versions/N] or grpc://HOST:8500/NAME[/N]"
+)
+
+
+class Client:
+    """Asks one model. A request is sent once: whether to try again is the caller's to decide.
+
+    Args:
+        model: `http://HOST:8501/v1/models/NAME` (or https), one version of it by `/versions/N` or
+            `/labels/LABEL`; `grpc://HOST:8500/NAME`, one version by `/N` or `/labels/LABEL`
+            (needs the extra `serving`); or a folder, a version or a model's newest one, which is
+            loaded into this process.
+        timeout: Seconds that a server may take for a request.
+
+    Raises:
+        UsageError: The address is none of these, or a package is missing.
+    """
+
+    def __init__(self, model: str | Path, timeout: float = 30.0) -> None:
+        self.model, self.timeout = str(model).rstrip("/"), timeout
+        require(0 < timeout < math.inf, "timeout", timeout, "a positive number of seconds")
+        self._transport = self._opened()
+
+    def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
+        """Answers of one signature, for a batch.
+
+        The signatures are asked for once, so that arrays get the types that they have there.
+
+        Args:
+            signature: Its name.
+            inputs: Name -> array or nested lists, the batch as the first axis; strings as bytes or
+                str.
+
+        Returns:
+            Output name -> array; strings as str, but as bytes where the name ends in `_bytes`.
+
+        Raises:
+            ServingError: The server's status and message.
+            UsageError: No such signature or input, or values that its type cannot hold.
+        """
+        known = self._known.get(signature)
+        if known is None:
+            raise UsageError(
+                f"{self.model} has no signature {signature!r}; {suggest(signature, self._known)}"
+            )
+        given = served.tensors(known, inputs)
+        return served.answer(self._transport.predict(signature, given, known.outputs))
+
+    def classify(
+        self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
+    ) -> list[list[tuple[str, float]]]:
+        """(label, score) pairs of each example, the most probable first.
+
+        Args:
+            examples: Feature name -> bytes, str, number, or a list of them:
+                `[{"image/encoded": Path("three.png").read_bytes()}]`.
+            signature: Its name.
+
+        Raises:
+            ServingError: The server's status and message.
+            UsageError: A feature is none of these.
+        """
+        return self._transport.classify(signature, _all_features(examples))
+
+    def regress(
+        self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
+    ) -> np.ndarray:
+        """One value for each example, float32 (examples,).
+
+        Args:
+            examples: As of `classify`: `[{"features": [0.5, 1.0]}]`.
+            signature: Its name.
+
+        Raises:
+            ServingError: The server's status and message.
+            UsageError: A feature is none of these.
+        """
+        return self._transport.regress(signature, _all_features(examples))
+
+    def metadata(self) -> dict[str, Signature]:
+        """Signature name -> what it takes and answers; raises ServingError."""
+        return self._transport.metadata()
+
+    def status(self) -> list[Version]:
+        """The model's versions that the server knows, and how they are; raises ServingError."""
+        return self._transport.status()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._transport.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @functools.cached_property
+    def _known(self) -> dict[str, Signature]:
+        return self.metadata()
+
+    def _opened(self) -> Any:
+        if _is_url(self.model):
+            return Rest(self.model, self.timeout)
+        if found := _RPC.fullmatch(self.model):
+            from pipeline.rpc import Rpc
+
+            version = int(found["number"]) if found["number"] else found["label"]
+            return Rpc(found["host"], found["name"], version, self.timeout)
+        if not os.path.isdir(self.model):
+            raise UsageError(f"{self.model!r} is no folder and no address of a model; give {MEANT}")
+        from pipeline.local import Local
+
+        require_path(Path(self.model), "MODEL")
+        return Local(Path(self.model))
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return _REST.fullmatch(text) is not None and urllib.parse.urlsplit(text).port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        return False
+
+
+def _all_features(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, list]]:
+    if not examples:
+        raise UsageError("there are no examples to ask about")
+    return [served.features(example) for example in examples]

@@ -1,0 +1,82 @@
+"""An exported model on the disk, asked as one behind a server: no server, no Python TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import files, messages, served
+from pipeline.errors import UsageError, suggest
+from pipeline.served import Field, ServingError, Signature, Version
+from pipeline.session import ServerError, Session, as_strings
+from pipeline.verify import newest
+
+
+class Local:
+    """One version, loaded by TensorFlow's own C++ loader.
+
+    Args:
+        directory: A version, or a model's folder: its newest version.
+
+    Raises:
+        UsageError: There is none, or it cannot be loaded.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._version = newest(directory)
+        try:
+            self._session = Session(self._version)
+        except ServerError as error:
+            said = ServingError(str(self._version), served.CODES[error.code], str(error))
+            raise UsageError(
+                f"{said}; python -m pipeline.verify {self._version} says what is wrong"
+            ) from None
+
+    def predict(
+        self, name: str, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Field]
+    ) -> dict[str, np.ndarray]:
+        """Outputs of the signature `name`."""
+        try:
+            return self._session.run(name, inputs)
+        except ServerError as error:
+            code = served.CODES[error.code]
+            raise ServingError(str(self._version), code, str(error)) from None
+
+    def classify(
+        self, name: str, examples: Sequence[Mapping[str, Sequence]]
+    ) -> list[list[tuple[str, float]]]:
+        """(label, score) pairs of each example."""
+        answer = self._examples(name, examples)
+        return [
+            [
+                (label.decode(errors="backslashreplace"), served.shortest(score))
+                for label, score in zip(labels, scores, strict=True)
+            ]
+            for labels, scores in zip(answer["classes"], answer["scores"], strict=True)
+        ]
+
+    def regress(self, name: str, examples: Sequence[Mapping[str, Sequence]]) -> np.ndarray:
+        """One value for each example, float32 (examples,)."""
+        return self._examples(name, examples)["outputs"]
+
+    def metadata(self) -> dict[str, Signature]:
+        """Its signatures."""
+        return served.signatures(self._session.signatures)
+
+    def status(self) -> list[Version]:
+        """The version that is loaded, 0 where its folder is no number."""
+        name = self._version.name
+        return [Version(int(name) if files.is_version(name) else 0, "AVAILABLE")]
+
+    def close(self) -> None:
+        """The model stays loaded until the process ends."""
+
+    def _examples(
+        self, name: str, examples: Sequence[Mapping[str, Sequence]]
+    ) -> dict[str, np.ndarray]:
+        known = self.metadata()
+        if name not in known or set(known[name].inputs) != {"inputs"}:
+            said = f"there is no signature {name!r} for examples; {suggest(name, known)}"
+            raise ServingError(str(self._version), "FAILED_PRECONDITION", said)
+        serialized = [messages.example(one).SerializeToString() for one in examples]
+        return self.predict(name, {"inputs": as_strings(serialized)}, {})

@@ -1,0 +1,236 @@
+"""What a model says of files: `python -m pipeline.predict MODEL FILES|FOLDER|PATTERN|-`."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+import tyro
+
+from pipeline import asked, files, flags
+from pipeline.checked import require, require_path
+from pipeline.client import MEANT, Client
+from pipeline.errors import UsageError, plain, run_command
+from pipeline.question import Question
+
+PROGRAM = "python -m pipeline.predict"
+_MOST = 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to ask, and how to write what is answered."""
+
+    format: Literal["jsonl", "csv"] = "jsonl"
+    """A JSON object a line, or a table with commas."""
+    output: Path | None = None
+    """A file, which appears once it is whole; without one the answers are printed."""
+    top: int = 1
+    """So many of the most probable classes, each with its probability."""
+    batch_size: int = 32
+    """Images or rows in one request."""
+    timeout: float = 30.0
+    """Seconds that a server may take for one request."""
+
+    def __post_init__(self) -> None:
+        for flag, number in (("--top", self.top), ("--batch-size", self.batch_size)):
+            require(1 <= number <= _MOST, flag, number, f"from 1 to {_MOST:,}")
+        seconds = "a positive number of seconds"
+        require(0 < self.timeout < math.inf, "--timeout", self.timeout, seconds)
+        if self.output is not None:
+            require_path(self.output, "--output")
+            require(not self.output.is_dir(), "--output", self.output, "a file")
+            files.check_writable(self.output.parent, "--output")
+
+
+def predict(
+    model: str | Path | Client,
+    words: Sequence[str | Path],
+    *,
+    top: int = 1,
+    batch_size: int = 32,
+    timeout: float = 30.0,
+) -> Iterator[dict[str, Any]]:
+    """What a model says of files, one after the other: records as of `Question.answers`.
+
+    Args:
+        model: Its folder or address, as `Client` takes it, or a client.
+        words: Files, folders or patterns of images; of `.csv` or `.npy` for a model that takes
+            rows of numbers.
+        top: So many of the most probable classes.
+        batch_size: Images or rows in one request.
+        timeout: Seconds for one request.
+
+    Raises:
+        ServingError: The server gave up.
+        UsageError: There is no such model, it takes no files, or names fewer classes.
+    """
+    client = model if isinstance(model, Client) else Client(model, timeout)
+    question = Question(client, top)
+    return question.answers(asked.named(map(str, words), question.endings), batch_size)
+
+
+class _Writer:
+    """Records as lines."""
+
+    def __init__(self, stream: TextIO, format: str) -> None:
+        self._stream, self._format = stream, format
+        self._header: list[str] | None = None
+
+    def write(self, record: dict[str, Any]) -> None:
+        if self._format == "jsonl":
+            line = json.dumps(files.strict(record), ensure_ascii=False) + "\n"
+        else:
+            line = self._row(record)
+        self._stream.write(line)
+
+    def _row(self, record: dict[str, Any]) -> str:
+        cells = {name: value for name, value in record.items() if name != "top"}
+        for place, one in enumerate(record.get("top", ())[1:], 2):
+            cells |= {f"{name}_{place}": value for name, value in one.items()}
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        if self._header is None:
+            self._header = list(cells)
+            table.writerow(self._header)
+        table.writerow(json.dumps(c) if isinstance(c, list) else c for c in cells.values())
+        return text.getvalue()
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """Where the answers go, in UTF-8; what a name holds beside is escaped as JSON does."""
+    if output is not None:
+        with files.written(output) as stream:
+            yield stream
+        return
+    # Lines go out one by one, for whoever follows them.
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    yield sys.stdout
+
+
+class _Progress:
+    """How many are answered, and what is skipped; it moves on a terminal with nothing else on."""
+
+    def __init__(self, options: Options) -> None:
+        self.skipped = 0
+        self._answered = 0
+        self._start = self._shown = time.monotonic()
+        printed = options.output is None and sys.stdout.isatty()
+        self._moves = sys.stderr.isatty() and not printed
+
+    def count(self, record: dict[str, Any]) -> None:
+        if "error" in record:
+            self.skipped += 1
+            row = f" row {record['row']}" if "row" in record else ""
+            self.say("skipped", f"{record['file']}{row}: {record['error']}")
+        else:
+            self._answered += 1
+        if self._moves and time.monotonic() - self._shown > 0.2:
+            self._shown = time.monotonic()
+            print(f"\r{self._counts()}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        self.say("answered", self._counts())
+
+    def say(self, name: str, text: str) -> None:
+        clear = "\r\x1b[K" if self._moves else ""
+        print(f"{clear}{name:<10} {plain(text)}", file=sys.stderr, flush=True)
+
+    def _counts(self) -> str:
+        seconds = max(time.monotonic() - self._start, 1e-3)
+        done = self._answered + self.skipped
+        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
+        return f"{self._answered:,}{skipped}, {done / seconds:,.0f} a second"
+
+
+def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:
+    """The model, the words that name files, and the options, each of which takes one value."""
+    words: list[str] = []
+    options: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            words, rest = words + rest, []
+        elif word.startswith("-") and word != "-":
+            options += [word] if "=" in word else [word, *rest[:1]]
+            rest = rest if "=" in word else rest[1:]
+        else:
+            words.append(word)
+    given = Options(**flags.changes(options, Options))
+    if len(words) < 2:
+        raise UsageError(
+            f"{PROGRAM} MODEL FILES takes {MEANT}, and then files, folders, patterns or - for a "
+            f"list; received {' '.join(arguments)[:200]!r}"
+        )
+    return words[0], words[1:], given
+
+
+def _help() -> None:
+    def command(
+        model: tyro.conf.Positional[str],
+        files: tyro.conf.Positional[tuple[str, ...]],
+        /,
+        options: Annotated[Options, tyro.conf.arg(name="")],
+    ) -> None:
+        """What a model says of files, a line for each image or row, in their order.
+
+        Files that are broken or cannot be read are named and skipped; exit code 1 says so.
+
+        Args:
+            model: A version or a model's folder, http://HOST:8501/v1/models/NAME[/versions/N], or
+                grpc://HOST:8500/NAME[/N].
+            files: Images, folders of them, or patterns; - for names on stdin. For a model that
+                takes rows of numbers: .csv or .npy.
+            options: How to ask and write.
+        """
+
+    tyro.cli(command, args=["--help"], prog=PROGRAM)
+
+
+def _listed(words: list[str]) -> list[str]:
+    """The words, with the names on stdin in the place of -."""
+    if "-" not in words:
+        return words
+    if sys.stdin is None:
+        raise UsageError("-: there is no stdin to read names from")
+    names = asked.listed(sys.stdin.buffer.read())
+    return [name for word in words for name in (names if word == "-" else [word])]
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
+    if {"--help", "-h"} & set(arguments):
+        _help()
+    model, words, options = _parsed(arguments)
+    with Client(model, options.timeout) as client:
+        question = Question(client, options.top)
+        names = asked.named(_listed(words), question.endings)
+        if not names:
+            taken = ", ".join(f"*{ending}" for ending in question.endings)
+            raise UsageError(f"{' '.join(words)[:200]} names no files; {model} takes {taken}")
+        progress = _Progress(options)
+        with _opened(options.output) as stream:
+            writer = _Writer(stream, options.format)
+            for record in question.answers(names, options.batch_size):
+                progress.count(record)
+                if "error" not in record:
+                    writer.write(record)
+    progress.end()
+    return 1 if progress.skipped else 0
+
+
+if __name__ == "__main__":
+    # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 lends it to a model that is loaded here.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # "no GPU" is not an error here
+    run_command(main)

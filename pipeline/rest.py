@@ -1,0 +1,223 @@
+"""TensorFlow Serving's REST interface, the client's half of it, over urllib.
+
+https://github.com/tensorflow/serving/blob/master/tensorflow_serving/g3doc/api_rest.md, and where
+that is silent tensorflow_serving/util/json_tensor.cc.
+"""
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline import served
+from pipeline.served import Field, ServingError, Signature, Version
+
+# 400 also stands for FAILED_PRECONDITION and OUT_OF_RANGE
+# (tensorflow_serving/model_servers/http_server.cc).
+_STATUS = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    409: "ABORTED", 413: "RESOURCE_EXHAUSTED", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED",
+    500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+# What reading JSON of another shape raises.
+_STRANGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+class Rest:
+    """One model behind a server's REST port.
+
+    Args:
+        url: `http://HOST:8501/v1/models/NAME`, or a version or label of it.
+        timeout: Seconds.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._url, self._timeout = url, timeout
+
+    def predict(
+        self, name: str, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Field]
+    ) -> dict[str, np.ndarray]:
+        """Outputs of the signature `name`; `outputs` are their types."""
+        reply = self._post("predict", {"signature_name": name, "inputs": columns(inputs)})
+        return self._read(lambda: arrays(reply, outputs))
+
+    def classify(
+        self, name: str, examples: Sequence[Mapping[str, Sequence]]
+    ) -> list[list[tuple[str, float]]]:
+        """(label, score) pairs of each example."""
+        reply = self._post("classify", {"signature_name": name, "examples": _examples(examples)})
+        return self._read(
+            lambda: [
+                [(label, served.shortest(score)) for label, score in pairs]
+                for pairs in _results(reply)
+            ]
+        )
+
+    def regress(self, name: str, examples: Sequence[Mapping[str, Sequence]]) -> np.ndarray:
+        """One value for each example, float32 (examples,)."""
+        reply = self._post("regress", {"signature_name": name, "examples": _examples(examples)})
+        return self._read(lambda: np.array(_results(reply), np.float32))
+
+    def metadata(self) -> dict[str, Signature]:
+        """Its signatures."""
+        reply = self._ask("/metadata")
+        return self._read(
+            lambda: {
+                name: Signature(_fields(definition["inputs"]), _fields(definition["outputs"]))
+                for name, definition in sorted(_definitions(reply).items())
+                if not name.startswith("__")
+            }
+        )
+
+    def status(self) -> list[Version]:
+        """Its versions that the server knows."""
+        reply = self._ask("")
+        return self._read(
+            lambda: [
+                Version(int(one["version"]), one["state"], one["status"].get("error_message", ""))
+                for one in reply["model_version_status"]
+            ]
+        )
+
+    def close(self) -> None:
+        """Each request has its own connection."""
+
+    def _post(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._ask(f":{verb}", json.dumps(body).encode())
+
+    def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """The reply's JSON; POST where there is a body."""
+        # Names may be in any script; what is already escaped stays.
+        url = urllib.parse.quote(self._url + path, safe="/:%?=&@[]+,;")
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
+                raw = reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status = _STATUS.get(error.code, "UNKNOWN")
+                said = _message(error) or f"HTTP {error.code} {error.reason}"
+            raise ServingError(self._url, status, said) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from None
+        return self._read(lambda: dict(json.loads(raw)))
+
+    def _unavailable(self, error: Exception) -> ServingError:
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(why, TimeoutError):
+            said = f"no answer within {self._timeout:g} s"
+            return ServingError(self._url, "DEADLINE_EXCEEDED", said)
+        said = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        return ServingError(self._url, "UNAVAILABLE", said)
+
+    def _read(self, reading: Callable[[], Any]) -> Any:
+        try:
+            return reading()
+        except _STRANGE:
+            said = "the reply is not one of TensorFlow Serving"
+            raise ServingError(self._url, "UNKNOWN", said) from None
+
+
+def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays as JSON values in the columnar format; strings, which may be any bytes, in base 64."""
+    return {name: _nested(array) for name, array in inputs.items()}
+
+
+def _nested(array: np.ndarray) -> Any:
+    if array.dtype != object:
+        return array.tolist()
+    encoded = np.empty(array.size, object)
+    encoded[:] = [_binary(one) for one in array.flat]
+    return encoded.reshape(array.shape).tolist()
+
+
+def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, np.ndarray]:
+    """A reply to `predict`, in the columnar or the row format, as arrays; strings as bytes.
+
+    Args:
+        reply: Its JSON.
+        outputs: Name -> type. One that is not among them gets the type that its values suggest.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is no such reply.
+    """
+    if "predictions" in reply:
+        rows = reply["predictions"]
+        if _is_named(rows[0] if rows else None):
+            values = {name: [row[name] for row in rows] for name in rows[0]}
+        else:
+            values = {_only(outputs): rows}
+    else:
+        named = _is_named(reply["outputs"])
+        values = reply["outputs"] if named else {_only(outputs): reply["outputs"]}
+    return {name: _array(value, outputs.get(name)) for name, value in values.items()}
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value is an object by output name, not a single one in base 64."""
+    return isinstance(value, dict) and set(value) != {"b64"}
+
+
+def _only(outputs: Mapping[str, Field]) -> str:
+    """The name of the only output, which a reply leaves out."""
+    (name,) = outputs
+    return name
+
+
+def _array(value: Any, field: Field | None) -> np.ndarray:
+    dtype = np.array(value).dtype if field is None else field.dtype
+    return served.strings(_decoded(value)) if dtype.kind in "OU" else np.array(value, dtype)
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(one) for one in value]
+    return base64.b64decode(value["b64"], validate=True) if isinstance(value, dict) else value
+
+
+def _binary(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _examples(examples: Sequence[Mapping[str, Sequence]]) -> list[dict[str, list]]:
+    return [
+        {
+            name: [_binary(one) if isinstance(one, bytes) else one for one in values]
+            for name, values in example.items()
+        }
+        for example in examples
+    ]
+
+
+def _results(reply: Mapping[str, Any]) -> list[Any]:
+    """Servers write `results`; their documentation also says `result`."""
+    return reply["results"] if "results" in reply else reply["result"]
+
+
+def _definitions(reply: Mapping[str, Any]) -> dict[str, Any]:
+    return reply["metadata"]["signature_def"]["signature_def"]
+
+
+def _fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
+    found = {}
+    for name, tensor in sorted(tensors.items()):
+        shape = tensor["tensor_shape"]
+        sizes = [int(axis["size"]) for axis in shape.get("dim", ())]
+        dtype = served.NAMED_DTYPES.get(tensor["dtype"])
+        found[name] = served.field(dtype, None if shape.get("unknown_rank") else sizes)
+    return found
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    """What the server says; nothing where it is not TensorFlow Serving that answers."""
+    try:
+        return str(json.loads(error.read())["error"])
+    except (OSError, http.client.HTTPException, *_STRANGE):
+        return ""
