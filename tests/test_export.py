@@ -103,7 +103,11 @@ def test_golden_answers_are_stored_exactly(tmp_path):
     golden = {
         "a": {
             "inputs": {"bytes": [b"", b"x\x00\x00", b"\xff" * 5]},
-            "outputs": {"score": np.float32([[0.1, 1e-38]]), "n": np.int32([3])},
+            "outputs": {
+                "score": np.float32([[0.1, 1e-38]]),
+                "n": np.int32([3]),
+                "names": np.array([[b"a", b""], [b"\x00b", b"cd"], [b"", b"\xff"]], object),
+            },
         }
     }
     proof.write_golden(tmp_path / "g/golden.npz", golden)
@@ -111,6 +115,8 @@ def test_golden_answers_are_stored_exactly(tmp_path):
     assert list(again["a"]["inputs"]["bytes"]) == golden["a"]["inputs"]["bytes"]
     np.testing.assert_array_equal(again["a"]["outputs"]["score"], np.float32([[0.1, 1e-38]]))
     assert again["a"]["outputs"]["score"].dtype == np.float32
+    names = again["a"]["outputs"]["names"]
+    assert names.tolist() == golden["a"]["outputs"]["names"].tolist() and names.shape == (3, 2)
 
 
 def test_export_names_are_the_api(digits_run):
