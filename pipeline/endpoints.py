@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from pipeline import well_formed
+
 MOST_BYTES = 2**26
 """Of one encoded image: far more than a photograph has."""
 MOST_CLASSES = 5
@@ -36,7 +38,10 @@ def examples(
     serialized: tf.Tensor, features: Mapping[str, tf.io.FixedLenFeature]
 ) -> dict[str, tf.Tensor]:
     """Features of serialized `tf.Example`s, string (batch,), by name: (batch, ...)."""
-    return tf.io.parse_example(batch(serialized, (None,)), dict(features))
+    serialized = batch(serialized, (None,))
+    sound = tf.reduce_all(well_formed.examples(serialized))
+    serialized = _require(sound, "a string is no tf.Example", serialized)
+    return tf.io.parse_example(serialized, dict(features))
 
 
 def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:

@@ -141,6 +141,8 @@ def broken_examples(good: bytes) -> dict[str, bytes]:
         "empty example": b"",
         "no example": b"no example",
         "half an example": good[: len(good) // 2],
+        # Ends a process of TensorFlow 2.21 that parses it.
+        "a length of 2**31": _example_of(b"k", _BYTES, b"\n\x80\x80\x80\x80\x08"),
     }
     for key, value in features(good).items():
         name = key.decode(errors="replace")
@@ -167,8 +169,11 @@ def features(example: bytes) -> dict[bytes, wire.Fields]:
 
 
 def _example(key: bytes, kind: int, values: Sequence[int | bytes]) -> bytes:
-    feature = wire.write([(kind, wire.write([(_VALUES, value) for value in values]))])
-    entry = wire.write([(_KEY, key), (_VALUE, feature)])
+    return _example_of(key, kind, wire.write([(_VALUES, value) for value in values]))
+
+
+def _example_of(key: bytes, kind: int, held: bytes) -> bytes:
+    entry = wire.write([(_KEY, key), (_VALUE, wire.write([(kind, held)]))])
     return wire.write([(_FEATURES, wire.write([(_FEATURE, entry)]))])
 
 

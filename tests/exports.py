@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from pipeline import decoding, digests, proof, replay, wire
+from pipeline import decoding, digests, endpoints, proof, replay, wire
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
 MEAN, DEVIATION, TEMPERATURE = (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), 1.5
@@ -104,7 +104,7 @@ class Parts:
 
     def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        parsed = tf.io.parse_example(tf.ensure_shape(inputs, (None,)), feature)
+        parsed = endpoints.examples(inputs, feature)
         answer = self.image_bytes(parsed["image/encoded"])
         return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
