@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source, is_short
+from pipeline.columns import is_short
+from pipeline.contracts import Example, Info, Source
 
 
 class ArraySource(Source):

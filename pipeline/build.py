@@ -211,8 +211,10 @@ def _freeze(layers: list[keras.Layer], options: config.Train) -> tuple[str, ...]
     return tuple(frozen)
 
 
-def float32_twin(model: SteppedModel, task: Task, options: config.Model) -> SteppedModel:
-    """The same network and weights with every layer computing in float32."""
-    twin = network(task, options, "float32")
+def twin(
+    model: SteppedModel, task: Task, options: config.Model, precision: str = "float32"
+) -> SteppedModel:
+    """The same network and weights with every layer computing in another Keras dtype policy."""
+    twin = network(task, options, precision)
     twin.set_weights(model.get_weights())
     return twin

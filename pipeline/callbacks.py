@@ -61,7 +61,8 @@ class Phases(keras.callbacks.Callback):
 
 
 class Updates(keras.callbacks.Callback):
-    """Validates with the averaged weights; adds `skipped_steps` and `loss_scale` to the logs."""
+    """Validates with the averaged weights; adds to the logs what the update rule knows:
+    `skipped_steps`, `loss_scale`, `learning_rate`."""
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.model.step.update.exchange()
@@ -75,6 +76,7 @@ class Updates(keras.callbacks.Callback):
             logs["loss_scale"] = float(update.scale.numpy())
         # Always, as the history has one value per epoch.
         logs["skipped_steps"] = update.skipped
+        logs["learning_rate"] = float(self.model.optimizer.learning_rate)  # of the next step
 
 
 class Speed(keras.callbacks.Callback):
@@ -109,7 +111,7 @@ class Speed(keras.callbacks.Callback):
 
 
 # Shown in a way of its own, or only in the log.
-_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max")
+_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
 
 
 class Progress(keras.callbacks.Callback):

@@ -16,6 +16,7 @@ from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
+_LARGEST_INDEX = 64 << 20  # bytes; a model of 10,000 variables has one of 1 MB
 _NAME = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises where the disk is full or has gone."""
@@ -58,8 +59,7 @@ class Checkpoints:
         """Raises UsageError unless the disk can take the three that are ever there at once."""
         if not self._writes:  # what another worker makes first, the chief takes for no run
             return
-        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
-        size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+        size = 3 * self._size()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._made = True
         free = shutil.disk_usage(self._folder).free
@@ -89,14 +89,14 @@ class Checkpoints:
             )
         if target.exists():
             try:
-                _write_manifest(target, step, _checked_manifest(target, step)["files"], state)
+                _write_manifest(target, step, self._checked(step)["files"], state)
                 return
             except Damaged:
                 self._set_aside(step)
         folder = scratch.folder(self._folder)
         try:
             self._checkpoint.write(str(folder / "state"))
-            sums = {path.name: _sum(path) for path in sorted(folder.iterdir())}
+            sums = {path.name: _sums(path) for path in sorted(folder.iterdir())}
             _write_manifest(folder, step, sums, state)
             files.publish_as(folder, target)
         except BaseException:
@@ -111,7 +111,7 @@ class Checkpoints:
             UsageError: It belongs to another model.
         """
         path = self._path(step)
-        manifest = _checked_manifest(path, step)
+        manifest = self._checked(step)
         try:
             self._checkpoint.read(str(path / "state")).assert_consumed()
         except (AssertionError, ValueError, IndexError, tf.errors.OpError):
@@ -164,6 +164,14 @@ class Checkpoints:
             for path in self._damaged():
                 scratch.remove(path)
 
+    def _size(self) -> int:
+        """Bytes of all variables."""
+        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
+        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+
+    def _checked(self, step: int) -> dict[str, Any]:
+        return _checked_manifest(self._path(step), step, self._size() + _LARGEST_INDEX)
+
     def _damaged(self) -> list[Path]:
         names = (path.name.removeprefix("damaged-") for path in self._folder.glob("damaged-*"))
         return [self._folder / f"damaged-{name}" for name in names if _NAME.fullmatch(name)]
@@ -184,18 +192,24 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in found)
 
 
-def _write_manifest(folder: Path, step: int, sums: dict[str, str], state: dict[str, Any]) -> None:
+def _write_manifest(
+    folder: Path, step: int, sums: dict[str, dict[str, Any]], state: dict[str, Any]
+) -> None:
     body = files.strict({"step": step, "files": sums, "state": state})
     text = json.dumps({"sha256": _digest(body), **body}, indent=1)
     files.write_text(folder / _MANIFEST, text)
 
 
-def _checked_manifest(path: Path, step: int) -> dict[str, Any]:
-    """The manifest of a checkpoint, after every file was found to be as it was written."""
+def _checked_manifest(path: Path, step: int, most: int) -> dict[str, Any]:
+    """The manifest of a checkpoint, after every file was found to be as it was written.
+
+    A file is read only if it has the size that it was written with, and at most `most` bytes.
+    """
     try:
         there = {file.name: file for file in path.iterdir()}
         manifest = untrusted.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
         own, sums = manifest.pop("sha256"), dict(manifest["files"])
+        sizes = {name: int(expected["bytes"]) for name, expected in sums.items()}
         unknown = [n for n in there if n.startswith("state") and n not in sums]
         if own != _digest(manifest) or manifest["step"] != step or not sums or unknown:
             raise ValueError
@@ -205,8 +219,10 @@ def _checked_manifest(path: Path, step: int) -> dict[str, Any]:
     for name, expected in sums.items():
         # A name of another folder, which only a forger writes, is not there. No link is followed.
         file = there.get(name)
-        if file is None or file.is_symlink() or not file.is_file() or _sum(file) != expected:
+        if file is None or file.is_symlink() or not file.is_file():
             raise Damaged(f"{path / Path(name).name} is damaged")
+        if not sizes[name] == file.stat().st_size <= most or _sums(file) != expected:
+            raise Damaged(f"{file} is damaged")
     return manifest
 
 
@@ -214,6 +230,7 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _sum(path: Path) -> str:
+def _sums(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}

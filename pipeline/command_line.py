@@ -92,8 +92,12 @@ def _help(program: str, purpose: str) -> str:
     )
 
 
-def read(path: Path) -> Config:
+def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
     """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
+
+    Args:
+        path: The file.
+        source: Options of the source in place of its own, such as where the data lie now.
 
     Raises UsageError naming what is wrong in the file.
     """
@@ -107,7 +111,7 @@ def read(path: Path) -> Config:
         raise UsageError(f"--config {path} holds no config: it has no section 'source'")
     try:
         # The source cannot be changed in steps: some need an option from the first on.
-        source = _source(values.pop("source"))
+        source = _source({**values.pop("source"), **(source or {})})
         return Config(source=source).changed(**values)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from None

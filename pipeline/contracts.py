@@ -16,13 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.errors import UsageError, reason
-from pipeline.untuned import untuned
+from pipeline.columns import short_columns
+from pipeline.errors import UsageError
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
-READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
-"""What reading and decoding raise; the second where TensorFlow quotes bytes that are no text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,39 +49,6 @@ class Info:
                 "choose another --task or --source.name"
             )
         return self.fields[name]
-
-
-def is_short(spec: tf.TensorSpec) -> bool:
-    """Whether a field is a number, or a vector of at most 4 KB: all examples' lie in memory."""
-    numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
-    if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
-        return False
-    length = spec.shape.num_elements()
-    return length is not None and length * spec.dtype.size <= 4096
-
-
-def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The short fields (`is_short`) of all examples, (examples, ...); the others are let go.
-
-    Raises UsageError naming the split if an example cannot be read.
-    """
-    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
-    rows = examples.map(lambda example: {name: example[name] for name in names})
-    return joined(rows.batch(1024), split)
-
-
-def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The fields of all batches as one, (examples, ...).
-
-    Raises UsageError naming the split if one cannot be read.
-    """
-    specs = batches.element_spec.items()
-    parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
-    try:
-        parts.extend(untuned(batches).as_numpy_iterator())
-    except READ_ERRORS as error:
-        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
-    return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 
 
 class Source(abc.ABC):
@@ -130,6 +95,10 @@ class Task(abc.ABC):
     the training examples tell.
     """
 
+    compared_by: tuple[str, int] = ("loss", -1)
+    """By which number of `evaluate` versions of a model are compared; 1 where more is better, -1
+    where less is."""
+
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
@@ -159,6 +128,21 @@ class Task(abc.ABC):
             column: Name of a decoded field -> its values in all training examples, (examples, ...).
         """
         return {}
+
+    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Facts:
+        """Facts by which the answers of the trained network become honest, such as a temperature.
+
+        Asked once, after training; none where answers are no probabilities.
+
+        Args:
+            outputs: Of the network, for examples that were held out, (examples, ...).
+            truth: What `target` gives as y for them.
+        """
+        return {}
+
+    def limits(self) -> list[str]:
+        """What those who use the answers should know of them: sentences of the model card."""
+        return []
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
@@ -216,7 +200,10 @@ class Task(abc.ABC):
     def serve(
         self, model: Callable[..., Any]
     ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
-        """Signature name -> (function, its arguments), with `model(inputs, training=False)`."""
+        """Signature name -> (function, its arguments), with `model(inputs, training=False)`.
+
+        Each function begins with the guards of `endpoints`: what comes in may be anything.
+        """
 
     @abc.abstractmethod
     def requests(

@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import files, scratch, untrusted
-from pipeline.contracts import Example, is_short
+from pipeline.columns import is_short
+from pipeline.contracts import Example
 from pipeline.errors import UsageError
 from pipeline.stores import Indexed
 

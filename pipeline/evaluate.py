@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pipeline import files
 from pipeline.build import SteppedModel
-from pipeline.contracts import Batches, Task
+from pipeline.contracts import Batches, Facts, Task
 from pipeline.errors import reason
 from pipeline.replicas import explained
 from pipeline.step import forward
@@ -23,7 +23,8 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 
     Returns:
         The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (what
-        `Task.target` gives as y) and `id` int64 (examples,).
+        `Task.target` gives as y), `id` int64 (examples,), and, if they are one tensor, the
+        network's `outputs` (examples, ...).
     """
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
@@ -39,7 +40,7 @@ def _traced(
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits that are fetched alike: it takes as long as that of a step."""
     of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
-    key = ("answers", batches.fetch, *of_any_size.items())
+    key = ("answers", task, batches.fetch, *of_any_size.items())
     if key not in model.step.compiled:
         loss, fetch = task.loss(), batches.fetch
 
@@ -47,7 +48,8 @@ def _traced(
             batch = fetch(ticket)
             y, outputs, weight = forward(task, model, batch)
             known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
-            return {**task.answer(outputs, batch), **known}
+            raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
+            return {**task.answer(outputs, batch), **raw, **known}
 
         model.step.compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
     return model.step.compiled[key]
@@ -56,6 +58,17 @@ def _traced(
 def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
     """Metrics of one split as plain JSON values."""
     return task.evaluate(answers(model, task, batches))
+
+
+def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Facts:
+    """What `Task.calibrate` learns from examples that the model was not trained on."""
+    columns = answers(model, task, held_out)
+    return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
+
+
+def calibrated_by(task: Task, calibration: Facts) -> Task:
+    """The task whose answers are calibrated, given what `calibration` returned."""
+    return type(task)({**task.facts, **calibration}) if calibration else task
 
 
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:

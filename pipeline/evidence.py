@@ -121,7 +121,7 @@ def _left_over(run: RunDirectory) -> list[str]:
     """Hidden files and folders of writes that were never finished, of the run and its models."""
     models = run.path.parent / "saved_models"
     found = [*run.path.rglob(".*"), *(models.rglob(".*") if models.exists() else ())]
-    return [path.name for path in found if path.name != ".lock"]
+    return [path.name for path in found if path.name not in (".lock", ".published")]
 
 
 def main(arguments: list[str]) -> int:

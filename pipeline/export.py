@@ -1,54 +1,146 @@
-"""The hand-off: a float32 SavedModel with named signatures, verified, then published."""
+"""The hand-off: a SavedModel, all that belongs to it, proved, published."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import run_command
+
+if __name__ == "__main__":  # the command, which stands above this stage and before TensorFlow
+    run_command(importlib.import_module("pipeline.export_command").main)
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import files, proof, run_directory, scratch
-from pipeline.build import SteppedModel, float32_twin
+from pipeline import (
+    files,
+    hand_off,
+    lock,
+    model_card,
+    proof,
+    provenance,
+    publish,
+    run_directory,
+    runtime,
+    scratch,
+    warm_up,
+)
+from pipeline.build import SteppedModel, twin
 from pipeline.config import Config
 from pipeline.contracts import Task
 from pipeline.splits import Split
-from pipeline.verify import Verification, verify
+from pipeline.verify import Check, Verification, verify
 
 # Golden examples: at most so many, and at most so many bytes of decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
+# Weights stay float32, as they were trained.
+_POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 
 
-def export(model: SteppedModel, task: Task, config: Config, examples: Split) -> Verification:
-    """Writes the next version of the model; it becomes visible only if its verification passes.
+def export(
+    model: SteppedModel,
+    task: Task,
+    config: Config,
+    examples: Split,
+    metrics: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Verification:
+    """Writes the next version of the model; it becomes visible only if its verification passes, and
+    if it is not worse than the version that is served by more than `--export.tolerance`.
 
     Args:
         model: Trained, in any precision.
-        task: Gives the signatures.
-        config: Sections model and export, and the recipe's name.
+        task: Gives the signatures; calibrated, if that is wanted (`evaluate.calibrated`).
+        config: Sections source, model and export, the recipe's name, and all for the model card.
         examples: Real examples the model was not trained on; some are stored with their answers.
+        metrics: Split -> what `Task.evaluate` said of it, for the card and the manifest.
 
     Returns:
         What was verified, and where the version lies. If a check failed, the folder keeps its
-        hidden name, which no server reads.
+        hidden name, which no server reads; so does one that is worse, with a check that says so.
     """
     parent = run_directory.export_directory(config)
-    twin = float32_twin(model, task, config.model)
-    endpoints = task.serve(twin)
     folder = scratch.folder(parent)
     try:
-        # No `archive.track(twin)`: endpoints bring their variables along, and tracking would write
-        # every weight a second time (Keras 3.15.1).
-        archive = keras.export.ExportArchive()
-        for name, (function, specs) in endpoints.items():
-            archive.add_endpoint(name, function, input_signature=specs)
-        archive.write_out(str(folder), verbose=False)
-        proof.write_golden(folder / proof.GOLDEN, golden(task, endpoints, examples))
+        about = write(folder, model, task, config, examples, metrics or {})
         outcome = verify(folder)
+        if not outcome.passed:
+            return outcome
+        with lock.in_turn(parent):
+            # Before the version can be seen: who finds one finds how to serve it.
+            hand_off.write(parent, parent.name, about["signatures"], config.export.batch_sizes)
+        published = publish.publish(folder, parent, config.export, task.compared_by)
     except BaseException:
         scratch.remove(folder)
         raise
-    if not outcome.passed:
-        return outcome
-    version = files.publish(folder, parent)
-    return Verification(version, outcome.checks)
+    for note in published.notes:
+        print(note, flush=True)
+    checks = outcome.checks
+    if published.quality is not None:
+        checks = (*checks, Check("quality", not published.refused, published.quality))
+    return Verification(published.directory, checks)
+
+
+def write(
+    folder: Path,
+    model: SteppedModel,
+    task: Task,
+    config: Config,
+    examples: Split,
+    metrics: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Everything that a version consists of, into an empty folder; arguments as of `export`.
+
+    Returns:
+        What the manifest says, but for its files.
+    """
+    same = twin(model, task, config.model, _POLICIES[config.export.precision])
+    # One graph of the network, in all signatures; without it each would have its own.
+    network = tf.function(lambda x, training: same(x, training=training), autograph=False)
+    endpoints = {
+        name: (tf.function(function, specs, autograph=False), specs)
+        for name, (function, specs) in task.serve(network).items()
+    }
+    # No `archive.track(same)`: endpoints bring their variables along, and tracking would write
+    # every weight a second time (Keras 3.15.1).
+    archive = keras.export.ExportArchive()
+    for name, (function, specs) in endpoints.items():
+        archive.add_endpoint(name, function, input_signature=specs)
+    archive.write_out(str(folder), verbose=False)
+    made = provenance.digests(folder)
+    answers = golden(task, endpoints, examples)
+    proof.write_golden(folder / proof.GOLDEN, answers)
+    requests = {name: sides["inputs"] for name, sides in answers.items()}
+    name = run_directory.export_directory(config).name
+    warm_up.write(folder / warm_up.FILE, name, requests, config.export.batch_sizes)
+    judged = next((split for split in ("test", "validation", "train") if split in metrics), None)
+    about = {
+        "name": name,
+        "recipe": config.recipe,
+        "config_digest": config.digest(),
+        "task": config.task,
+        "versions": runtime.versions(),
+        "parameters": model.count_params(),
+        "precision": config.export.precision,
+        "trained_precision": model.dtype_policy.name,
+        "temperature": task.facts.get("temperature"),
+        "class_names": task.facts.get("class_names"),
+        "signatures": {
+            name: {side: _described(arrays) for side, arrays in sides.items()}
+            for name, sides in answers.items()
+        },
+        "options": provenance.options(config.export),
+        "judged": judged,
+        "metrics": model_card.numbers(metrics.get(judged, {})),
+        "compared": len(next(iter(requests["serving_default"].values()))),
+        "difference": difference(model, task, answers["serving_default"]),
+    }
+    card = model_card.text(config, about, metrics, task.limits(), made)
+    files.write_text(folder / model_card.FILE, card)
+    provenance.write(folder, about)
+    return about
 
 
 def golden(task: Task, endpoints: dict, examples: Split) -> dict[str, dict[str, dict]]:
@@ -56,12 +148,41 @@ def golden(task: Task, endpoints: dict, examples: Split) -> dict[str, dict[str, 
     each = sum(column[:1].nbytes for column in examples.take(np.arange(1)).values())
     count = min(len(examples), _GOLDEN_EXAMPLES, max(3, _GOLDEN_BYTES // each))
     requests = task.requests(examples.take(np.arange(count)))
-    golden = {}
-    for name, inputs in requests.items():
-        function, specs = endpoints[name]
-        outputs = function(*(tf.constant(inputs[spec.name]) for spec in specs))
-        golden[name] = {
-            "inputs": inputs,
-            "outputs": {key: value.numpy() for key, value in outputs.items()},
-        }
-    return golden
+    return {
+        name: {"inputs": inputs, "outputs": _answers(*endpoints[name], inputs)}
+        for name, inputs in requests.items()
+    }
+
+
+def difference(
+    model: SteppedModel, task: Task, golden: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
+    """How far the stored answers are from those of the model as it was trained.
+
+    Returns:
+        Output -> the largest difference of its numbers; for whole numbers and texts, how many are
+        others.
+    """
+    function, specs = task.serve(model)["serving_default"]
+    trained = _answers(tf.function(function, specs, autograph=False), specs, golden["inputs"])
+    return {
+        name: float(np.abs(given - trained[name]).max())
+        if given.dtype.kind == "f"
+        else int((given != trained[name]).sum())
+        for name, given in golden["outputs"].items()
+    }
+
+
+def _answers(function: Any, specs: list[tf.TensorSpec], inputs: Mapping[str, Any]) -> dict:
+    outputs = function(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name -> dtype and shape; the batch, which comes first, may have any length."""
+    described = {}
+    for name, values in arrays.items():
+        text = not isinstance(values, np.ndarray) or values.dtype.kind == "O"
+        shape = [None, *np.shape(values)[1:]]
+        described[name] = {"dtype": "string" if text else values.dtype.name, "shape": shape}
+    return described

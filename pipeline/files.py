@@ -10,32 +10,48 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from pipeline import home, scratch
+from pipeline import home, scratch, untrusted
 from pipeline.errors import UsageError
 
 _LAST_VERSION = 2**63 - 1
+_GIVEN = ".published"
 
 
 def publish(folder: Path, parent: Path) -> Path:
-    """Moves a finished folder to the next free version number in `parent`, in one rename.
+    """Moves a finished folder to the next version number in `parent`, in one rename.
 
-    Everything is flushed to the disk first. Two publishers never share a number: a rename onto
-    a folder that is not empty fails, and the loser takes the next number.
+    Everything is flushed to the disk first. The number is written down before a folder has it, so
+    that none is given twice, whatever is deleted later: a publisher that is killed in between
+    leaves a gap. Two publishers never share one: a rename onto a folder that is not empty fails,
+    and the loser takes the next number.
+
+    Raises UsageError if no number is left.
     """
     _flush_all(folder)
-    number = max(versions(parent), default=0) + 1
     while True:
+        number = highest(parent) + 1
+        if not is_version(str(number)):
+            raise UsageError(f"{parent} has no version number left; give another --export.name")
+        write_text(parent / _GIVEN, f"{number}\n")
         version = parent / str(number)
         try:
             folder.rename(version)
         except OSError:
             if not os.path.lexists(version):
                 raise
-            number += 1
             continue
         scratch.release(folder)
         _flush(parent)
         return version
+
+
+def highest(parent: Path) -> int:
+    """The highest version number that was ever given in a model's folder; 0 where none was."""
+    try:
+        text = untrusted.read_text(parent / _GIVEN, 100).strip()
+    except (OSError, ValueError):
+        text = ""
+    return max([int(text) if is_version(text) else 0, *versions(parent)])
 
 
 def publish_as(folder: Path, target: Path) -> None:

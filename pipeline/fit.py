@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the front door stands before TensorFlow
     from pipeline.splits import Split
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """What `fit` returns."""
 
@@ -43,6 +43,11 @@ class Run:
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
     """What `result.json` holds; empty in a worker that is not the chief."""
+
+    def __repr__(self) -> str:
+        """What a notebook shows: not the arrays."""
+        test = {name: round(v, 4) for name, v in self.test.items() if isinstance(v, float)}
+        return f"Run(directory={str(self.directory)!r}, test={test}, export={str(self.export)!r})"
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> "dict[str, Any]":
         """What the exported model would answer: `run.predict(images=uint8_images)`.
@@ -106,7 +111,7 @@ def _story(config: Config, stops: Stops) -> Run:
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
     machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, data, recovery, report, stream, training
+    from pipeline import augmenter, data, evaluate, recovery, report, stream, training
     from pipeline.contracts import Decision
 
     # Data: from the disk to batches
@@ -158,21 +163,21 @@ def _story(config: Config, stops: Stops) -> Run:
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
-
         judged = next(name for name in ("test", "validation", "train") if name in splits)
         result = None if trained else run_directory.finished(config, run, saver.step)
         if result is not None:
             report.finished(run)
         else:
-            result = _handed_off(config, run, loaded, held, judged, model, saver, start)
+            result = handed_off(config, run, loaded, held, judged, model, saver, start)
+            files.write_json(run.result, result)
         report.closing(config, run, result, judged)
         report.late(saver, config.runtime.time_limit)
     exported = Path(result["export"]) if result["export"] else None
-    history, test = saver.history, result[judged]
-    return Run(config, run.path, history, test, model, task, splits, exported, result)
+    task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
+    return Run(config, run.path, history, result[judged], model, task, splits, exported, result)
 
 
-def _handed_off(
+def handed_off(
     config: Config,
     run: RunDirectory,
     loaded: "Data",
@@ -189,15 +194,19 @@ def _handed_off(
     from pipeline import evaluate, report
     from pipeline.export import export
 
-    task, enabled = loaded.task, config.export.enabled
-    metrics = {name: evaluate.evaluate(model, task, part) for name, part in held.items()}
+    calibration = {}
+    if config.export.calibrate and "validation" in held:
+        calibration = evaluate.calibration(model, loaded.task, held["validation"])
+    task = evaluate.calibrated_by(loaded.task, calibration)
+    # What the network says, by one trace for all splits; `task` knows what is answered for it.
+    said = ((name, evaluate.answers(model, loaded.task, part)) for name, part in held.items())
+    metrics = {name: task.evaluate(answers) for name, answers in said}
     evaluate.draw(task, metrics[judged], run.path)
-    proved = export(model, task, config, loaded.splits[judged]) if enabled else None
+    examples, enabled = loaded.splits[judged], config.export.enabled
+    proved = export(model, task, config, examples, metrics) if enabled else None
     stopped = None if saver.complete else TIME
     seconds = time.monotonic() - start
-    result = report.result(config, saver, metrics, proved, seconds, stopped)
-    files.write_json(run.result, result)
-    return result
+    return report.result(config, saver, metrics, proved, seconds, stopped, calibration)
 
 
 def _cluster(config: Config) -> cluster.Cluster | None:

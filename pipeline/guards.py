@@ -95,9 +95,11 @@ class Guard(keras.callbacks.Callback):
             else culprits.unread(self._batches, step)
             for place, step in enumerate(bad.steps)
         ]
-        with run.bad_steps.open("a", encoding="utf-8") as file:
-            for one in found:
-                file.write(json.dumps(home.folded(dataclasses.asdict(one))) + "\n")
+        lines = [json.dumps(home.folded(dataclasses.asdict(one))) + "\n" for one in found]
+        with run.bad_steps.open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            known = set(file)  # a run that is taken up again comes through the same steps
+            file.writelines(line for line in lines if line not in known)
         more = f"; {bad.new - 1} more steps" if bad.new > 1 else ""
         _say("skipped", f"{found[0]}{more}; see {run.bad_steps}")
 

@@ -8,7 +8,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -39,11 +39,12 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
     """
     with _opened(path, os.O_RDWR | os.O_CREAT) as file:
         _take(file, fcntl.LOCK_EX, path, what, remedy)
-        _tell(file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()})
-        try:
-            yield
-        finally:
-            _tell(file, None)
+        with _folder_of(path, what, remedy):
+            _tell(file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()})
+            try:
+                yield
+            finally:
+                _tell(file, None)
 
 
 def require_free(path: Path, what: str, remedy: str) -> None:
@@ -52,6 +53,22 @@ def require_free(path: Path, what: str, remedy: str) -> None:
         return
     with _opened(path, os.O_RDONLY) as file:
         _take(file, fcntl.LOCK_SH, path, what, remedy)
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Waits until no other process is inside for this folder; for what takes a moment.
+
+    Nothing is written, and the kernel ends the turn of a process that dies. On a disk without locks
+    nobody waits.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _opened(path: Path, how: int) -> IO[str]:
@@ -69,6 +86,23 @@ def _opened(path: Path, how: int) -> IO[str]:
             return os.fdopen(handle, "r" if how == os.O_RDONLY else "r+", encoding="utf-8")
     os.close(handle)
     raise UsageError(f"{path} is no lock of ours; remove it, or give another folder")
+
+
+@contextmanager
+def _folder_of(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """The folder's own lock as well: the file of a lock can be deleted while it is held."""
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder, _ = _holder(path)
+            raise UsageError(f"{what} is in use by {holder}; {remedy}") from None
+        except OSError:  # NFS locks no folders; the file remains
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def _take(file: IO[str], kind: int, path: Path, what: str, remedy: str) -> None:

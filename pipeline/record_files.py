@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from pipeline import crc32c
 from pipeline.errors import UsageError
 
 _LENGTH = struct.Struct("<Q").unpack_from
@@ -145,24 +146,8 @@ def _offsets(path: Path) -> np.ndarray:
 def _require_lengths(path: Path, raw: mmap.mmap, places: np.ndarray) -> None:
     """Compares the checksums of all lengths, 8 steps for all records together."""
     heads = np.frombuffer(b"".join(raw[at : at + 12] for at in places), np.uint8).reshape(-1, 12)
-    sums = np.full(len(heads), 0xFFFFFFFF, np.uint32)
-    for column in heads[:, :8].T:
-        sums = _TABLE[(sums ^ column) & 0xFF] ^ (sums >> np.uint32(8))
-    sums = ~sums
-    masked = ((sums >> np.uint32(15)) | (sums << np.uint32(17))) + np.uint32(0xA282EAD8)
-    wrong = np.flatnonzero(masked != heads[:, 8:].copy().view("<u4")[:, 0])
+    wrong = np.flatnonzero(crc32c.of_rows(heads[:, :8]) != heads[:, 8:].copy().view("<u4")[:, 0])
     if len(wrong) and wrong[0] == 0:
         raise UsageError(f"{path} is no TFRecord file (compressed ones are not read)")
     if len(wrong):
         raise UsageError(f"{path}: the length of record {wrong[0]} is damaged; copy it again")
-
-
-def _crc32c_table() -> np.ndarray:
-    """Castagnoli's CRC-32C (RFC 3720, appendix B.4), one byte at a time."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> 1)
-    return table.astype(np.uint32)
-
-
-_TABLE = _crc32c_table()

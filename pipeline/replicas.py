@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.cluster import Cluster
-from pipeline.contracts import READ_ERRORS, Batches, Share
+from pipeline.columns import READ_ERRORS
+from pipeline.contracts import Batches, Share
 from pipeline.errors import UsageError, WorkerLost
 from pipeline.recovery import out_of_memory
 from pipeline.untuned import untuned

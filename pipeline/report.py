@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import statistics
 import sys
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from typing import Any
 
 import keras
 
-from pipeline import checkpoints, layers, runtime
+from pipeline import checkpoints, layers, provenance, runtime
 from pipeline.cluster import Cluster
 from pipeline.config import Config
-from pipeline.contracts import Batches, Decision, Info
+from pipeline.contracts import Batches, Decision, Facts, Info
 from pipeline.errors import Terminated, plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
@@ -68,6 +69,8 @@ def opening(
     say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} an epoch")
     if batches.first_step:
         say("resumed", f"after step {batches.first_step:,}, from the newest whole checkpoint")
+    elif run.log.is_file() and run.log.stat().st_size:
+        say("note", f"{run} was trained before, but has no checkpoint any more: from the start")
 
 
 def damaged(saver: Saver) -> None:
@@ -135,12 +138,14 @@ def result(
     verification: Verification | None,
     seconds: float,
     stopped: str | None,
+    calibration: Facts,
 ) -> dict[str, Any]:
     """The content of `result.json`: everything that can be compared between runs.
 
     `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
-    `stopped` is `time`, where that was up before the last step.
+    `stopped` is `time`, where that was up before the last step; `calibration` holds the facts by
+    which answers are calibrated.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
@@ -152,6 +157,7 @@ def result(
         "epochs": saver.epoch,
         "stopped": stopped,
         **metrics,
+        "calibration": dict(calibration),
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
         "seconds": round(seconds, 2),
         "export": str(verification.directory) if verification and verification.passed else None,
@@ -163,12 +169,25 @@ def result(
 def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: str) -> None:
     """After everything: one line per key fact, and the next command."""
     if not config.dry_run:
-        measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
-        numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
-        say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+        tested(result, judged)
         if result["examples_per_second"]:
             say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
+    exported(config, run, result)
+    if config.dry_run:
+        say("dry run", "went through every stage; nothing was kept")
+
+
+def tested(result: dict[str, Any], judged: str) -> None:
+    """The numbers of the split that the model was judged by."""
+    measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+    _calibrated(result, judged)
+
+
+def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
+    """What became of the export, and the next command."""
     proved = result["verification"]
     if proved is None:
         say("export", "none (--export.no-enabled)")
@@ -177,13 +196,44 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
             if not check["passed"]:
                 say("FAILED", f"{check['name']}: {check['detail']}")
         say("export", f"NOT published: {proved['directory']} failed its verification")
+        if [check["name"] for check in proved["checks"] if not check["passed"]] == ["quality"]:
+            again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
+            say("next", f"{again} --export.tolerance None publishes it all the same")
     elif config.dry_run:
         say("export", f"verified by {len(proved['checks'])} checks")
+    elif not Path(result["export"]).is_dir():
+        again = f"{_python()} -m pipeline.export {shlex.quote(str(run))} makes it again"
+        say("export", f"{result['export']}, since deleted for newer versions; {again}")
     else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
+        _served(Path(result["export"]))
         say("next", f"{_python()} -m pipeline.verify {result['export']}")
-    if config.dry_run:
-        say("dry run", "went through every stage; nothing was kept")
+
+
+def _calibrated(result: dict[str, Any], judged: str) -> None:
+    """What was fitted for the sake of honest probabilities, and what it changed."""
+    part, fitted = result[judged], result.get("calibration")
+    if fitted:
+        facts = ", ".join(f"{name} {value:.3f}" for name, value in fitted.items())
+        changed = ", ".join(
+            f"{name} {part[name]:.4f} -> {value:.4f}"
+            for name, value in part.get("calibrated", {}).items()
+        )
+        say("calibrated", f"{facts}, fitted on the validation split; {judged} {changed}")
+
+
+def _served(version: Path) -> None:
+    """How far the answers are from the trained model's, where their precision is another."""
+    about = provenance.read(version)
+    precision, trained = about.get("precision"), str(about.get("trained_precision"))
+    difference = about.get("difference")
+    if precision != trained.removeprefix("mixed_") and isinstance(difference, dict):
+        apart = ", ".join(f"{name} {value:.2g}" for name, value in difference.items())
+        say(
+            "precision",
+            f"{precision} in the export, {trained} in training; on {about.get('compared')} "
+            f"examples the answers differ by at most: {apart}",
+        )
 
 
 def _python() -> str:

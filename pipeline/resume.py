@@ -25,7 +25,10 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "gpu_memory",
         "require_gpu",
     ),
-    "export": ("enabled", "directory", "name"),
+    "export": (
+        *("enabled", "directory", "name", "precision", "batch_sizes", "calibrate"),
+        *("tolerance", "keep"),
+    ),
     "log": ("progress", "tensorboard"),
 }
 # What changes a result in a way that a person may want: to train longer, to save a run that

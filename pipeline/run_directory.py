@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, resume, scratch, untrusted
+from pipeline import files, home, lock, provenance, resume, scratch, untrusted, version_policy
 from pipeline.config import Config
 from pipeline.errors import UsageError
+from pipeline.sections import Export
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
-# Files that may lie beside the models: configuration of TensorFlow Serving and of its containers.
-_SERVER_FILES = {".config", ".yaml", ".yml"}
+# Files that may lie beside models and versions: configuration of TensorFlow Serving and of its
+# containers, and words on them.
+_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
 
 
 class RunDirectory:
@@ -90,7 +92,7 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the folder of the exported models; give another"
             )
         found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        names = [p.name for p in found if p.name != "README.md" and p.suffix not in _SERVER_FILES]
+        names = [p.name for p in found if p.suffix not in _SERVER_FILES]
         if names:
             raise UsageError(
                 f"--export.directory: {config.export.directory} is no folder of models: "
@@ -102,6 +104,7 @@ def _check(config: Config) -> None:
                 f"{target} holds {foreign[0]!r}, which is no exported version; "
                 "choose another --export.directory or --export.name"
             )
+        version_policy.pinned(target)  # or it would be refused when the run is over
 
 
 @contextmanager
@@ -171,13 +174,16 @@ def _difference(old: Any, new: Any) -> str:
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
     """The result of a run that needs nothing more: its export, if it is to have one, is there.
 
-    None too where `--force` has changed the options since, or the export belongs elsewhere now: one
-    in another place than the config's is not taken for this run's.
+    None too where `--force` has changed the options since, or the export belongs elsewhere now or
+    is to be another: one in another place than the config's is not taken for this run's. An export
+    that is gone is made again, unless there are newer versions: then it was deleted for them, and
+    would replace them.
 
     Args:
         config: Of the run.
         run: Its folder.
-        step: The last one that was trained; None: whichever the result tells of.
+        step: The last one that was trained; None: whichever the result tells of, also under other
+            options than the config's.
     """
     try:
         result = home.unfolded(untrusted.read_json(run.result))
@@ -186,7 +192,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
         return None
     if not _can_be_told(result):
         return None
-    if digest != config.digest() or (step is not None and steps != step):
+    if step is not None and (digest != config.digest() or steps != step):
         return None
     return result if not config.export.enabled or _is_export(config, version) else None
 
@@ -194,6 +200,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 def _can_be_told(result: Mapping[str, Any]) -> bool:
     """Whether `report` finds in it what it says; not so after it was edited."""
     proved, speed = result.get("verification"), result.get("examples_per_second")
+    calibration = result.get("calibration", {})
     judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
     checks = proved.get("checks") if isinstance(proved, dict) else []
     return (
@@ -202,13 +209,22 @@ def _can_be_told(result: Mapping[str, Any]) -> bool:
         and isinstance(proved, dict | None)
         and isinstance(checks, list)
         and isinstance(speed, int | float | None)
+        and isinstance(calibration, dict)
+        and all(isinstance(v, int | float) and v > 0 for v in calibration.values())
     )
 
 
 def _is_export(config: Config, version: Any) -> bool:
     if not isinstance(version, str) or Path(version).parent != export_directory(config):
         return False
-    return files.is_version(Path(version).name) and Path(version, "saved_model.pb").is_file()
+    version = Path(version)
+    if not files.is_version(version.name):
+        return False
+    if not (version / "saved_model.pb").is_file():
+        return int(version.name) < max(files.versions(version.parent), default=0)
+    # A version of the time before there were manifests was made with what is the default now.
+    made = provenance.read(version).get("options", provenance.options(Export()))
+    return made == provenance.options(config.export)
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
@@ -280,7 +296,6 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def _foreign(target: Path) -> list[str]:
     """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    names = sorted(p.name for p in target.glob("*") if not p.name.startswith("."))
-    return [
-        n for n in names if not (files.is_version(n) and (target / n / "saved_model.pb").is_file())
-    ]
+    found = [p for p in sorted(target.glob("[!.]*")) if p.suffix not in _SERVER_FILES or p.is_dir()]
+    good = [p for p in found if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
+    return [path.name for path in found if path not in good]

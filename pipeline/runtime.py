@@ -83,6 +83,11 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # another backend of the user's would be taken
         os.environ["KERAS_BACKEND"] = "tensorflow"
+    try:
+        import matplotlib  # noqa: F401  by Keras, whose trace tells nothing
+    except ValueError:
+        backend = os.environ.get("MPLBACKEND")
+        raise UsageError(f"MPLBACKEND={backend} is no backend of matplotlib: unset it") from None
     with _filtered_stderr():
         import tensorflow as tf
 

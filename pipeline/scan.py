@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import decoding, runtime
-from pipeline.contracts import READ_ERRORS, Source
+from pipeline.columns import READ_ERRORS
+from pipeline.contracts import Source
 from pipeline.duplicates import SIDE
 from pipeline.errors import UsageError, reason
 from pipeline.untuned import untuned

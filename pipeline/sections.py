@@ -245,10 +245,34 @@ class Export(Checked):
     """Folder of all models; this one becomes DIRECTORY/NAME/VERSION."""
     name: str | None = None
     """Name of the model; None: the name of the recipe."""
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """What its layers compute in; weights and answers are float32. 16 bits are for servers whose
+    devices are fast in them, and change the answers a little."""
+    batch_sizes: tuple[int, ...] = (1, 8, 64)
+    """Rows of requests that the server is warmed up for, and that it joins requests to."""
+    calibrate: bool = True
+    """Divide the logits by a temperature that makes the probabilities of the validation split true
+    on the average."""
+    tolerance: float | None = None
+    """Publish only if the test's accuracy, or r2 of a regression, is at most this much worse than
+    that of the version which is served; None: whatever it is."""
+    keep: int | None = None
+    """Delete all but so many of the newest versions, and the pinned one; None: keep all."""
 
     def _check(self) -> None:
         if self.name is not None:
             require_file_name(self.name, "--export.name")
+            good = ":" not in self.name
+            require(good, "--export.name", repr(self.name), "without a colon, as an address")
+        sizes = self.batch_sizes
+        good = 0 < len(sizes) <= 100 and min(sizes) > 0 and max(sizes) <= 65536
+        meant = "1 to 100 sizes of at least 1 and at most 65536"
+        require(good, "--export.batch-sizes", " ".join(map(str, sizes)) or "none", meant)
+        tolerance, keep = self.tolerance, self.keep
+        good = tolerance is None or 0 <= tolerance < 3e38
+        require(good, "--export.tolerance", tolerance, "at least 0, and finite")
+        good = keep is None or 0 < keep <= 10**6
+        require(good, "--export.keep", keep, "at least 1 and at most 10**6")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

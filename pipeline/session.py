@@ -6,6 +6,7 @@ own loader and session.
 """
 
 import ctypes
+import functools
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -35,6 +36,7 @@ class _Buffer(ctypes.Structure):
 
 # Result and arguments of each function; undeclared pointers would be cut to 32 bits.
 _FUNCTIONS = {
+    "Version": (c_char_p,),
     "NewStatus": (c_void_p,),
     "GetCode": (c_int, c_void_p),
     "Message": (c_char_p, c_void_p),
@@ -62,6 +64,7 @@ _FUNCTIONS = {
     "StringDealloc": (None, c_void_p),
     "StringGetDataPointer": (c_void_p, c_void_p),
     "StringGetSize": (c_size_t, c_void_p),
+    "GetAllRegisteredKernels": (c_void_p, c_void_p),
 }  # fmt: skip
 
 
@@ -71,6 +74,10 @@ class ServerError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Failure(Exception):
+    """A check of the proof has found something wrong; the message says what."""
 
 
 class Session:
@@ -97,14 +104,18 @@ class Session:
         self.meta_graph = _meta_graph(ctypes.string_at(buffer.data, buffer.length))
         self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
 
-    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """One request: input name -> array (strings as arrays of bytes), all outputs returned.
+    def run(
+        self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """One request: input name -> array (strings as arrays of bytes).
+
+        All outputs are returned, or those that are `wanted`, as by a request's `output_filter`.
 
         Raises ServerError with the status that a client of the server would get.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
-        names = list(definition.outputs)
+        names = list(definition.outputs if wanted is None else wanted)
         sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
         targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
@@ -171,10 +182,27 @@ def as_strings(values: Sequence[bytes]) -> np.ndarray:
     return array
 
 
+def runtime_version() -> str:
+    """Version of the TensorFlow that opens and runs."""
+    return _library().TF_Version().decode()
+
+
+def registered_kernels() -> bytes:
+    """All kernels of the installed TensorFlow: a serialized KernelList.
+
+    See tensorflow/core/framework/kernel_def.proto.
+    """
+    library = _library()
+    buffer = _Buffer.from_address(library.TF_GetAllRegisteredKernels(library.TF_NewStatus()))
+    return ctypes.string_at(buffer.data, buffer.length)
+
+
+@functools.cache
 def _library() -> ctypes.CDLL:
-    # It loads libtensorflow_framework.so.2 by itself. With global symbols (RTLD_GLOBAL), importing
-    # TensorFlow afterwards ends the process.
-    library = ctypes.CDLL(str(messages.wheel() / "libtensorflow_cc.so.2"))
+    # Not RTLD_GLOBAL: with that, importing TensorFlow afterwards ends the process.
+    root = messages.wheel()
+    ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
+    library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"TF_{name}")
         function.restype, function.argtypes = result, arguments

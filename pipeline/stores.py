@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import READ_ERRORS, Example, Source, Task, is_short
+from pipeline.columns import READ_ERRORS, is_short
+from pipeline.contracts import Example, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.untuned import untuned
 

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import cache, disk, sequence
+from pipeline.columns import READ_ERRORS
 from pipeline.config import Config, Train
-from pipeline.contracts import READ_ERRORS, Batches, Decision, Share, Source, Task
+from pipeline.contracts import Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.splits import Split, divide
 from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable

@@ -54,7 +54,7 @@ def enter(
         tf.config.list_physical_devices("GPU")  # otherwise the run would tell of a missing one
     sys.argv = [module, *words]
     main = importlib.import_module(module).main
-    if module == "pipeline.fit":
+    if module in ("pipeline.fit", "pipeline.export_command"):
         moments = Moments(told, strike)
         moments.watch()
         if poison is not None:

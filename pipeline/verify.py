@@ -3,18 +3,24 @@
 import dataclasses
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from pipeline import files, proof
-from pipeline.checked import require_path
-from pipeline.errors import UsageError, run_command
+from pipeline import files, flags, proof, refusals
+from pipeline.checked import require, require_path
+from pipeline.errors import UsageError, plain, run_command
 
+_PROGRAM = "python -m pipeline.verify"
 _NEEDED = ("saved_model.pb", "variables/variables.index", str(proof.GOLDEN))
 _TIMEOUT_SECONDS = 600
+_SECONDS_EACH = 1  # of a fuzzed string: an image of the most pixels that are decoded takes as long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +56,20 @@ class Verification:
         return {"passed": self.passed, "directory": str(self.directory), "checks": checks}
 
 
-def verify(directory: Path) -> Verification:
+def verify(
+    directory: Path, *, fuzzed: int = refusals.FUZZED, python: Path | None = None
+) -> Verification:
     """Asks the SavedModel in `directory` in a fresh process, through TensorFlow's C++ loader.
 
-    Checks the contract of the signatures, that stored real examples get the answers of the
-    trained model (in float32, to 1e-5 of the largest answer), and that wrong requests are refused
-    without harm.
+    Checks the digests of its files, the contract of the signatures, that the released server has
+    every operation, that the warm-up requests are answered, that stored real examples get the
+    answers of the trained model (in float32, to 1e-5 of the largest answer), and that wrong and
+    hostile requests are refused without harm.
+
+    Args:
+        directory: A version, under its number or still under a hidden name.
+        fuzzed: Changed byte strings that are sent to each signature that takes strings.
+        python: An interpreter with another TensorFlow, whose runtime answers; None: this one.
 
     Raises:
         UsageError: There is no export of this package in `directory`.
@@ -64,14 +78,18 @@ def verify(directory: Path) -> Verification:
         if not (directory / name).is_file():
             raise UsageError(f"{directory} is no export of this package: it has no {name}")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if python is not None:  # it has packages of its own, and not those of this one
+        environment.pop("PYTHONPATH", None)
+        environment.pop("PYTHONHOME", None)
+    words = [python or sys.executable, "-m", "pipeline.proof", directory.resolve(), fuzzed]
     try:
         process = subprocess.run(
-            [sys.executable, "-m", "pipeline.proof", str(directory.resolve())],
+            [str(word) for word in words],
             env=environment,
             cwd=Path(__file__).parents[1],  # where this package is found, installed or not
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_SECONDS,
+            timeout=_TIMEOUT_SECONDS + fuzzed * _SECONDS_EACH,
         )
         output, errors, code = process.stdout, process.stderr, process.returncode
     except subprocess.TimeoutExpired as expired:
@@ -79,20 +97,24 @@ def verify(directory: Path) -> Verification:
             (s or b"").decode(errors="replace") for s in (expired.stdout, expired.stderr)
         )
         code = None
+    except OSError as error:
+        raise UsageError(f"--python: {python} cannot be run: {error.strerror}") from None
     return Verification(directory, tuple(_read(output, errors, code)))
 
 
 def _read(output: str, errors: str, code: int | None) -> list[Check]:
     """The child's lines; a check that started and never ended took the process with it."""
     checks: dict[str, Check] = {}
-    last = "starts"
+    last, now = "starts", ""
     for line in output.splitlines():
         values = json.loads(line)
-        last = values["check"]
+        last, now = values["check"], values.get("now", "")
         if "passed" in values:
-            checks[last] = Check(**{"name": last, **{k: values[k] for k in ("passed", "detail")}})
-    if "finished" not in checks and all(check.passed for check in checks.values()):
+            checks[last] = Check(last, values["passed"], values["detail"])
+    over = any(not checks[name].passed for name in ("loads", "golden") if name in checks)
+    if "finished" not in checks and not over:
         why = "took too long" if code is None else f"ended the process (exit code {code})"
+        why = f"{now}: {why}" if now else why
         said = errors.strip().splitlines()
         checks[last] = Check(last, False, f"{why}: {said[-1]}" if said else why)
     return list(checks.values())
@@ -110,38 +132,102 @@ def newest(directory: Path) -> Path:
     return versions[max(versions)]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command takes beside a folder."""
+
+    json: bool = False
+    """Print the checks as JSON instead of a table."""
+    fuzz: int = refusals.FUZZED
+    """Changed byte strings that are sent to each signature that takes strings."""
+    python: Path | None = None
+    """Run the proof with this interpreter, of an environment with another TensorFlow."""
+    runtime_version: str | None = None
+    """Only print the commands that make such an environment and prove this model in it, for a
+    version of TensorFlow: 2.20 is that of the released server."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Command(Options):
+    """Proves that TensorFlow Serving will answer as the trained model does.
+
+    Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
+    """
+
+    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]]
+    """A version (saved_models/digits/1), or a model: its newest version."""
+
+
+def _options(arguments: list[str]) -> tuple[Path, Options]:
+    """A folder, in front or alone, and options; raises UsageError."""
+    json_asked = "--json" in arguments  # stands anywhere, and takes no value
+    words = [word for word in arguments if word != "--json"]
+    if not words or words[0].startswith("-") or not words[0]:
+        raise UsageError(
+            f"{_PROGRAM} DIRECTORY [--json] [--fuzz N] [--python PYTHON] takes one folder, first, "
+            f"such as saved_models/digits/1; received {' '.join(arguments)[:200]!r}"
+        )
+    if len(words) > 1 and not words[1].startswith("-"):
+        raise UsageError(f"{_PROGRAM} takes one folder; received {' '.join(words)[:200]!r}")
+    options = Options(**{"json": json_asked, **flags.changes(words[1:], Options)})
+    require_path(Path(words[0]), "DIRECTORY")
+    good = 0 <= options.fuzz <= 10**6
+    require(good, "--fuzz", options.fuzz, "at least 0 and at most 10**6")
+    if options.python is not None:
+        require_path(options.python, "--python")
+        # A path is searched for a bare name only, and `./python` has become one.
+        here = options.python.is_file() and os.access(options.python, os.X_OK)
+        found = options.python if here else shutil.which(options.python)
+        if found is None:
+            raise UsageError(
+                f"--python: {options.python} is no program; give an interpreter, such as "
+                "serving-2.20/bin/python"
+            )
+        options = dataclasses.replace(options, python=Path(found).absolute())
+    version = options.runtime_version
+    if version is not None:
+        good = re.fullmatch(r"[1-9][0-9]?(\.[0-9]{1,3}){1,2}", version) is not None
+        require(good, "--runtime-version", repr(version), "a version, such as 2.20")
+    return Path(words[0]), options
+
+
+def instructions(directory: Path, version: str) -> str:
+    """Commands that make an environment with another TensorFlow, and run the proof in it.
+
+    Its Python packages are not needed but for NumPy and protobuf; the wheel's libraries are.
+    """
+    folder = f"serving-{version}"
+    whole = version if version.count(".") == 2 else f"{version}.0"
+    return "\n".join(
+        (
+            f"python3 -m venv {folder}",
+            f"{folder}/bin/pip install numpy protobuf",
+            f"{folder}/bin/pip install --no-deps tensorflow-cpu=={whole}",
+            f"{_PROGRAM} {shlex.quote(str(directory))} --python {folder}/bin/python",
+        )
+    )
+
+
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.verify DIR [--json]`; 0 if all checks passed, 1 if one failed."""
-
-    def command(directory: tyro.conf.Positional[Path], /, json: bool = False) -> tuple[Path, bool]:
-        """Proves that TensorFlow Serving will answer as the trained model does.
-
-        Args:
-            directory: A version (saved_models/digits/1), or a model: its newest version.
-            json: Print the checks as JSON instead of a table.
-        """
-        return directory, json
+    """`python -m pipeline.verify DIR [--option VALUE ...]`; 0 if all checks passed, else 1."""
 
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(command, args=["--help"], prog="python -m pipeline.verify")
-    words = [word for word in arguments if word != "--json"]
-    if len(words) != 1 or words[0].startswith("-") or not words[0]:
-        raise UsageError(
-            "python -m pipeline.verify DIRECTORY [--json] takes one folder, such as "
-            f"saved_models/digits/1; received {' '.join(arguments)[:200]!r}"
-        )
-    require_path(Path(words[0]), "DIRECTORY")
-    outcome = verify(newest(Path(words[0])))
+        tyro.cli(_Command, args=["--help"], prog=_PROGRAM)
+    directory, options = _options(arguments)
+    if options.runtime_version is not None:
+        print(instructions(directory, options.runtime_version))
+        return 0
+    outcome = verify(newest(directory), fuzzed=options.fuzz, python=options.python)
     if not files.is_version(outcome.directory.name):
         version = Check(
             "version", False, f"{outcome.directory.name!r} is no version number: never served"
         )
         outcome = dataclasses.replace(outcome, checks=(version, *outcome.checks))
-    if "--json" in arguments:
+    if options.json:
         print(json.dumps(outcome.as_json(), indent=2))
     else:
         count = len(outcome.checks)
-        print(outcome)
+        print(plain(str(outcome)))
         verdict = f"passed all {count} checks" if outcome.passed else "must not be served"
         print(f"{outcome.directory} {verdict}")
     return 0 if outcome.passed else 1

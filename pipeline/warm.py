@@ -12,6 +12,7 @@ _ROOMS = (
     "evidence",
     "subject",
     "export",
+    "export_command",
     "report",
     "data",
     "evaluate",

@@ -6,6 +6,7 @@ nothing else in the process can tell such a wait from work.
 
 import faulthandler
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
+
+from pipeline import home
 
 EXIT_CODE = 6
 _STDERR = 2  # the file descriptor: `sys.stderr` may be a notebook's, which has none
@@ -89,10 +92,13 @@ class Watchdog:
         os._exit(EXIT_CODE)
 
     def _write(self, line: str) -> None:
+        with tempfile.TemporaryFile("w+", errors="replace") as stacks:
+            faulthandler.dump_traceback(stacks, all_threads=True)
+            stacks.seek(0)
+            told = home.folded(stacks.read())  # an environment in the home folder names it
         with self._path.open("w", encoding="utf-8") as file:
-            file.write(f"{line}:\n")
+            file.write(f"{line}:\n{told}")
             file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
             os.fsync(file.fileno())
 
 

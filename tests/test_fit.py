@@ -54,7 +54,7 @@ def test_the_console_says_where_everything_is(main_job):
     )
     assert sum(line.startswith("epoch ") for line in lines) == 40
     assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
-    assert "export     saved_models/digits/1, verified by 19 checks" in lines
+    assert "export     saved_models/digits/1, verified by 38 checks" in lines
     assert lines[-1].startswith("next  ")
     assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")
 
@@ -92,7 +92,7 @@ def test_a_second_run_makes_a_second_version(main_job):
     again = run_module("pipeline.fit", "--train.epochs", 1, "--log.no-progress", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert sorted(os.listdir(folder / "runs")) == ["digits-1", "digits-2"]
-    assert sorted(os.listdir(folder / "saved_models/digits")) == ["1", "2"]
+    assert files.versions(folder / "saved_models/digits").keys() == {1, 2}
     assert "epoch 1/1" not in again.stdout
 
 
@@ -132,11 +132,12 @@ def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     assert "mine was complete; nothing was trained" in capsys.readouterr().out
     assert second.test == first.test and second.history == first.history
     assert second.export == first.export == Path("saved_models/digits/1")
-    assert os.listdir("saved_models/digits") == ["1"], "a finished run was exported again"
+    assert files.versions(Path("saved_models/digits")).keys() == {1}, "it was exported again"
     for one, other in zip(first.model.get_weights(), second.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     shutil.rmtree("saved_models/digits/1")
-    assert fit("digits", **changes).export == first.export, "a lost export is made again"
+    again = fit("digits", **changes).export
+    assert again == Path("saved_models/digits/2"), "a lost export is made again, its number not"
     assert len(Path("mine/log.jsonl").read_text().splitlines()) == 1
     longer = {**changes, "train": {**SHORT, "epochs": 2}}
     with pytest.raises(UsageError, match=r"mine is a run with other options(.|\n)*--train.epochs"):
@@ -144,7 +145,7 @@ def test_a_run_given_again_is_finished_or_refused(workplace, capsys):
     capsys.readouterr()
     third = fit("digits", **longer, force=True)
     assert "--train.epochs 1, now 2 (--force)" in capsys.readouterr().out
-    assert third.result["epochs"] == 2 and third.export == Path("saved_models/digits/2")
+    assert third.result["epochs"] == 2 and third.export == Path("saved_models/digits/3")
     assert fit("digits", **longer).export == third.export, "these are its options from now on"
 
 
@@ -152,6 +153,9 @@ def test_library_use(digits_run):
     assert set(digits_run.history) >= {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert all(len(values) == 3 for values in digits_run.history.values())
     assert digits_run.test["accuracy"] > 0.8
+    assert len(repr(digits_run)) < 300, "a notebook shows it"
+    rates = digits_run.history["learning_rate"]
+    assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1] >= 0
     test = digits_run.splits["test"]
     examples = test.take(np.arange(len(test)))
     answers = digits_run.predict(images=examples["image"])

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import tensorflow as tf
 from small import TASK, machine, random_split, settings_of
 
-from pipeline import checkpoints, culprits, finite, guards, schedules, shelf, stream
+from pipeline import checkpoints, culprits, data, finite, guards, schedules, shelf, stream
 from pipeline.build import build
 from pipeline.errors import Diverged
+from pipeline.fit import fit
 from pipeline.run_directory import RunDirectory
 from pipeline.tally import NAMED, Tally
 
@@ -216,6 +218,23 @@ def test_a_fault_at_a_random_place(workplace, kind, engine):
     generator = np.random.default_rng([3, poison.KINDS.index(kind)])
     with pytest.MonkeyPatch.context() as patch:
         assert poison.injected(patch, workplace / "run", kind, engine, generator) is None
+
+
+def test_a_step_that_is_taken_again_is_named_once(workplace, monkeypatch):
+    load = data.load
+
+    def spoilt(config):
+        found = load(config)
+        split = found.splits["train"]
+        poison.spoil(split.store, int(split.rows[0]), "features", np.nan)
+        return found
+
+    monkeypatch.setattr(data, "load", spoilt)
+    for _ in range(2):
+        fit("regression_linear", run_directory=workplace / "run", **poison.CHANGES)
+        lines = (workplace / "run/bad_steps.jsonl").read_text().splitlines()
+        assert len(lines) == len(set(lines)) == 3, "one bad step in each of three epochs"
+        shutil.rmtree(sorted((workplace / "run/checkpoints").iterdir())[-1])
 
 
 @pytest.mark.long

@@ -23,7 +23,6 @@ def flipped(count, seed=0):
 
 
 def test_most_of_500_wrong_labels_come_first():
-    pytest.importorskip("cleanlab")
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.model_selection import cross_val_predict
 
@@ -39,7 +38,6 @@ def test_most_of_500_wrong_labels_come_first():
 
 
 def test_the_command_ranks_the_held_out_labels_of_a_run(workplace, capsys):
-    pytest.importorskip("cleanlab")
     images, labels, truth = flipped(200)
     names = [f"digit {n}" for n in range(10)]
     pixels = (images * 15).astype(np.uint8)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline import config, shelf
-from pipeline.build import float32_twin, network
+from pipeline.build import network, twin
 from pipeline.errors import UsageError
 
 MODELS = shelf.names("models")
@@ -85,9 +85,9 @@ def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
     assert mixed.dtype == "float32"
     assert all(variable.dtype == "float32" for variable in model.weights)
     assert keras.config.dtype_policy().name == "float32", "the policy leaked"
-    twin = float32_twin(model, task, options)
-    assert {layer.compute_dtype for layer in twin.layers} == {"float32"}
-    exact = twin(images, training=False).numpy()
+    same = twin(model, task, options)
+    assert {layer.compute_dtype for layer in same.layers} == {"float32"}
+    exact = same(images, training=False).numpy()
     difference = np.abs(exact - mixed.numpy()).max()
     assert difference < 0.1, "the weights were not copied"
     if name != "linear":  # its only layer is the head, which is float32 in both

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics as reference
 
-from pipeline import config, runtime, shelf, stream
+from pipeline import config, publish, runtime, shelf, stream
 from pipeline.array_source import ArraySource
 from pipeline.build import build
 from pipeline.contracts import Info
@@ -85,6 +85,8 @@ def test_the_recipe_ends_with_a_verified_export(run):
     assert run.history["rmse"][-1] == pytest.approx(run.history["loss"][-1] ** 0.5, rel=1e-5)
     facts = json.loads((run.directory / "facts.json").read_text())
     assert facts == run.task.facts and facts["feature_names"][2] == "bmi"
+    assert run.task.compared_by == ("r2", 1)
+    assert publish.judged(run.export, "r2") == (run.test["r2"], "test")
 
 
 def test_the_served_predictions_are_those_of_the_closed_form(run):

@@ -64,7 +64,7 @@ def test_racing_starts_get_different_folders(races):
     assert sorted(found["versions"]) == [f"models/{n}" for n in range(1, 9)]
     published = [(folder / f"models/{n}/saved_model.pb").read_text() for n in range(1, 9)]
     assert sorted(published) == sorted(map(str, range(8)))
-    assert len(os.listdir(folder / "models")) == 8
+    assert sorted(os.listdir(folder / "models")) == [".published", *"12345678"]
 
 
 def test_a_held_run_is_refused_before_anything_else(config, workplace):
@@ -77,6 +77,17 @@ def test_a_held_run_is_refused_before_anything_else(config, workplace):
             pass
     assert path.read_text() == "", "nobody's name is left in a run"
     run_directory.check(given)
+
+
+def test_a_lock_that_somebody_deletes_still_holds(config, workplace):
+    given = begun(config)
+    with run_directory.opened(given):
+        (workplace / "mine/.lock").unlink()
+        for _ in range(2):  # the second finds the first one's file
+            with pytest.raises(UsageError, match="mine is in use"), run_directory.opened(given):
+                pass
+    with run_directory.opened(given):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -223,3 +234,15 @@ def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     (target / "2").mkdir()
     with pytest.raises(UsageError, match="'2', which is no exported version"):
         run_directory.check(config)
+
+
+def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplace):
+    target = workplace / "saved_models/digits"
+    target.mkdir(parents=True)
+    for name in ("models.config", "compose.yaml", "SERVING.md", ".published"):
+        (target / name).write_text("")
+    run_directory.check(config)
+    (target / "models.config").write_bytes(b"\xff")
+    refused(config, r"digits/models\.config cannot be read: it is no text in UTF-8; mend it")
+    (target / "x.md").mkdir()
+    refused(config, "'x.md', which is no exported version")

@@ -1,11 +1,12 @@
 """Image classification: what is decoded, prepared, answered and measured."""
 
+import matplotlib
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import metrics
 
-from pipeline import shelf
+from pipeline import evaluate, shelf
 from pipeline.contracts import Info
 from pipeline.errors import UsageError
 
@@ -72,6 +73,7 @@ def test_evaluation_equals_a_count_by_hand(task):
         "truth": truth,
         "class": probabilities.argmax(1),
         "probabilities": probabilities / 10,
+        "outputs": np.log(probabilities),
         "loss": np.arange(6, dtype=np.float32),
     }
     found = task.evaluate(answers)
@@ -91,19 +93,34 @@ def test_evaluation_equals_a_count_by_hand(task):
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
 
 
+TWO_ANSWERS = {
+    "truth": np.array([0, 1]),
+    "class": np.array([0, 2]),
+    "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
+    "outputs": np.eye(3, dtype=np.float32)[[0, 2]],
+    "loss": np.zeros(2, np.float32),
+}
+
+
 def test_the_confusion_matrix_is_drawn(task, tmp_path):
-    answers = {
-        "truth": np.array([0, 1]),
-        "class": np.array([0, 2]),
-        "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
-        "loss": np.zeros(2, np.float32),
-    }
-    ((name, figure),) = task.pictures(task.evaluate(answers)).items()
+    ((name, figure),) = task.pictures(task.evaluate(TWO_ANSWERS)).items()
     (axes,) = figure.axes
     assert {text.get_text() for text in axes.texts} == {"1"} and len(axes.texts) == 2
     assert [label.get_text() for label in axes.get_xticklabels()] == FACTS["class_names"]
     figure.savefig(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_that_cannot_be_drawn_are_said_and_lose_nothing(
+    task, tmp_path, monkeypatch, capsys
+):
+    """A matplotlibrc that asks for LaTeX where there is none."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with matplotlib.rc_context({"text.usetex": True}):
+        evaluate.draw(task, task.evaluate(TWO_ANSWERS), tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith("note       pictures could not be drawn: ") and "latex" in said
+    assert len(said.splitlines()) == 1 and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("label", "colour"), [(1, "green"), (0, "red")])

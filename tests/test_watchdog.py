@@ -14,7 +14,12 @@ def children(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hanging")
     process = subprocess.run(
         [sys.executable, REPOSITORY / "tests" / "hanging.py", folder],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        # A home among the paths of the stacks, in which nothing must be written.
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(REPOSITORY), "HOME": str(REPOSITORY)},
+            **{"KERAS_HOME": str(folder), "MPLCONFIGDIR": str(folder)},
+        },
         capture_output=True,
         text=True,
         timeout=120,
@@ -36,5 +41,6 @@ def test_a_call_that_hangs_ends_the_process_with_its_stacks(children, name, plac
     assert codes[name] == 6
     stacks = (folder / name / place / "hang.txt").read_text()
     assert stacks.startswith("error: hung: a call has not come back in")
+    assert str(REPOSITORY) not in stacks and '"~/tests/hanging.py"' in stacks
     for told in (stacks, (folder / name / "stderr").read_text()):
         assert "most recent call first" in told and " in never\n" in told, told[-3000:]

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import record_files
-from pipeline.contracts import Example, Info, Source, joined
+from pipeline.columns import joined
+from pipeline.contracts import Example, Info, Source
 from pipeline.errors import UsageError, suggest
 
 # Their names for the three splits, most wanted first.

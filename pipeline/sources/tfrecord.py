@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from pipeline import class_names as classes
 from pipeline import example_layout, shards, untrusted
-from pipeline.contracts import READ_ERRORS, Example, Info, Source, joined
+from pipeline.columns import READ_ERRORS, joined
+from pipeline.contracts import Example, Info, Source
 from pipeline.errors import UsageError, reason, suggest
 from pipeline.image_headers import common_shape
 from pipeline.record_files import Records

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import decoding
+from pipeline import calibration, decoding, endpoints
 from pipeline.contracts import Example, Facts, Info, Task
 from pipeline.errors import UsageError, suggest
 
@@ -56,6 +56,8 @@ class ImageClassification(Task):
         super().__init__(facts)
         self.class_names: list[str] = facts["class_names"]
         self.image_shape = tuple(facts["image_shape"])
+        self.compared_by = ("accuracy", 1)
+        self.temperature = float(facts.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
         """Encoded bytes or uint8 pixels to uint8 of `image_shape`.
@@ -83,6 +85,21 @@ class ImageClassification(Task):
                 f"range: there are {classes} classes, 0 ... {classes - 1}; --clean.enabled leaves "
                 "such examples out"
             )
+
+    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Facts:
+        """The temperature that the logits are divided by."""
+        return {"temperature": calibration.temperature(outputs, truth)}
+
+    def limits(self) -> list[str]:
+        height, width, _ = self.image_shape
+        return [
+            f"Every image is given to one of {len(self.class_names)} classes, also one that shows "
+            "none of them.",
+            f"Images of another size are resized to {height} x {width} pixels, whatever their "
+            "proportions.",
+            "The metrics hold for images like those of the test split, and the probabilities are "
+            "as good as there; of other cameras, places and times nothing has been measured.",
+        ]
 
     def prepare(self, batch: Example) -> Example:
         """Pixels to float32 in [0, 1]."""
@@ -155,8 +172,11 @@ class ImageClassification(Task):
         return [_Accuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,)."""
-        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
+        """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,).
+
+        Calibrated, where a temperature was fitted.
+        """
+        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
         index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         names = tf.constant(self.class_names)
         return {"probabilities": probabilities, "class": index, "label": tf.gather(names, index)}
@@ -165,7 +185,9 @@ class ImageClassification(Task):
         """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
 
         `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is
-        never answered has precision 0; one without examples has recall 0.
+        never answered has precision 0; one without examples has recall 0. `loss` and
+        `calibration_error` are those of the network as it was trained; `calibrated`, where there
+        is a temperature, holds both of the probabilities that are answered.
         """
         from sklearn import metrics
 
@@ -178,11 +200,16 @@ class ImageClassification(Task):
         # Classes that are surely less probable; a tie, or NaN, counts against the model.
         rank = len(classes) - 1 - (answers["probabilities"] < of_truth[:, None]).sum(axis=1)
         top = min(5, len(classes) - 1)
+        logits, calibrated = answers["outputs"], {}
+        if "temperature" in self.facts:
+            calibrated["calibrated"] = calibration.measured(logits, truth, self.temperature)
         return {
             "examples": len(truth),
             "loss": float(answers["loss"].mean()),
             "accuracy": float((truth == answered).mean()),
             f"top_{top}_accuracy": float((rank < top).mean()),
+            "calibration_error": calibration.measured(logits, truth)["calibration_error"],
+            **calibrated,
             "per_class": {
                 name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
                 for name, row in zip(
@@ -227,36 +254,47 @@ class ImageClassification(Task):
     def serve(
         self, model: Callable[..., tf.Tensor]
     ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
-        """`serving_default(images)` for pixels, `image_bytes(image_bytes)` for encoded files.
+        """`serving_default` takes pixels, `image_bytes` encoded files, `classify` them in examples.
 
-        `ensure_shape` comes first in both: without it a request that lacks the batch axis ends the
-        server process inside a convolution kernel, and other wrong shapes are answered.
+        `classify(inputs)` is what the Classify and MultiInference requests of TensorFlow Serving
+        ask for: serialized `tf.Example`s with the bytes of a file in `image/encoded`.
         """
         shape = (None, *self.image_shape)
+        encoded = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
-            batch = {"image": tf.ensure_shape(images, shape)}
-            return self.answer(model(self.prepare(batch)["image"], training=False), batch)
+            batch = {"image": endpoints.batch(images, shape)}
+            outputs = model(self.prepare(batch)["image"], training=False)
+            answer = self.answer(endpoints.finite(outputs, "outputs of the network"), batch)
+            labels, scores = endpoints.best(answer["probabilities"], self.class_names)
+            return {**answer, "top_labels": labels, "top_scores": scores}
 
-        def encoded(image_bytes: tf.Tensor) -> Example:
-            image_bytes = tf.ensure_shape(image_bytes, (None,))
+        def image_bytes(image_bytes: tf.Tensor) -> Example:
             images = tf.map_fn(
                 lambda item: self.decode({"image": item})["image"],
-                image_bytes,
+                endpoints.files(image_bytes),
                 fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
             )
             return pixels(images)
 
+        def classify(inputs: tf.Tensor) -> Example:
+            answer = image_bytes(endpoints.examples(inputs, encoded)["image/encoded"])
+            return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
+
         return {
             "serving_default": (pixels, [tf.TensorSpec(shape, tf.uint8, name="images")]),
-            "image_bytes": (encoded, [tf.TensorSpec((None,), tf.string, name="image_bytes")]),
+            "image_bytes": (image_bytes, [tf.TensorSpec((None,), tf.string, name="image_bytes")]),
+            "classify": (classify, [tf.TensorSpec((None,), tf.string, name="inputs")]),
         }
 
     def requests(
         self, columns: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
         images = columns["image"]
+        encoded = [tf.io.encode_png(image).numpy() for image in images]
+        examples = [endpoints.example({"image/encoded": image}) for image in encoded]
         return {
             "serving_default": {"images": images},
-            "image_bytes": {"image_bytes": [tf.io.encode_png(i).numpy() for i in images]},
+            "image_bytes": {"image_bytes": encoded},
+            "classify": {"inputs": examples},
         }

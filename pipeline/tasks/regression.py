@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline import endpoints
 from pipeline.contracts import Example, Facts, Info, Task
 from pipeline.errors import UsageError
 
@@ -52,6 +53,7 @@ class Regression(Task):
         self.feature_names: list[str] = facts["feature_names"]
         self._mean = np.array(facts["mean"], np.float32)
         self._deviation = np.array(facts["deviation"], np.float32)
+        self.compared_by = ("r2", 1)
 
     def decode(self, example: Example) -> Example:
         """Numbers of any type to float32."""
@@ -88,6 +90,13 @@ class Regression(Task):
         # A feature that float32 cannot tell from a constant would become noise.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
         return {"mean": mean.tolist(), "deviation": np.where(varies, deviation, 1.0).tolist()}
+
+    def limits(self) -> list[str]:
+        return [
+            "The metrics hold for features like those of the training examples; of others nothing "
+            "has been measured.",
+            f"Features are told apart by their order alone: {', '.join(self.feature_names)}.",
+        ]
 
     def prepare(self, batch: Example) -> Example:
         """Features to mean 0 and deviation 1, as far as the training examples tell."""
@@ -168,18 +177,36 @@ class Regression(Task):
     ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
         """`serving_default(features)`, raw as in the source: float32 (batch, n).
 
-        `ensure_shape` comes first: a request without the batch axis, or with too few features, is
-        then answered with an error before any kernel sees it, whatever the model is made of.
+        `regress(inputs)` is what the Regress request of TensorFlow Serving asks for: serialized
+        `tf.Example`s with the n numbers in `features`. A number that is not finite, or so large
+        that the answer would not be, is refused.
         """
-        shape = (None, len(self.feature_names))
+        count = len(self.feature_names)
+        listed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
-            batch = {"features": tf.ensure_shape(features, shape)}
-            return self.answer(model(self.prepare(batch)["features"], training=False), batch)
+            batch = self.prepare({"features": endpoints.batch(features, (None, count))})
+            inputs = endpoints.finite(batch["features"], "features")
+            outputs = endpoints.finite(model(inputs, training=False), "outputs of the network")
+            return self.answer(outputs, batch)
 
-        return {"serving_default": (predict, [tf.TensorSpec(shape, tf.float32, name="features")])}
+        def regress(inputs: tf.Tensor) -> Example:
+            features = endpoints.examples(inputs, listed)["features"]
+            return {"outputs": predict(features)["prediction"]}
+
+        return {
+            "serving_default": (
+                predict,
+                [tf.TensorSpec((None, count), tf.float32, name="features")],
+            ),
+            "regress": (regress, [tf.TensorSpec((None,), tf.string, name="inputs")]),
+        }
 
     def requests(
         self, columns: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
-        return {"serving_default": {"features": columns["features"]}}
+        features = columns["features"]
+        return {
+            "serving_default": {"features": features},
+            "regress": {"inputs": [endpoints.example({"features": row}) for row in features]},
+        }

@@ -1,0 +1,186 @@
+"""How fast an exported version answers, through the same loader and session as in the server.
+
+    python benchmarks/serving.py latency       # batch 1: the session against keras.Model.predict
+    python benchmarks/serving.py throughput    # batch 256: against the compiled forward pass
+    python benchmarks/serving.py first         # the first request after the warm-up, and the others
+    (a number after the word: how many rounds)
+
+Untrained `convnet` on random images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), float32, on the CPU.
+What is compared takes turns, and only ratios of one run mean anything on a shared machine; printed
+are their median, quartiles, least and largest.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
+SHAPES = ((8, 8, 1), (32, 32, 3))
+BATCH = 256
+STEADY = 20  # requests after the first one
+
+
+def images(count: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """Random pixels, uint8 (count, height, width, channels)."""
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
+
+
+@contextmanager
+def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
+    """(task, network, folder of its export) with all that belongs to a version."""
+    import tensorflow as tf
+
+    from pipeline import command_line, export, shelf, splits, stores
+    from pipeline.build import network
+
+    config = command_line.recipe("digits").changed(export={"batch_sizes": (1, 8, 64)})
+    facts = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
+    task = shelf.take("tasks", "image_classification")(facts)
+    model = network(task, config.model, "float32")
+    count = 64
+    columns = {
+        "id": tf.range(count, dtype=tf.int64),
+        "image": tf.constant(images(count, shape)),
+        "label": tf.range(count, dtype=tf.int64) % 10,
+    }
+    split = splits.Split(stores.Memory(columns), np.arange(count))
+    with tempfile.TemporaryDirectory() as folder:
+        export.write(Path(folder), model, task, config, split, {})
+        yield task, model, Path(folder)
+
+
+def latency(rounds: int = 200) -> None:
+    """One image a request; Keras gets it as float32 in [0, 1], and has less to do."""
+    from pipeline.session import Session
+
+    for shape in SHAPES:
+        with exported(shape) as (_, model, folder):
+            session, one = Session(folder), images(1, shape)
+            prepared = one.astype(np.float32) / 255
+            compared(
+                f"{name_of(shape)}: session / predict, batch 1",
+                lambda s=session, i=one: s.run("serving_default", {"images": i}),
+                lambda m=model, p=prepared: m.predict(p, verbose=0),
+                rounds,
+            )
+
+
+def throughput(rounds: int = 30) -> None:
+    """Batches of 256; the forward pass has its images in TensorFlow's memory and leaves all there.
+
+    It answers what the session is asked for: probabilities, and in the second line all outputs,
+    whose texts Python reads one by one, as no server does.
+    """
+    import tensorflow as tf
+
+    from pipeline.session import Session
+
+    for shape in SHAPES:
+        with exported(shape) as (task, model, folder):
+            session, many = Session(folder), images(BATCH, shape)
+            resident = tf.constant(many)
+            endpoint, specs = task.serve(model)["serving_default"]
+            whole = tf.function(endpoint, specs, autograph=False).get_concrete_function()
+
+            def probable(i: Any, task: Any = task, model: Any = model) -> Any:
+                outputs = model(task.prepare({"image": i})["image"], training=False)
+                return task.answer(outputs, {})["probabilities"]
+
+            forward = tf.function(probable, specs, autograph=False).get_concrete_function()
+            for what, wanted, compiled in (
+                ("probabilities", ["probabilities"], forward),
+                ("all outputs", None, whole),
+            ):
+                compared(
+                    f"{name_of(shape)}: forward pass / session, batch {BATCH}, {what}",
+                    lambda c=compiled, r=resident: c(r),
+                    lambda s=session, m=many, w=wanted: s.run("serving_default", {"images": m}, w),
+                    rounds,
+                )
+
+
+def first(rounds: int = 10) -> None:
+    """A process for each round: the version is opened, warmed up or not, and asked."""
+    for shape in SHAPES:
+        with exported(shape) as (_, _, folder):
+            for warmed in ("warm", "cold"):
+                measured: dict[str, list[float]] = {}
+                for _ in range(rounds):
+                    words = [sys.executable, __file__, "child", str(folder), warmed]
+                    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+                    for what, ratio in json.loads(out.splitlines()[-1]).items():
+                        measured.setdefault(what, []).append(ratio)
+                for what, ratios in measured.items():
+                    report(f"{name_of(shape)}: {warmed}, first / median of next, {what}", ratios)
+
+
+def child(folder: str, warmed: str) -> None:
+    """One round, in a process that has no Python TensorFlow, as a server has none."""
+    from pipeline import proof, replay
+    from pipeline.session import Session
+
+    session, ratios = Session(Path(folder)), {}
+    if warmed == "warm":
+        replay.check(session, Path(folder), lambda what: None)
+    for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items():
+        for size in (1, 8, 64):
+            inputs = {name: values[-size:] for name, values in sides["inputs"].items()}
+            took = [seconds(lambda s=signature, i=inputs: session.run(s, i))]
+            took += [
+                seconds(lambda s=signature, i=inputs: session.run(s, i)) for _ in range(STEADY)
+            ]
+            ratios[f"{signature} {size}"] = took[0] / statistics.median(took[1:])
+    print(json.dumps(ratios))
+
+
+def compared(name: str, one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> None:
+    """Ratios of the times of two calls that take turns, the first one's by the second one's."""
+    for call in (one, other, one, other):  # traces, and what is made once
+        call()
+    pairs = []
+    for number in range(rounds):
+        if number % 2:
+            pairs.append((seconds(one), seconds(other)))
+        else:
+            pairs.append((seconds(other), seconds(one))[::-1])
+    report(name, [a / b for a, b in pairs])
+    took = [1e3 * statistics.median(times) for times in zip(*pairs, strict=True)]
+    print(f"  {took[0]:.2f} and {took[1]:.2f} ms", flush=True)
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def name_of(shape: tuple[int, ...]) -> str:
+    """8x8x1."""
+    return "x".join(map(str, shape))
+
+
+def report(name: str, ratios: list[float]) -> None:
+    """Spread of the ratios."""
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    spread = f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to {max(ratios):.3f}"
+    print(f"{name}: {middle:.3f} ({spread}, {len(ratios)} rounds)", flush=True)
+
+
+if __name__ == "__main__":
+    command, *numbers = sys.argv[1:] or ["latency"]
+    if command == "child":
+        child(*numbers)
+    else:
+        commands = {"latency": latency, "throughput": throughput, "first": first}
+        commands[command](*map(int, numbers))

@@ -1,0 +1,67 @@
+"""What the signatures of all tasks share: guards, tf.Example, the best classes.
+
+The guards come before any kernel sees a request, and a client gets INVALID_ARGUMENT from them. The
+server itself checks names only: without them a forgotten batch axis ends its process inside a
+convolution, and other wrong shapes are answered.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+MOST_BYTES = 2**26
+"""Of one encoded image; a JPEG of the most pixels that are decoded is about as large."""
+MOST_CLASSES = 5
+"""That are named, best first, in the answer to one example."""
+
+
+def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
+    """The values, if they have this shape and at least one row.
+
+    No rows would be answered by some kernels and refused by others.
+    """
+    values = tf.ensure_shape(values, shape)
+    return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
+
+
+def files(contents: tf.Tensor) -> tf.Tensor:
+    """Encoded images: string (batch,), each of at most `MOST_BYTES`."""
+    contents = batch(contents, (None,))
+    longest = tf.reduce_max(tf.strings.length(contents))
+    return _require(longest <= MOST_BYTES, f"a file has more than {MOST_BYTES} bytes", contents)
+
+
+def examples(
+    serialized: tf.Tensor, features: Mapping[str, tf.io.FixedLenFeature]
+) -> dict[str, tf.Tensor]:
+    """Features of serialized `tf.Example`s, string (batch,), by name: (batch, ...)."""
+    return tf.io.parse_example(batch(serialized, (None,)), dict(features))
+
+
+def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:
+    """A serialized `tf.Example` of texts and of vectors of floats."""
+    message = tf.train.Example()
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            message.features.feature[name].bytes_list.value.append(value)
+        else:
+            message.features.feature[name].float_list.value.extend(value.tolist())
+    return message.SerializeToString(deterministic=True)
+
+
+def finite(values: tf.Tensor, name: str) -> tf.Tensor:
+    """The values, if they are numbers: no NaN, no infinity."""
+    return tf.debugging.check_numerics(values, f"{name} must be finite")
+
+
+def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Names, string, and probabilities, float32, of the likeliest classes: (batch, at most 5)."""
+    scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
+    return tf.gather(tf.constant(list(names)), classes), scores
+
+
+def _require(condition: tf.Tensor, message: str, values: tf.Tensor) -> tf.Tensor:
+    """The values, which nothing can use unless the condition holds."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+        return tf.identity(values)

@@ -1,0 +1,186 @@
+"""What lies beside a model's versions for those who serve it: configuration, and how to call it."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pipeline import calling, files, version_policy
+
+IMAGE = "tensorflow/serving:2.20.0"
+"""Of the newest server that is released; `latest` has lagged behind."""
+_OURS = "Written by pipeline at each export; delete this line to keep changes of your own."
+_MOUNT = "/models"
+
+
+def write(
+    parent: Path, name: str, signatures: Mapping[str, Any], batch_sizes: Sequence[int]
+) -> None:
+    """Writes the files into a model's folder, except those that somebody has made their own.
+
+    `models.config` is written once: which versions are served stands there.
+
+    Args:
+        parent: Holds the versions; none of the names is a number, so that no server takes them for
+            one.
+        name: Of the model.
+        signatures: Name -> `inputs` and `outputs`: name -> `dtype` and `shape`.
+        batch_sizes: That the server may join requests to.
+    """
+    if not (parent / version_policy.NAME).exists():
+        files.write_text(parent / version_policy.NAME, version_policy.new(name))
+    written = {
+        "batching.config": f"# {_OURS}\n{batching_config(batch_sizes)}",
+        "monitoring.config": f"# {_OURS}\n{_MONITORING}",
+        "compose.yaml": f"# {_OURS}\n{compose(name)}",
+        "SERVING.md": f"<!-- {_OURS} -->\n{serving(name, signatures, max(batch_sizes))}",
+    }
+    for file, text in written.items():
+        if _is_ours(parent / file):
+            files.write_text(parent / file, text)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is no such file, or one that says it is ours."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _OURS in file.readline(1000)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def batching_config(batch_sizes: Sequence[int]) -> str:
+    """A `BatchingParameters` as text.
+
+    Requests are joined and padded to the next of the sizes, the last of which must be the largest
+    batch there is.
+    """
+    sizes = sorted(set(batch_sizes))
+    return (
+        f"max_batch_size {{ value: {sizes[-1]} }}\n"
+        "batch_timeout_micros { value: 2000 }  # for which the first request waits for others\n"
+        "max_enqueued_batches { value: 100 }  # more are answered with UNAVAILABLE\n"
+        "num_batch_threads { value: 4 }  # on a CPU: its cores\n"
+        + "".join(f"allowed_batch_sizes: {size}\n" for size in sizes)
+    )
+
+
+_MONITORING = """\
+prometheus_config {
+  enable: true
+  path: "/monitoring/prometheus/metrics"
+}
+"""
+
+
+def _options(name: str) -> list[str]:
+    """Of the server that reads all three files."""
+    return [
+        f"--model_config_file={_MOUNT}/{name}/models.config",
+        "--model_config_file_poll_wait_seconds=60",
+        "--enable_batching",
+        f"--batching_parameters_file={_MOUNT}/{name}/batching.config",
+        f"--monitoring_config_file={_MOUNT}/{name}/monitoring.config",
+    ]
+
+
+def compose(name: str) -> str:
+    """A Compose file: `docker compose up serving`, or `serving-gpu`."""
+    # JSON is YAML; a dollar sign would begin a variable.
+    options = json.dumps(_options(name)).replace("$", "$$")
+    target = json.dumps(f"{_MOUNT}/{name}").replace("$", "$$")
+    return f"""\
+x-serving: &serving
+  ports: ["8500:8500", "8501:8501"]  # gRPC, REST
+  volumes:
+    - {{type: bind, source: ., target: {target}, read_only: true}}
+  command: {options}
+  restart: unless-stopped
+services:
+  serving:
+    <<: *serving
+    image: {IMAGE}
+  serving-gpu:
+    <<: *serving
+    profiles: [gpu]
+    image: {IMAGE}-gpu
+    deploy:
+      resources:
+        reservations:
+          devices: [{{driver: nvidia, count: all, capabilities: [gpu]}}]
+"""
+
+
+def serving(name: str, signatures: Mapping[str, Any], largest: int) -> str:
+    """How to start a server and how to call it, as Markdown, with the model's names and shapes.
+
+    Args:
+        name: Of the model.
+        signatures: As for `write`.
+        largest: Batch that requests are joined to.
+    """
+    target = shlex.quote(f"{_MOUNT}/{name}")
+    run = f'docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD":{target}:ro'
+    model = f"-e MODEL_NAME={shlex.quote(name)}"
+    options = " \\\n    ".join(map(shlex.quote, _options(name)))
+    address = f"http://localhost:8501/v1/models/{quote(name)}"
+    parts = [
+        f"""\
+# {name}, served by TensorFlow Serving
+
+In this folder, on a CPU:
+
+```sh
+{run} {model} {IMAGE}
+```
+
+On GPUs:
+
+```sh
+{run.replace("--rm", "--rm --gpus all")} {model} {IMAGE}-gpu
+```
+
+With all that is configured here (`docker compose up serving` or `serving-gpu` does the same):
+
+```sh
+{run} {IMAGE} \\
+    {options}
+```
+
+The newest version is served, a new one taken up within a second of its export; `models.config` can
+say otherwise. Requests that come together are answered in one batch (`batching.config`): under load
+that is faster; alone one waits up to 2 ms, a bad one fails those that it was joined with, and one
+of more than {largest} rows is refused.
+Metrics for Prometheus are at `http://localhost:8501/monitoring/prometheus/metrics`.
+
+```sh
+curl {address}             # which versions are served
+curl {address}/metadata    # signatures
+```
+
+## Signatures
+
+N is the batch, at least 1. A request of another shape, an image that cannot be decoded, a number
+that is not finite: all are answered with INVALID_ARGUMENT (REST: 400), and the model stays up.
+
+| signature | input | output |
+|---|---|---|
+""",
+        *(
+            f"| `{key}` | {_row(fields['inputs'])} | {_row(fields['outputs'])} |\n"
+            for key, fields in signatures.items()
+        ),
+        *(calling.example(name, address, key, signature) for key, signature in signatures.items()),
+    ]
+    return "".join(parts)
+
+
+def _row(fields: Mapping[str, Any]) -> str:
+    def shape(field: Mapping[str, Any]) -> str:
+        return ", ".join("N" if size is None else str(size) for size in field["shape"])
+
+    return "; ".join(f"`{key}` {field['dtype']} [{shape(field)}]" for key, field in fields.items())

@@ -1,0 +1,78 @@
+"""Which operations the released server has, and whether a model needs others.
+
+`server_operations.txt` holds every operation with a kernel for the CPU in the wheel of TensorFlow
+2.20.0, which TensorFlow Serving 2.20.0, the newest release, is built from. In an environment with
+that wheel it is written again by
+
+    python -m pipeline.server_operations > pipeline/server_operations.txt
+"""
+
+import functools
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline import session, wire
+from pipeline.session import Failure
+
+_FILE = Path(__file__).with_suffix(".txt")
+_DEVICE = re.compile(r"device:([A-Za-z_]+)(?::(\d+|\*))?")
+
+
+@functools.cache
+def released() -> frozenset[str]:
+    """Names of the operations that the released server runs on a CPU."""
+    lines = _FILE.read_text(encoding="utf-8").splitlines()
+    return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
+
+
+def check(graph: Any) -> str:
+    """What a GraphDef needs of its server; raises Failure if that is more than a server has.
+
+    Every operation is among `released`, or a function of the graph itself; no function must be
+    compiled by XLA, which servers have switched off; nothing is pinned to a device but the first
+    CPU, for a server without that device refuses the model.
+    """
+    functions = {function.signature.name for function in graph.library.function}
+    nodes = list(_nodes(graph))
+    names = {node.op for node in nodes} - functions
+    if unknown := sorted(names - released()):
+        raise Failure(
+            f"TensorFlow Serving 2.20 has no operation {unknown[0]!r}"
+            + (f", nor {len(unknown) - 1} others" if len(unknown) > 1 else "")
+        )
+    for node in nodes:
+        for kind, number in _DEVICE.findall(node.device):
+            if kind.upper() != "CPU" or number not in ("", "*", "0"):
+                raise Failure(f"the operation {node.name} is pinned to {node.device}")
+    for function in graph.library.function:
+        if "_XlaMustCompile" in function.attr and function.attr["_XlaMustCompile"].b:
+            raise Failure(
+                f"the function {function.signature.name} must be compiled by XLA: servers have it "
+                "off"
+            )
+    return f"{len(names)} kinds, all in TensorFlow Serving 2.20; no XLA, no device"
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def installed() -> set[str]:
+    """Names of the operations that the installed TensorFlow runs on a CPU."""
+    found = set()
+    for kernel in wire.read(session.registered_kernels())[1]:
+        fields = wire.read(kernel)  # KernelDef: 1 is `op`, 2 `device_type`
+        if fields[2][0] in (b"CPU", b"DEFAULT"):  # the second one is for any device
+            found.add(fields[1][0].decode())
+    return found
+
+
+if __name__ == "__main__":
+    print(f"# Operations with a kernel for the CPU in TensorFlow {session.runtime_version()}.")
+    print("# Written by pipeline/server_operations.py.")
+    print(textwrap.fill(" ".join(sorted(installed())), 100, break_on_hyphens=False))

@@ -1,0 +1,89 @@
+"""Requests that a server answers before it opens a version, so that no client pays for the first.
+
+A file of `PredictionLog` records (tensorflow_serving/apis/prediction_log.proto), encoded here: the
+messages are small, and their Python classes come with another package.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+FILE = Path("assets.extra/tf_serving_warmup_requests")
+MOST_RECORDS = 1000
+"""Of one file; a server does not load a version that has more."""
+# Field numbers: PredictionLog.predict_log, PredictLog.request, PredictRequest.model_spec and
+# .inputs, ModelSpec.name and .signature_name, key and value of a map's entry.
+_PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _NAME, _SIGNATURE_NAME = 6, 1, 1, 2, 1, 3
+_KEY, _VALUE = 1, 2
+
+
+def write(
+    path: Path,
+    name: str,
+    requests: Mapping[str, Mapping[str, Any]],
+    batch_sizes: Sequence[int],
+) -> int:
+    """Writes one record for each signature and batch size, the large batches last.
+
+    Args:
+        path: Of the file; its folder is there.
+        name: Of the model.
+        requests: Signature -> input -> values of some examples, array or list of bytes.
+        batch_sizes: Rows of the requests.
+
+    Returns:
+        The number of records.
+    """
+    records = [
+        record(name, signature, {key: tensor(values, size) for key, values in inputs.items()})
+        for size in sorted(set(batch_sizes))
+        for signature, inputs in requests.items()
+    ]
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for one in records:
+            file.write(one)
+    return len(records)
+
+
+def tensor(values: Any, size: int) -> bytes:
+    """A `TensorProto` of so many rows: the first example, over and over where it is a text.
+
+    A tensor's last value stands for all that are missing (tensor.proto), so that the file is as
+    long as one example whatever the size. Numbers are zeros: how long a kernel takes, and what is
+    compiled and reserved for it, depends on shapes, while bytes are decoded and must be real.
+    """
+    proto = tf.make_tensor_proto(values[:1])
+    (rows, *_) = proto.tensor_shape.dim
+    rows.size = size
+    if not proto.string_val:
+        zero = tf.make_tensor_proto(np.zeros((), tf.as_dtype(proto.dtype).as_numpy_dtype))
+        zero.tensor_shape.CopyFrom(proto.tensor_shape)
+        proto = zero
+    return proto.SerializeToString(deterministic=True)
+
+
+def record(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
+    """A `PredictionLog` of one request; the inputs are serialized `TensorProto`s."""
+    spec = _field(_NAME, name.encode()) + _field(_SIGNATURE_NAME, signature.encode())
+    request = _field(_MODEL_SPEC, spec) + b"".join(
+        _field(_INPUTS, _field(_KEY, key.encode()) + _field(_VALUE, value))
+        for key, value in inputs.items()
+    )
+    return _field(_PREDICT_LOG, _field(_REQUEST, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A message, text or bytes: the number and wire type 2, the length, the content."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])

@@ -1,0 +1,181 @@
+"""What is kept while a run is trained: the best and the newest, the journal, the speed."""
+
+import errno
+import json
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from saved import checkpoints_of, small_model
+from stopping import scalars
+
+from pipeline.callbacks import Progress, Speed
+from pipeline.config import Train
+from pipeline.journal import Journal
+from pipeline.run_directory import RunDirectory
+from pipeline.saver import Saver
+from pipeline.stops import Stops
+
+
+class Steps:
+    """The two members of Batches that callbacks ask for."""
+
+    batch_size, steps_per_epoch, last_step, epochs = 4, 5, 50, 10
+    first_step = first_epoch = 0
+
+    def end_of(self, epoch):
+        return 5 * (epoch + 1)
+
+
+def test_patience_stops_and_the_best_comes_back(tmp_path):
+    model = small_model()
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(patience=2, checkpoint_steps=5))
+    saver.set_model(model)
+    weights = {}
+    for epoch, loss in enumerate([0.9, 0.5, float("nan"), 0.7]):
+        assert not model.stop_training
+        model.layers[0].bias.assign(np.full(3, epoch, np.float32))
+        weights[epoch] = model.get_weights()
+        saver.on_epoch_end(epoch, {"loss": 1.0, "val_loss": loss})
+    assert model.stop_training and saver.stopped
+    assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
+    decision = saver.choose()
+    assert decision.value == "step 10"
+    for one, other in zip(model.get_weights(), weights[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_without_patience_the_last_weights_stay(tmp_path):
+    model = small_model()
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
+    saver.set_model(model)
+    for epoch, loss in enumerate([0.5, 0.9]):
+        model.layers[0].bias.assign(np.full(3, epoch, np.float32))
+        saver.on_epoch_end(epoch, {"loss": 1.0, "val_loss": loss})
+    assert saver.choose().value == "step 10"
+    assert (model.layers[0].bias.numpy() == 1).all()
+
+
+def test_one_line_of_log_per_epoch(tmp_path, capsys):
+    run, steps = RunDirectory(tmp_path), Steps()
+    saver = SimpleNamespace(
+        epoch=0, history={"loss": [0.25, 0.25], "val_loss": [0.5, 0.5]}, seconds=[1.0, 2.5]
+    )
+    callbacks = [Journal(run, steps, saver), Progress(steps, Stops())]
+    for epoch in range(2):
+        saver.epoch += 1
+        for callback in callbacks:
+            callback.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
+    lines = [json.loads(line) for line in run.log.read_text().splitlines()]
+    assert [(e["epoch"], e["step"], e["loss"]) for e in lines] == [(1, 5, 0.25), (2, 10, 0.25)]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].startswith("epoch  2/10  loss 0.2500  1,234 examples/s") and "left" in shown[1]
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_speed_counts_training_alone_without_traces(monkeypatch, calls):
+    now = [100.0]
+    monkeypatch.setattr("pipeline.callbacks.time.monotonic", lambda: now[0])
+    speed = Speed(Steps())
+    step = SimpleNamespace(traces=0, position=0)
+    speed.set_model(SimpleNamespace(step=step))
+    for epoch in range(3):
+        now[0] += 1000  # validation
+        speed.on_epoch_begin(epoch)
+        for batch in range(0, 5, calls):
+            speed.on_train_batch_begin(batch)
+            # The first call traces, and one in the middle; a shorter last call takes less time.
+            traces = batch == 0 and epoch in (0, 2)
+            step.traces += traces
+            now[0] += 50 if traces else 0.5 * min(calls, 5 - batch)
+            step.position += min(calls, 5 - batch)
+            speed.on_train_batch_end(batch + calls - 1)
+        logs = {}
+        speed.on_epoch_end(epoch, logs)
+        assert logs["examples_per_second"] == pytest.approx(4 / 0.5)
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, monkeypatch, capsys):
+    model = small_model()
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
+    saver.set_model(model)
+    saver.on_epoch_end(0, {"loss": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.checkpoints.files.publish_as", no_space)
+        for epoch in (1, 2):
+            saver.on_epoch_end(epoch, {"loss": 1.0})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005"]
+    saver.on_epoch_end(3, {"loss": 1.0})
+    assert checkpoints_of(model, tmp_path).steps() == [5, 20]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "warning    step 10 could not be saved: No space left on device; training goes on",
+        "saved      step 20: the disk can be written again",
+    ]
+
+
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_path, monkeypatch):
+    run, steps = RunDirectory(tmp_path), Steps()
+    losses = [0.4, 0.3, 0.2, 0.1]
+    saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0, 4.0])
+    journal = Journal(run, steps, saver)
+    for epoch in range(3):
+        saver.epoch += 1
+        with monkeypatch.context() as patch:
+            if epoch == 1:
+                patch.setattr("pathlib.Path.open", no_space)
+            journal.on_epoch_end(epoch)
+    assert logged(run) == losses[:3]
+    saver.epoch = 4  # saved, and killed before the journal was written
+    Journal(run, steps, saver).write()
+    saver.epoch = 2  # taken up at an older checkpoint
+    again = Journal(run, steps, saver)
+    again.on_train_begin()
+    assert logged(run) == losses[:2]
+    assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
+
+
+def logged(run):
+    return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *({"waited": "x"}, {"seconds": 5}, {"history": {"loss": []}}, {"history": "abc"}),
+        *({"running": [["!!!"]]}, {"saved": []}, {"saved": [1, 2]}, {"elapsed": "x"}),
+    ],
+)
+def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
+    """Its sums agree, as anybody can compute them."""
+    batches = SimpleNamespace(epochs=5, last_step=50, end_of=lambda epoch: 10 * epoch + 10)
+    checkpoints = checkpoints_of(small_model(), tmp_path)
+    saver = Saver(checkpoints, batches, Train())
+    saver.seconds, saver.history = [1.0], {"loss": [0.5]}
+    for step in (5, 10):
+        checkpoints.save(step, saver._state(None, [(5, 5), (10, 10)]))
+    path = tmp_path / "step-00000010"
+    state = {**json.loads((path / "manifest.json").read_text())["state"], **forged}
+    checkpoints.save(10, state)
+    step, wrong = checkpoints.restore_newest(saver._take)
+    assert step == 5 and saver.history == {"loss": [0.5]}
+    assert wrong == [f"{path}/manifest.json is damaged"]
+
+
+def test_an_epoch_without_a_measure_has_no_number_for_it(tmp_path):
+    """Another precision was forced: the loss scale begins, or ends, in the middle of a run."""
+    batches = SimpleNamespace(
+        epochs=5, last_step=50, steps_per_epoch=10, end_of=lambda epoch: 10 * epoch + 10
+    )
+    saver = Saver(checkpoints_of(small_model(), tmp_path), batches, Train())
+    saver.set_model(small_model())
+    saver.on_epoch_end(0, {"loss": 1.0})
+    saver.on_epoch_end(1, {"loss": 0.5, "loss_scale": 8.0})
+    saver.on_epoch_end(2, {"loss": 0.4})
+    assert [len(values) for values in saver.history.values()] == [3, 3]
+    np.testing.assert_array_equal(saver.history["loss_scale"], [np.nan, 8.0, np.nan])
