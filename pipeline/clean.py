@@ -5,7 +5,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
-from pipeline import command_line, files, manifest, run_directory, shelf
+from pipeline import command_line, files, manifest, outcome, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -82,7 +82,7 @@ def _doubted(config: Config, trained: Path) -> dict[int, str]:
     from pipeline import data, label_noise
 
     config = config.changed(run_directory=trained)
-    result = run_directory.finished(config, RunDirectory(trained))
+    result = outcome.finished(config, RunDirectory(trained))
     if not result or not result["export"]:
         raise UsageError(
             f"--label-noise: {trained} has no export that is still there; repeat its command with "

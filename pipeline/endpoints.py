@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 MOST_BYTES = 2**26
-"""Of one encoded image; a JPEG of the most pixels that are decoded is about as large."""
+"""Of one encoded image: far more than a photograph has."""
 MOST_CLASSES = 5
 """That are named, best first, in the answer to one example."""
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, files, run_directory, scratch
+from pipeline import cluster, command_line, files, outcome, run_directory, scratch
 from pipeline.config import Config
 from pipeline.errors import Diverged, OutOfMemory, UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -164,7 +164,7 @@ def _story(config: Config, stops: Stops) -> Run:
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
         judged = next(name for name in ("test", "validation", "train") if name in splits)
-        result = None if trained else run_directory.finished(config, run, saver.step)
+        result = None if trained else outcome.finished(config, run, saver.step)
         if result is not None:
             report.finished(run)
         else:

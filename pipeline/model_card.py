@@ -94,6 +94,14 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return found
 
 
+def apart(difference: Mapping[str, float]) -> str:
+    """What `export.difference` found, in words."""
+    return ", ".join(
+        f"{name} {value:.2g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in difference.items()
+    )
+
+
 def _classes(metrics: Mapping[str, Mapping[str, Any]]) -> str:
     """Those that are found least often, in the test or what there is instead."""
     splits = ("test", "validation", "train")
@@ -115,10 +123,9 @@ def _classes(metrics: Mapping[str, Mapping[str, Any]]) -> str:
 def _answers(about: Mapping[str, Any]) -> str:
     lines = f"Layers compute in {about['precision']}, answers are float32"
     lines += f"; the model was trained in {about['trained_precision']}.\n"
-    largest = ", ".join(f"{name} {value:.2g}" for name, value in about["difference"].items())
     lines += (
         f"Difference to the trained model's answers on {about['compared']} examples (numbers: the "
-        f"largest; others: how many differ): {largest}.\n"
+        f"largest; others: how many differ): {apart(about['difference'])}.\n"
     )
     if about["temperature"] is not None:
         lines += (

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from pipeline import checkpoints, layers, provenance, runtime
+from pipeline import checkpoints, layers, model_card, provenance, runtime
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Facts, Info
@@ -228,11 +228,10 @@ def _served(version: Path) -> None:
     precision, trained = about.get("precision"), str(about.get("trained_precision"))
     difference = about.get("difference")
     if precision != trained.removeprefix("mixed_") and isinstance(difference, dict):
-        apart = ", ".join(f"{name} {value:.2g}" for name, value in difference.items())
         say(
             "precision",
             f"{precision} in the export, {trained} in training; on {about.get('compared')} "
-            f"examples the answers differ by at most: {apart}",
+            f"examples the answers differ by at most: {model_card.apart(difference)}",
         )
 
 

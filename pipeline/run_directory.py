@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, provenance, resume, scratch, untrusted, version_policy
+from pipeline import files, home, lock, resume, scratch, untrusted, version_policy
 from pipeline.config import Config
 from pipeline.errors import UsageError
-from pipeline.sections import Export
 
 RUNS = Path("runs")
 _REMEDY = "wait until it has ended, or give another --run-directory"
@@ -169,62 +168,6 @@ def _difference(old: Any, new: Any) -> str:
         if gone or added:
             old, new = gone, added
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
-
-
-def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more: its export, if it is to have one, is there.
-
-    None too where `--force` has changed the options since, or the export belongs elsewhere now or
-    is to be another: one in another place than the config's is not taken for this run's. An export
-    that is gone is made again, unless there are newer versions: then it was deleted for them, and
-    would replace them.
-
-    Args:
-        config: Of the run.
-        run: Its folder.
-        step: The last one that was trained; None: whichever the result tells of, also under other
-            options than the config's.
-    """
-    try:
-        result = home.unfolded(untrusted.read_json(run.result))
-        version, steps, digest = result["export"], result["steps"], result["config_digest"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if not _can_be_told(result):
-        return None
-    if step is not None and (digest != config.digest() or steps != step):
-        return None
-    return result if not config.export.enabled or _is_export(config, version) else None
-
-
-def _can_be_told(result: Mapping[str, Any]) -> bool:
-    """Whether `report` finds in it what it says; not so after it was edited."""
-    proved, speed = result.get("verification"), result.get("examples_per_second")
-    calibration = result.get("calibration", {})
-    judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
-    checks = proved.get("checks") if isinstance(proved, dict) else []
-    return (
-        isinstance(judged, dict)
-        and isinstance(judged.get("examples"), int)
-        and isinstance(proved, dict | None)
-        and isinstance(checks, list)
-        and isinstance(speed, int | float | None)
-        and isinstance(calibration, dict)
-        and all(isinstance(v, int | float) and v > 0 for v in calibration.values())
-    )
-
-
-def _is_export(config: Config, version: Any) -> bool:
-    if not isinstance(version, str) or Path(version).parent != export_directory(config):
-        return False
-    version = Path(version)
-    if not files.is_version(version.name):
-        return False
-    if not (version / "saved_model.pb").is_file():
-        return int(version.name) < max(files.versions(version.parent), default=0)
-    # A version of the time before there were manifests was made with what is the default now.
-    made = provenance.read(version).get("options", provenance.options(Export()))
-    return made == provenance.options(config.export)
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:

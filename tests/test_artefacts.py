@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import images_and_labels
 
-from pipeline import command_line, data, files, home, run_directory
+from pipeline import command_line, data, files, home, outcome, run_directory
 from pipeline.fit import fit
 
 PLANTED = {
@@ -79,7 +79,7 @@ def test_what_was_written_with_a_tilde_is_found_again(ran):
     assert '"path": "~/mine.npz"' in text and '"directory": "~/models"' in text
     again = command_line.read(folder / "run/config.json").changed(run_directory=folder / "run")
     run_directory.check(again)
-    result = run_directory.finished(again, run_directory.RunDirectory(folder / "run"))
+    result = outcome.finished(again, run_directory.RunDirectory(folder / "run"))
     assert result["export"] == str(folder / "models/digits/1")
     assert data.load(again).splits.keys() == {"train", "validation", "test"}
 

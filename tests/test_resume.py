@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import provenance, resume, run_directory, shelf
+from pipeline import outcome, provenance, resume, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError
 
@@ -188,30 +188,35 @@ def test_a_finished_run_is_finished_for_its_own_options_and_place(config):
     result["test"] = {"examples": 3, "loss": 0.5}
     run = run_directory.RunDirectory(Path("mine"))
     run.result.write_text(json.dumps(result))
-    assert run_directory.finished(given, run) == run_directory.finished(given, run, 7) == result
-    assert run_directory.finished(given, run, 8) is None
-    assert run_directory.finished(given.changed(log={"progress": False}), run) == result
+    assert outcome.finished(given, run) == outcome.finished(given, run, 7) == result
+    assert outcome.finished(given, run, 8) is None
+    assert outcome.finished(given.changed(log={"progress": False}), run) == result
     longer = given.changed(train={"epochs": 60})
-    assert run_directory.finished(longer, run, 7) is None
-    assert run_directory.finished(longer, run) == result, "what it has exported, for `clean`"
-    assert run_directory.finished(given.changed(export={"name": "other"}), run) is None
-    assert run_directory.finished(given.changed(export={"enabled": False}), run) == result
+    assert outcome.finished(longer, run, 7) is None
+    assert outcome.finished(longer, run) == result, "what it has exported, for `clean`"
+    assert outcome.finished(given.changed(export={"name": "other"}), run) is None
+    assert outcome.finished(given.changed(export={"enabled": False}), run) == result
     for options in ({"tolerance": 0.1}, {"keep": 3}):
-        assert run_directory.finished(given.changed(export=options), run) == result
+        assert outcome.finished(given.changed(export=options), run) == result
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
-    assert run_directory.finished(half, run) is None, "it is to be exported in another way"
+    assert outcome.finished(half, run) is None, "it is to be exported in another way"
     provenance.write(version, {"options": provenance.options(half.export)})
-    assert run_directory.finished(half, run) == result
-    assert run_directory.finished(half.changed(export={"batch_sizes": (1, 4)}), run) == result
-    assert run_directory.finished(half.changed(export={"calibrate": False}), run) is None
-    assert run_directory.finished(given, run) is None
+    assert outcome.finished(half, run) == result
+    assert outcome.finished(half.changed(export={"batch_sizes": (1, 4)}), run) == result
+    assert outcome.finished(half.changed(export={"calibrate": False}), run) is None
+    assert outcome.finished(given, run) is None
+    another = {"options": provenance.options(given.export), "config_digest": "of another run"}
+    provenance.write(version, another)
+    assert outcome.finished(given, run) is None
+    provenance.write(version, {**another, "config_digest": given.digest()})
+    assert outcome.finished(given, run) == result
     (version / provenance.MANIFEST).unlink()
     for edited in (
         *({"test": None}, {"verification": 5}, {"examples_per_second": "x"}),
         *({"calibration": 1}, {"calibration": {"temperature": "warm"}}),
     ):
         run.result.write_text(json.dumps({**result, **edited}))
-        assert run_directory.finished(given, run) is None
+        assert outcome.finished(given, run) is None
 
 
 def test_the_home_folder_is_written_as_a_tilde_and_found_again(workplace, monkeypatch, npz):

@@ -18,7 +18,17 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
-from pipeline import archives, manifest, proof, run_directory, shards, shelf, splits, untrusted
+from pipeline import (
+    archives,
+    manifest,
+    outcome,
+    proof,
+    run_directory,
+    shards,
+    shelf,
+    splits,
+    untrusted,
+)
 from pipeline.checkpoints import Checkpoints
 from pipeline.errors import UsageError
 from pipeline.run_directory import RunDirectory
@@ -168,7 +178,7 @@ def test_json_of_a_stranger_is_refused_or_passed_over(watched, kind):
         if kind != "circle":  # that is no file at all
             with pytest.raises(UsageError, match="facts.json is damaged"):
                 run_directory.frozen(watched, {"class_names": []})
-        assert run_directory.finished(config, run) is None
+        assert outcome.finished(config, run) is None
         assert run_directory.decided(watched, "precision", ("float32",)) is None
         with pytest.raises(UsageError, match="cannot be read|is not of the form"):
             manifest.read(run.manifest)
@@ -187,7 +197,7 @@ def test_values_of_a_stranger_choose_nothing(watched):
     (watched.parent / "model/saved_model.pb").write_text("")
     for version in (str(watched.parent / "model"), "../model", "saved_models/digits/../../..", 5):
         run.result.write_text(json.dumps({"export": version, "steps": 1}))
-        assert run_directory.finished(config, run) is None
+        assert outcome.finished(config, run) is None
     for value in ("evil", ["float32"], {"a": 1}, None, 5):
         run.decisions.write_text(json.dumps([{"name": "precision", "value": value}]))
         assert run_directory.decided(watched, "precision", ("float32",)) is None
