@@ -202,7 +202,7 @@ def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
 
 
 def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_path):
-    """TensorFlow numbers the functions of one process, so that its own files differ within one."""
+    """Those of TensorFlow differ: Keras lists the variables in the order of their addresses."""
     split = digits_run.splits["test"]
     metrics = {name: digits_run.result[name] for name in ("train", "validation", "test")}
     write(tmp_path, digits_run.model, digits_run.task, digits_run.config, split, metrics)
