@@ -83,6 +83,7 @@ class _Writer:
 
     def __init__(self, stream: TextIO, format: str) -> None:
         self._stream, self._format = stream, format
+        self._shown = stream.isatty()
         self._header: list[str] | None = None
 
     def write(self, record: dict[str, Any]) -> None:
@@ -90,7 +91,8 @@ class _Writer:
             line = json.dumps(files.strict(record), ensure_ascii=False) + "\n"
         else:
             line = self._row(record)
-        self._stream.write(line)
+        # A name may hold what rules a terminal.
+        self._stream.write(plain(line) if self._shown else line)
 
     def _row(self, record: dict[str, Any]) -> str:
         cells = {name: value for name, value in record.items() if name != "top"}
@@ -112,6 +114,8 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
         with files.written(output) as stream:
             yield stream
         return
+    if sys.stdout is None:
+        raise UsageError("there is no stdout to print to; give --output FILE")
     # Lines go out one by one, for whoever follows them.
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     yield sys.stdout
@@ -124,8 +128,8 @@ class _Progress:
         self.skipped = 0
         self._answered = 0
         self._start = self._shown = time.monotonic()
-        printed = options.output is None and sys.stdout.isatty()
-        self._moves = sys.stderr.isatty() and not printed
+        printed = options.output is None and sys.stdout is not None and sys.stdout.isatty()
+        self._moves = sys.stderr is not None and sys.stderr.isatty() and not printed
 
     def count(self, record: dict[str, Any]) -> None:
         if "error" in record:
@@ -142,14 +146,14 @@ class _Progress:
         self.say("answered", self._counts())
 
     def say(self, name: str, text: str) -> None:
-        clear = "\r\x1b[K" if self._moves else ""
-        print(f"{clear}{name:<10} {plain(text)}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # `print` would take stdout for it
+            clear = "\r\x1b[K" if self._moves else ""
+            print(f"{clear}{name:<10} {plain(text)}", file=sys.stderr, flush=True)
 
     def _counts(self) -> str:
-        seconds = max(time.monotonic() - self._start, 1e-3)
-        done = self._answered + self.skipped
+        rate = (self._answered + self.skipped) / max(time.monotonic() - self._start, 1e-3)
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
-        return f"{self._answered:,}{skipped}, {done / seconds:,.0f} a second"
+        return f"{self._answered:,}{skipped}, {rate:,.{0 if rate > 10 else 1}f} a second"
 
 
 def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:

@@ -9,14 +9,15 @@ from pipeline import files, home, untrusted
 from pipeline.sections import Export
 
 MANIFEST = Path("assets.extra/manifest.json")
-# The first cannot hold its own digest; TensorFlow writes a random number into the second.
+# The first cannot hold its own digest; the second is TensorFlow's own, with a number that is
+# another one each time.
 _LEFT_OUT = {str(MANIFEST), "fingerprint.pb"}
 
 
 def digests(folder: Path) -> dict[str, dict[str, Any]]:
-    """Path in the folder -> `sha256` and `size` in bytes, of every file but the manifest.
+    """Path in the folder -> `sha256` and `size` in bytes, of every file but two.
 
-    And but `fingerprint.pb`: without it, the same weights give the same digests.
+    Not of the manifest, and not of `fingerprint.pb`, which holds digests and a random number.
     """
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {

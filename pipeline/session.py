@@ -199,9 +199,10 @@ def registered_kernels() -> bytes:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    # It loads libtensorflow_framework.so.2 by itself. With global symbols (RTLD_GLOBAL), importing
-    # TensorFlow afterwards ends the process.
-    library = ctypes.CDLL(str(messages.wheel() / "libtensorflow_cc.so.2"))
+    # Not RTLD_GLOBAL: with that, importing TensorFlow afterwards ends the process.
+    root = messages.wheel()
+    ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
+    library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"TF_{name}")
         function.restype, function.argtypes = result, arguments

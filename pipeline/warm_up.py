@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipeline import wire
+
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000
 """Of one file; a server does not load a version that has more."""
@@ -67,23 +69,7 @@ def tensor(values: Any, size: int) -> bytes:
 
 def record(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
     """A `PredictionLog` of one request; the inputs are serialized `TensorProto`s."""
-    spec = _field(_NAME, name.encode()) + _field(_SIGNATURE_NAME, signature.encode())
-    request = _field(_MODEL_SPEC, spec) + b"".join(
-        _field(_INPUTS, _field(_KEY, key.encode()) + _field(_VALUE, value))
-        for key, value in inputs.items()
-    )
-    return _field(_PREDICT_LOG, _field(_REQUEST, request))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A message, text or bytes: the number and wire type 2, the length, the content."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*encoded, number])
+    spec = wire.write([(_NAME, name.encode()), (_SIGNATURE_NAME, signature.encode())])
+    entries = [wire.write([(_KEY, key.encode()), (_VALUE, v)]) for key, v in inputs.items()]
+    request = wire.write([(_MODEL_SPEC, spec), *((_INPUTS, entry) for entry in entries)])
+    return wire.write([(_PREDICT_LOG, wire.write([(_REQUEST, request)]))])

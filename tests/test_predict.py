@@ -321,6 +321,32 @@ def test_progress_moves_on_a_terminal(run, models, pictures, monkeypatch):
     assert shown.endswith(" a second\n")
 
 
+def test_closed_streams_are_no_accident(run, models, pictures, monkeypatch):
+    (pictures / "a/broken.png").write_bytes(b"none")
+    monkeypatch.setattr(sys, "stderr", None)
+    ran = run(models / "pictures", "data/a")
+    assert ran.code == 1 and len(ran.records) == 5
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(UsageError, match="no stdout to print to; give --output"):
+        predict.main([str(models / "pictures"), "data/a"])
+    assert predict.main([str(models / "pictures"), "data/a", "--output", "all.jsonl"]) == 1
+
+
+def test_a_name_does_not_rule_the_terminal(models, workplace, monkeypatch):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    name = "\x1b]0;title\x07\x9b2J.png"
+    (workplace / name).write_bytes(png(IMAGES[0]))
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(shown))
+    assert predict.main([str(models / "pictures"), name, "--format", "csv"]) == 0
+    sys.stdout.flush()
+    text = shown.getvalue().decode()
+    assert "title" in text and not {"\x1b", "\x07", "\x9b"} & set(text)
+
+
 def test_the_command_loads_no_tensorflow(pictures, models):
     script = f"""if True:
         import sys
