@@ -166,7 +166,12 @@ CONFIG, RECIPES = grammar(Config), ["digits", "digits_tiny", "cifar10_convnet", 
 DOORS = {
     **dict.fromkeys((fitted, cleaned, inspected), arguments(CONFIG, RECIPES)),
     proved: arguments(grammar(doctor.Options), [*RECIPES, "--parity"]),
-    verified: st.lists(st.sampled_from([*NASTY, "--json", "there", "--no-json"]), max_size=3),
+    verified: st.lists(
+        st.sampled_from(
+            [*NASTY, "--json", "there", "--no-json", "--fuzz", "--python", "--runtime-version"]
+        ),
+        max_size=3,
+    ),
     counted: st.lists(st.sampled_from([*NASTY, "there"]), max_size=3),
 }
 ARGUMENTS = st.sampled_from([fitted, *DOORS]).flatmap(lambda d: st.tuples(st.just(d), DOORS[d]))
