@@ -151,10 +151,11 @@ With all that is configured here (`docker compose up serving` or `serving-gpu` d
     {options}
 ```
 
-The newest version is served, a new one taken up within a second of its export; `models.config` can
-say otherwise. Requests that come together are answered in one batch (`batching.config`): under load
-that is faster; alone one waits up to 2 ms, a bad one fails those that it was joined with, and one
-of more than {largest} rows is refused.
+The newest version is served, a new one taken up within a second of its export. One that is pinned
+(`python -m pipeline.export NAME --pin VERSION`, which writes `models.config`) is served by the last
+command and by Compose; the first two always take the newest. Requests that come together are
+answered in one batch (`batching.config`): under load that is faster; alone one waits up to 2 ms, a
+bad one fails those that it was joined with, and one of more than {largest} rows is refused.
 Metrics for Prometheus are at `http://localhost:8501/monitoring/prometheus/metrics`.
 
 ```sh
