@@ -1,6 +1,6 @@
 """Whether bytes are a tf.Example, asked in the graph before TensorFlow's own parser sees them.
 
-That parser (2.21 and 2.20: tensorflow/core/util/example_proto_fast_parsing.cc) takes a length of
+That parser (2.21: tensorflow/core/util/example_proto_fast_parsing.cc) takes a length of
 2**31 within an example for a negative one, and ends the process: 30 bytes from any client do it.
 """
 
