@@ -15,7 +15,6 @@ from pipeline import command_line, export_command, files, proof, provenance, pub
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 SHORT = {"epochs": 2, "steps_per_call": 10}
 
 
@@ -151,10 +150,11 @@ def test_a_finished_run_whose_version_was_pruned_stays_finished(place, capsys):
 
 
 @pytest.fixture
-def versions(workplace):
+def versions(trained, workplace):
     """Versions 1, 2 and 3 of a model."""
     for number in (1, 2, 3):
-        shutil.copytree(FIXTURE, workplace / f"saved_models/digits/{number}")
+        version = trained / "saved_models/digits/1"
+        shutil.copytree(version, workplace / f"saved_models/digits/{number}")
     return workplace / "saved_models/digits"
 
 

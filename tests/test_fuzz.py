@@ -1,8 +1,5 @@
 """Whatever is typed or stands in a config file: exit code 0, or 2 with one line; no traceback."""
 
-import contextlib
-import dataclasses
-import io
 import json
 import os
 import shutil
@@ -10,126 +7,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
-import typing
-import unicodedata
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from conftest import REPOSITORY
-from hypothesis import HealthCheck, given, settings
+from grammar import NASTY, SEEDED, arguments, grammar, outcome, require_plain
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import clean, command_line, doctor, errors, inspect, run_directory, shelf
+from pipeline import clean, command_line, doctor, errors, export_command, inspect, run_directory
 from pipeline.config import Config
-
-NASTY = [
-    *("", " ", "-", "--", "---", "=", "--=", "None", "nan", "-inf", "-NaN", "1e400", "1e-400"),
-    *(
-        "9" * 5000,
-        "-0",
-        "-1",
-        "0x10",
-        "1_0",
-        "٣",
-        "é",
-        "名前",
-        "\ud800",
-        "\udcff",
-        "\x1b[2J",
-        "a\nb",
-    ),
-    *("../..", "/dev/null", "/dev/zero", "/proc/self/mem", "x" * 300, "x" * 5000, "(" * 500),
-    *("~", "\0", "{[]: 1}", "a={[]: 1}", "a=b=c", "=x", "'\\d'", "a=" + "[" * 300, "padding=1e400"),
-    *("flip", "crop", "padding=2", "digits", "json.dumps", "os.path", "...", "a..b", "True"),
-    *("--config", "--tyro-print-completion", "bash", "[1, 2", "%s", "{0}", "*", "tensorflow.x"),
-]
-SEEDED = {"deadline": None, "derandomize": True, "database": None}
-SEEDED["suppress_health_check"] = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-
-
-def grammar(kind, prefix="--"):
-    """Every flag of a dataclass, with a strategy for words of its own type."""
-    found = {}
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        hint, name = hints[field.name], f"{prefix}{field.name}".replace("_", "-")
-        if dataclasses.is_dataclass(hint):
-            found |= grammar(hint, f"{name}.")
-        elif hint is bool:
-            found[name] = st.just([])
-            found[f"{prefix}no-{field.name}".replace("_", "-")] = st.just([])
-        else:
-            found[name] = own(hint)
-    return found
-
-
-def joined(parts):
-    return [word for part in parts for word in part]
-
-
-def own(hint):
-    """Words that have the type of a hint, in range or not."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of(*map(own, arguments))
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return st.tuples(*map(own, arguments)).map(joined)
-    if origin is tuple:
-        return st.lists(own(arguments[0]), max_size=3).map(joined)
-    if origin is typing.Literal:
-        return st.sampled_from([[str(choice)] for choice in arguments])
-    if origin is typing.Annotated:  # words of options, and of operations with their options
-        names = st.sampled_from(["momentum", "filters", "padding", "warmup", "fill", "a"])
-        values = st.sampled_from(["0.5", "2", "zero", "None", "nan", "(1, 2)", "[[[1]]]", "1e400"])
-        pairs = st.tuples(names, values).map("=".join)
-        operations = st.sampled_from(shelf.names("augment"))
-        return st.lists(pairs | operations, max_size=3)
-    words = {
-        int: st.integers(-3, 70) | st.integers(),
-        float: st.floats(0, 1) | st.floats(),
-        str: st.sampled_from(["adam", "sgd", "tiny", "linear", "folder", "arrays", "regression"])
-        | st.text(max_size=6),
-        Path: st.sampled_from([".", "here", "there/file", "there", "/proc/x"]),
-        types.NoneType: st.none(),
-    }
-    return words[hint].map(lambda value: [str(value)])
-
-
-def one_flag(flags):
-    """A flag and its words: right, of a wrong type, missing, or a near miss of a flag."""
-    nasty = st.lists(st.sampled_from(NASTY), max_size=3)
-    names = st.sampled_from(sorted(flags))
-    right = names.flatmap(lambda name: st.tuples(st.just(name), flags[name]))
-    wrong = st.tuples(names, nasty)
-    swapped = st.tuples(names, st.sampled_from([*flags.values()]).flatmap(lambda words: words))
-    missed = st.tuples(st.tuples(names, st.integers(2, 9)).map(near_miss), nasty)
-    return st.tuples(right | wrong | swapped | missed, st.booleans()).map(spelt)
-
-
-def near_miss(drawn):
-    name, at = drawn
-    changes = (
-        name[:at] + name[at + 1 :],
-        name[:at] + name[2:4] + name[at:],
-        name.upper(),
-        name[1:],
-    )
-    return (*changes, name.replace("-", "_"), f"{name}.x", name[:at], f"{name}é")[at - 2]
-
-
-def spelt(drawn):
-    """With a space or with `=`."""
-    (name, words), equals = drawn
-    return [f"{name}={words[0]}", *words[1:]] if words and equals else [name, *words]
-
-
-def arguments(flags, first):
-    """Whole argument lists."""
-    start = st.sampled_from([[], [], *([word] for word in first)])
-    parts = st.lists(one_flag(flags), max_size=4).map(joined)
-    return st.tuples(start, parts).map(lambda parts: parts[0] + parts[1])
 
 
 def fitted(words):
@@ -162,6 +50,23 @@ def counted(words):
     shards.main(words)
 
 
+def predicted(words):
+    from pipeline import predict  # which takes NumPy along
+
+    refused = mock.Mock(side_effect=errors.UsageError("no model is asked here"))
+    with mock.patch.object(predict, "Client", refused):
+        predict.main(words)
+
+
+def exported(words):
+    with mock.patch.object(export_command, "export_again", lambda config: 0):
+        export_command.main(words)
+
+
+ASKING = ["there", "there/file", "--top", "3", "--format", "csv", "--batch-size=4", "--timeout"]
+ASKING += ["--output", "http://localhost:8501/v1/models/digits", "grpc://localhost:8500/digits"]
+EXPORTING = ["there", "--pin", "--unpin", "1", "--export.keep", "--export.tolerance=0.1"]
+EXPORTING += ["--export.directory", "--export.precision", "float16"]
 CONFIG, RECIPES = grammar(Config), ["digits", "digits_tiny", "cifar10_convnet", *NASTY[:40]]
 DOORS = {
     **dict.fromkeys((fitted, cleaned, inspected), arguments(CONFIG, RECIPES)),
@@ -173,34 +78,10 @@ DOORS = {
         max_size=3,
     ),
     counted: st.lists(st.sampled_from([*NASTY, "there"]), max_size=3),
+    predicted: st.lists(st.sampled_from([*NASTY, *ASKING]), max_size=5),
+    exported: st.lists(st.sampled_from([*NASTY, *EXPORTING]), max_size=4),
 }
 ARGUMENTS = st.sampled_from([fitted, *DOORS]).flatmap(lambda d: st.tuples(st.just(d), DOORS[d]))
-
-
-def outcome(door, words):
-    """What a program says that passes its words through a door: (exit code, standard error)."""
-    said = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    nothing = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with (
-        mock.patch.object(sys, "argv", ["program", *words]),
-        contextlib.redirect_stderr(said),
-        contextlib.redirect_stdout(nothing),
-        pytest.raises(SystemExit) as caught,
-    ):
-        errors.run_command(door)
-    said.flush()
-    return caught.value.code, said.buffer.getvalue().decode()
-
-
-def require_plain(door, words, lines=1):
-    """Asserts that the door lets the words in without a sound, or refuses them in so many lines."""
-    code, said = outcome(door, words)
-    if code in (0, None):
-        assert said == ""
-        return
-    assert code == 2 and said.startswith("error: ") and said.endswith("\n")
-    assert said.count("\n") <= lines and 10 < len(said) < 9000 * lines, said[:3000]
-    assert not any(unicodedata.category(c) == "Cc" for c in said.replace("\n", "", lines))
 
 
 @pytest.fixture

@@ -15,6 +15,19 @@ from pipeline.fit import fit
 from pipeline.stops import Stops
 
 
+@pytest.fixture(autouse=True)
+def hearing():
+    """As a terminal starts a process: under `nohup`, or in a shell's background, it is deaf."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1.5s", 1.5)],
