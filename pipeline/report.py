@@ -12,11 +12,11 @@ from typing import Any
 
 import keras
 
-from pipeline import checkpoints, layers, model_card, provenance, runtime
+from pipeline import checkpoints, layers, model_card, provenance, runtime, stops
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Facts, Info
-from pipeline.errors import Terminated, plain
+from pipeline.errors import plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 from pipeline.splits import Split
@@ -100,10 +100,11 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
     """Says on Ctrl-C, a signal, or a disk that is full at the end how to go on; passes them on."""
     try:
         yield
-    except (KeyboardInterrupt, Terminated, OSError) as error:
+    except BaseException as error:
         if isinstance(error, BrokenPipeError):  # nobody reads what would be said
             raise
-        steps = checkpoints.steps(run.checkpoints)
+        asked = stops.behind(error) or isinstance(error, OSError)
+        steps = checkpoints.steps(run.checkpoints) if asked else []
         if steps and not config.dry_run:
             newest = f"{steps[-1]:,}"
             say("stopped", f"the command with --run-directory {run} goes on after step {newest}")

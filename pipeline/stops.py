@@ -109,6 +109,10 @@ class Stops:
             signal.signal(number, self._handle)
         try:
             yield
+        except Exception as error:
+            if stop := behind(error):
+                raise stop from None
+            raise
         finally:
             for number in heard:
                 signal.signal(number, before[number])
@@ -134,6 +138,17 @@ class Stops:
             signal.signal(each, handler)
         if not self._deferred:
             raise _exception(number)
+
+
+def behind(error: BaseException | None) -> BaseException | None:
+    """What a signal raised, if this error is that or has come of it; None for any other.
+
+    A signal strikes anywhere. What it tears open may raise an error of its own, which then hides
+    it: TensorFlow's tracing says "AssertionError: Concurrent access?" (tf_stack.py).
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
+        error = error.__context__
+    return error
 
 
 def _exception(number: int) -> BaseException:

@@ -1,5 +1,6 @@
 """Signals and limits: heard after the call, saved, said, taken up again."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -64,6 +65,24 @@ def test_outside_of_training_a_signal_strikes_at_once(number, raised):
     with given.listening(), pytest.raises(raised):
         os.kill(os.getpid(), number)
         pytest.fail("nothing was raised")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_error_that_comes_of_a_signal_does_not_hide_it(number):
+    """As of TensorFlow's tracing, whose own clean-up fails where a signal has torn it open."""
+
+    @contextlib.contextmanager
+    def torn():
+        try:
+            yield
+        finally:
+            raise AssertionError("Concurrent access?")
+
+    raised = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}[number]
+    with pytest.raises(raised), Stops().listening(), torn():
+        os.kill(os.getpid(), number)
+    with pytest.raises(AssertionError), Stops().listening(), torn():
+        pass
 
 
 def test_a_second_ctrl_c_does_not_wait():
