@@ -236,5 +236,5 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 lends it to a model that is loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # "no GPU" is not an error here
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_command(main)

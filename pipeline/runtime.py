@@ -6,12 +6,11 @@ import gc
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline import config, gpu_options
+from pipeline import config, gpu_options, noise
 from pipeline.cluster import Cluster
 from pipeline.errors import UsageError
 from pipeline.graphics import missing_gpu, none_here
@@ -21,14 +20,6 @@ if TYPE_CHECKING:  # contracts import TensorFlow, which this room starts
 
     from pipeline.contracts import Decision
 
-_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
-# Lines that TensorFlow writes to stderr on every start and that tell a user nothing. Everything
-# else is passed on. Where a GPU is expected, those of the second kind are real errors.
-NOISE = (
-    "All log messages before absl::InitializeLog",
-    "oneDNN custom operations are on",
-    *(() if os.path.exists("/dev/nvidiactl") else _NO_GPU),
-)
 # Of glibc's malloc.h.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 
@@ -88,7 +79,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     except ValueError:
         backend = os.environ.get("MPLBACKEND")
         raise UsageError(f"MPLBACKEND={backend} is no backend of matplotlib: unset it") from None
-    with _filtered_stderr():
+    with noise.of_start():
         import tensorflow as tf
 
         seen = tf.config.list_physical_devices("GPU")
@@ -218,41 +209,3 @@ def versions() -> dict[str, str]:
 
     names = ("pipeline", "tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: found(name) for name in names}}
-
-
-@contextmanager
-def _filtered_stderr() -> Iterator[None]:
-    """While TensorFlow starts. A machine with an NVIDIA device node is told of a missing GPU."""
-    if "tensorflow" in sys.modules:
-        yield
-        return
-    with without_lines(NOISE):
-        yield
-
-
-@contextmanager
-def without_lines(noise: tuple[str, ...]) -> Iterator[None]:
-    """Holds back what C++ code writes to file descriptor 2, then passes on all but the noise.
-
-    `TF_CPP_MIN_LOG_LEVEL` cannot do this: the oneDNN notice survives level 3, which hides true
-    errors, and decoders write without asking it.
-
-    Args:
-        noise: Lines that contain one of these texts are noise.
-    """
-    if sys.stderr is None:
-        yield
-        return
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if line.strip() and not any(known in line for known in noise):
-                    print(line, file=sys.stderr)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline import decoding, runtime
+from pipeline import decoding, noise
 from pipeline.columns import READ_ERRORS
 from pipeline.contracts import Source
 from pipeline.duplicates import SIDE
@@ -105,7 +105,7 @@ def scan(source: Source, limit: int | None = None) -> Scan:
     for split, count in counts.items():
         rows = slice(start, start + count)
         parts = {name: column[rows] for name, column in columns.items()}
-        with runtime.without_lines(_NOISE):
+        with noise.held(_NOISE):
             failed = _measure(source, describe, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count

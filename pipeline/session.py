@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import messages
+from pipeline import messages, noise
 
 INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
 _STRING = 7  # TF_STRING of tensorflow/c/tf_datatype.h
@@ -43,6 +43,7 @@ _FUNCTIONS = {
     "NewGraph": (c_void_p,),
     "NewBuffer": (c_void_p,),
     "NewSessionOptions": (c_void_p,),
+    "NewSession": (c_void_p, c_void_p, c_void_p, c_void_p),
     "LoadSessionFromSavedModel": (
         c_void_p, c_void_p, c_void_p, c_char_p, POINTER(c_char_p), c_int,
         c_void_p, c_void_p, c_void_p,
@@ -201,11 +202,17 @@ def registered_kernels() -> bytes:
 def _library() -> ctypes.CDLL:
     # Not RTLD_GLOBAL: with that, importing TensorFlow afterwards ends the process.
     root = messages.wheel()
-    ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
-    library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
-    for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(library, f"TF_{name}")
-        function.restype, function.argtypes = result, arguments
+    with noise.of_start():
+        ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
+        library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(library, f"TF_{name}")
+            function.restype, function.argtypes = result, arguments
+        # The first session looks for devices. What a model says while it loads is not held back:
+        # its last words would be lost with the process.
+        library.TF_NewSession(
+            library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
+        )
     return library
 
 

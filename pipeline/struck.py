@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import runtime
+from pipeline import noise
 from pipeline.errors import run_command
 from pipeline.step import Step
 from pipeline.trials import Strike
@@ -50,7 +50,7 @@ def enter(
         os.dup2(said, number)
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))  # noqa: SIM115
     os.chdir(folder)
-    with runtime.without_lines(runtime.NOISE):
+    with noise.of_start():
         tf.config.list_physical_devices("GPU")  # otherwise the run would tell of a missing one
     sys.argv = [module, *words]
     main = importlib.import_module(module).main

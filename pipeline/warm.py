@@ -4,7 +4,7 @@ import importlib
 import io
 import os
 
-from pipeline import runtime
+from pipeline import noise
 
 _ROOMS = (
     "fit",
@@ -25,7 +25,7 @@ _SHELVES = (
 
 # Only imports: a process that has run an operation has threads, which a fork does not take along.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-with runtime.without_lines(runtime.NOISE):
+with noise.of_start():
     for _name in ("tensorflow", "sklearn.datasets"):
         importlib.import_module(_name)
     for _name in (*_ROOMS, *_SHELVES):
