@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import files, messages, served
+from pipeline import files, messages, publish, served
 from pipeline.errors import UsageError, suggest
 from pipeline.served import Field, ServingError, Signature, Version
 from pipeline.session import ServerError, Session, as_strings
@@ -16,14 +16,15 @@ class Local:
     """One version, loaded by TensorFlow's own C++ loader.
 
     Args:
-        directory: A version, or a model's folder: its newest version.
+        directory: A version, or a model's folder: the version that a server would answer with,
+            which is the pinned one or the newest.
 
     Raises:
         UsageError: There is none, or it cannot be loaded.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._version = newest(directory)
+        self._version = publish.live(directory) or newest(directory)
         try:
             self._session = Session(self._version)
         except ServerError as error:

@@ -48,6 +48,14 @@ def example(**features):
     return endpoints.example({name.replace("__", "/"): value for name, value in features.items()})
 
 
+def refused(signature, request):
+    """What it says of a request that reaches it as a server hands it over: in any shape."""
+    ask = tf.function(signature.python_function, autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError) as found:
+        ask.get_concrete_function(tf.TensorSpec(None, request.dtype))(request)
+    return str(found.value)
+
+
 def test_all_signatures_answer_alike(images):
     pixels = images["serving_default"](IMAGES)
     encoded = images["image_bytes"](PICTURES)
@@ -102,12 +110,8 @@ def test_a_temperature_makes_the_answers_less_sure():
     ],
 )
 def test_a_wrong_request_for_images_is_an_invalid_argument(images, signature, request_, message):
-    # Without its own signature: the server hands over whatever shape a client sends.
-    request_ = tf.constant(request_, tf.uint8 if signature == "serving_default" else tf.string)
-    ask = tf.function(images[signature].python_function, autograph=False)
-    with pytest.raises(tf.errors.InvalidArgumentError) as found:
-        ask.get_concrete_function(tf.TensorSpec(None, request_.dtype))(request_)
-    assert re.search(message, str(found.value))
+    dtype = tf.uint8 if signature == "serving_default" else tf.string
+    assert re.search(message, refused(images[signature], tf.constant(request_, dtype)))
 
 
 def test_an_overflow_inside_the_network_is_no_answer():
@@ -142,8 +146,5 @@ def test_regression_answers_arrays_and_examples_alike(numbers):
     ],
 )
 def test_a_wrong_request_for_numbers_is_an_invalid_argument(numbers, signature, request_, message):
-    request_ = tf.constant(request_, tf.string if signature == "regress" else tf.float32)
-    ask = tf.function(numbers[signature].python_function, autograph=False)
-    with pytest.raises(tf.errors.InvalidArgumentError) as found:
-        ask.get_concrete_function(tf.TensorSpec(None, request_.dtype))(request_)
-    assert re.search(message, str(found.value))
+    dtype = tf.string if signature == "regress" else tf.float32
+    assert re.search(message, refused(numbers[signature], tf.constant(request_, dtype)))

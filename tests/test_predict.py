@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import serving
 from conftest import REPOSITORY, run_module
 from serving import png
 
-from pipeline import asked, local, predict
+from pipeline import asked, local, predict, version_policy
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.served import ServingError
@@ -83,6 +84,17 @@ def test_a_folder_is_answered_in_order_of_its_names(run, models, pictures, label
         assert os.path.exists(record["file"])
         assert record["label"] == labels[number(record)] == serving.CLASSES[record["class"]]
     assert ran.said.startswith("answered   9, ")
+
+
+def test_the_pinned_version_answers_as_behind_a_server(run, models, pictures, tmp_path):
+    model = tmp_path / "pinned"
+    for version in ("1", "2"):
+        shutil.copytree(models / "pictures/1", model / version)
+    (model / "2/saved_model.pb").write_bytes(b"broken")
+    with pytest.raises(UsageError, match="pinned/2: "):
+        run(model, "data")
+    version_policy.pin(model, 1)
+    assert run(model, "data").code == 0
 
 
 def test_links_are_followed_once(pictures, tmp_path_factory):

@@ -1,0 +1,37 @@
+"""A version's files against its manifest."""
+
+import exports
+import pytest
+
+from pipeline import digests
+from pipeline.session import Failure
+
+
+@pytest.mark.parametrize("harm", ["changed", "longer", "gone", "more", "link"])
+def test_files_that_are_not_those_written_are_named(tmp_path, harm):
+    (tmp_path / "assets.extra").mkdir()
+    for name in ("saved_model.pb", "fingerprint.pb", "a", "b"):
+        (tmp_path / name).write_bytes(name.encode())
+    exports.write_manifest(tmp_path)
+    assert digests.check(tmp_path, digests.read(tmp_path)) == "3 files are what was written"
+    (tmp_path / "fingerprint.pb").write_bytes(b"another number")
+    assert digests.check(tmp_path, digests.read(tmp_path))
+    path = tmp_path / "b"
+    if harm == "gone":
+        path.unlink()
+    elif harm == "link":
+        path.rename(tmp_path / "c")
+        path.symlink_to("nowhere")
+    else:
+        path = tmp_path / "c" if harm == "more" else path
+        path.write_bytes({"changed": b"c", "longer": b"bb", "more": b""}[harm])
+    with pytest.raises(Failure, match=f"{'c' if harm in ('more', 'link') else 'b'} is "):
+        digests.check(tmp_path, digests.read(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": 1}', '{"files": {"a": 1}}', "{"])
+def test_what_is_no_manifest_is_refused(tmp_path, text):
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / digests.MANIFEST).write_text(text)
+    with pytest.raises(Failure, match="manifest.json"):
+        digests.read(tmp_path)
