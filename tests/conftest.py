@@ -95,9 +95,28 @@ def split():
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     """A folder of small SavedModels: pictures/1, a classifier, and rows/2, a regressor."""
-    import serving
+    import served_models
 
     folder = tmp_path_factory.mktemp("models")
-    serving.classifier(folder / "pictures/1")
-    serving.regressor(folder / "rows/2")
+    served_models.classifier(folder / "pictures/1")
+    served_models.regressor(folder / "rows/2")
     return folder
+
+
+@pytest.fixture(scope="session")
+def backend(models):
+    """What stands behind a server of those."""
+    import serving
+
+    return serving.Backend(pictures=models / "pictures/1", rows=models / "rows/2")
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """No proxy of the user's between two ports of this machine; each model is loaded once."""
+    import serving
+
+    from pipeline import local
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(local, "Session", serving.once)

@@ -7,7 +7,6 @@ tensors by TensorFlow's own functions, gRPC by the official servicers.
 import base64
 import contextlib
 import functools
-import io
 import json
 import re
 import threading
@@ -15,113 +14,14 @@ from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from google.protobuf import json_format
-from PIL import Image
 
-from pipeline import decoding
 from pipeline.session import ServerError, Session
 
-SIDE, WIDTH = 4, 3
-CLASSES = ["zero", "one", "two", "drei", "vier", "fünf"]
 _HTTP = {"INVALID_ARGUMENT": 400, "FAILED_PRECONDITION": 400, "NOT_FOUND": 404, "INTERNAL": 500}
 _CODES = {3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 9: "FAILED_PRECONDITION"}
-_KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool", "float64")
-
-
-def png(pixels):
-    """The bytes of a PNG of these pixels, (height, width, 3) uint8."""
-    encoded = io.BytesIO()
-    Image.fromarray(pixels).save(encoded, "PNG")
-    return encoded.getvalue()
-
-
-def classifier(directory):
-    """A SavedModel with the signatures of an image classifier, and some that try the wire."""
-    weight = tf.constant(np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32)
-    names = tf.constant(CLASSES)
-
-    def answer(images):
-        images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
-        flat = tf.reshape(tf.cast(images, tf.float32) / 255, (-1, SIDE * SIDE * 3))
-        scores = tf.nn.softmax(flat @ weight)
-        best, places = tf.math.top_k(scores, 5)
-        return {
-            "probabilities": scores,
-            "class": places[:, 0],
-            "label": tf.gather(names, places[:, 0]),
-            "top_scores": best,
-            "top_labels": tf.gather(names, places),
-        }
-
-    def encoded(image_bytes):
-        def decode(one):
-            image = tf.image.resize(decoding.pixels(one, 3), (SIDE, SIDE))
-            return tf.cast(image, tf.uint8)
-
-        spec = tf.TensorSpec((SIDE, SIDE, 3), tf.uint8)
-        return answer(tf.map_fn(decode, image_bytes, fn_output_signature=spec))
-
-    def classify(inputs):
-        spec = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        found = encoded(tf.io.parse_example(inputs, spec)["image/encoded"])
-        return {"classes": found["top_labels"], "scores": found["top_scores"]}
-
-    def text(text, raw):
-        return {"text": text, "raw_bytes": raw}
-
-    def kinds(**values):
-        return values
-
-    def half_plus_three(x):
-        return {"y": x / 2 + 3}
-
-    strings = tf.TensorSpec((None,), tf.string)
-    of = {name: tf.TensorSpec((None, 2), name) for name in _KINDS}
-    _save(
-        directory,
-        serving_default=(answer, {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)}),
-        image_bytes=(encoded, {"image_bytes": strings}),
-        classify=(classify, {"inputs": strings}),
-        text=(text, {"text": strings, "raw": strings}),
-        kinds=(kinds, of),
-        half_plus_three=(half_plus_three, {"x": tf.TensorSpec((None,), tf.float32)}),
-    )
-
-
-def regressor(directory):
-    """A SavedModel that adds its three features; one that is not finite is refused."""
-
-    def total(features):
-        features = tf.ensure_shape(features, (None, WIDTH))
-        features = tf.debugging.assert_all_finite(features, "a feature is not finite")
-        return {"prediction": tf.reduce_sum(features, axis=1)}
-
-    def regress(inputs):
-        spec = {"features": tf.io.FixedLenFeature((WIDTH,), tf.float32)}
-        features = tf.io.parse_example(inputs, spec)["features"]
-        return {"outputs": total(features)["prediction"]}
-
-    _save(
-        directory,
-        serving_default=(total, {"features": tf.TensorSpec((None, WIDTH), tf.float32)}),
-        regress=(regress, {"inputs": tf.TensorSpec((None,), tf.string)}),
-    )
-
-
-def _save(directory, **signatures):
-    traced = {
-        name: tf.function(function, autograph=False).get_concrete_function(
-            **{key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()}
-        )
-        for name, (function, specs) in signatures.items()
-    }
-    module = tf.Module()
-    module.weight = tf.Variable(
-        0.0
-    )  # without any there would be no variables/, as every export has
-    tf.saved_model.save(module, str(directory), traced)
-    (directory / "assets.extra").mkdir()
 
 
 once = functools.cache(Session)
@@ -425,3 +325,18 @@ def _as_field(array):
         getattr(tensor, wide.get(array.dtype.name, kind)).extend(values.ravel().tolist())
         tensor.tensor_content = b""
     return tensor
+
+
+def needs_stubs():
+    reason = "gRPC needs the extra serving (tensorflow-serving-api)"
+    pytest.importorskip("tensorflow_serving.apis.predict_pb2", reason=reason)
+
+
+def assert_same(got, wanted):
+    assert set(got) == set(wanted)
+    for name, array in wanted.items():
+        assert got[name].dtype == array.dtype and got[name].shape == array.shape, name
+        if array.dtype == object:
+            assert got[name].tolist() == array.tolist()
+        else:
+            np.testing.assert_allclose(got[name], array, rtol=2e-6, atol=2e-6)

@@ -10,23 +10,18 @@ import sys
 
 import numpy as np
 import pytest
+import served_models
 import serving
 from conftest import REPOSITORY, run_module
-from serving import png
+from served_models import SIDE, png
 
-from pipeline import asked, local, predict, version_policy
+from pipeline import asked, predict, version_policy
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.served import ServingError
 
-IMAGES = np.random.default_rng(2).integers(0, 256, (9, serving.SIDE, serving.SIDE, 3), np.uint8)
-
-
-@pytest.fixture(autouse=True)
-def _direct(monkeypatch):
-    """No proxy of the user's between two ports of this machine; each model is loaded once."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(local, "Session", serving.once)
+IMAGES = np.random.default_rng(2).integers(0, 256, (9, SIDE, SIDE, 3), np.uint8)
+pytestmark = pytest.mark.usefixtures("direct")
 
 
 @pytest.fixture
@@ -82,7 +77,7 @@ def test_a_folder_is_answered_in_order_of_its_names(run, models, pictures, label
     for record in ran.records:
         assert set(record) == {"file", "label", "class", "probability"}
         assert os.path.exists(record["file"])
-        assert record["label"] == labels[number(record)] == serving.CLASSES[record["class"]]
+        assert record["label"] == labels[number(record)] == served_models.CLASSES[record["class"]]
     assert ran.said.startswith("answered   9, ")
 
 
@@ -426,7 +421,7 @@ def test_a_model_that_takes_no_files_says_what_it_takes(models, tmp_path):
     import tensorflow as tf
 
     spec = {"x": tf.TensorSpec((None, 2, 2, 1), tf.uint8)}
-    serving._save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
+    served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
     with pytest.raises(UsageError, match=r"takes x uint8 \[\?, 2, 2, 1\]; pipeline\.client asks"):
         predict.predict(tmp_path, ["a.png"])
 
