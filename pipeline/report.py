@@ -193,11 +193,13 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     if proved is None:
         say("export", "none (--export.no-enabled)")
     elif not proved["passed"]:
-        for check in proved["checks"]:
-            if not check["passed"]:
-                say("FAILED", f"{check['name']}: {check['detail']}")
-        say("export", f"NOT published: {proved['directory']} failed its verification")
-        if [check["name"] for check in proved["checks"] if not check["passed"]] == ["quality"]:
+        failed = [check for check in proved["checks"] if not check["passed"]]
+        for check in failed:
+            say("FAILED", f"{check['name']}: {check['detail']}")
+        worse = [check["name"] for check in failed] == ["quality"]
+        why = "is whole, but worse than what is served" if worse else "failed its verification"
+        say("export", f"NOT published: {proved['directory']} {why}")
+        if worse:
             again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
             say("next", f"{again} --export.tolerance None publishes it all the same")
     elif config.dry_run:
