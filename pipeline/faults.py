@@ -112,7 +112,7 @@ def _require_stopped(
     if took > allowed:
         raise Lost(f"the signal was obeyed after {took:.1f} s")
     calls = ended.count("call")
-    late = sum(m.name == "call" and m.seconds > struck for m in ended.moments)
+    late = sum(m.name == "computed" and m.seconds > struck for m in ended.moments)
     if late > 1:
         raise Lost(f"{late} calls were made after the signal")
     done = ground.steps_after(calls)

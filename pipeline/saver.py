@@ -121,6 +121,11 @@ class Saver(keras.callbacks.Callback):
         if self._running is not None:  # saved within this epoch; Keras has just reset them
             metric_state.put_back(self.model.step.metrics, self._running)
             self._running = None
+        # Asked after the last epoch was saved, or meanwhile.
+        if self.step and (asked := self.stops.reason(self._agreed)):
+            if self.step not in self._saved:
+                self._save(None)
+            raise Stopped(asked)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.step = self.model.step.position
@@ -128,6 +133,7 @@ class Saver(keras.callbacks.Callback):
         within = self.step < self._batches.end_of(self.epoch)
         if asked or (within and self._agreed(float(self._due()))):
             self._save(metric_state.taken(self.model.step.metrics))
+            asked = asked or self.stops.reason(self._agreed)  # while it was written
         if asked:
             raise Stopped(asked)
 

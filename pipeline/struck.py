@@ -142,7 +142,9 @@ class Moments:
         original = getattr(owner, method)
 
         def told(*arguments: Any, **options: Any) -> Any:
-            if name != "call":
+            if name == "call":
+                self._note("computed")
+            else:
                 self.pass_(name)
             try:
                 return original(*arguments, **options)

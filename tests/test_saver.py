@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,11 @@ from stopping import scalars
 
 from pipeline.callbacks import Progress, Speed
 from pipeline.config import Train
+from pipeline.errors import Terminated
 from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
-from pipeline.stops import Stops
+from pipeline.stops import Stopped, Stops
 
 
 class Steps:
@@ -113,6 +115,38 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, monkeypatch, c
         "warning    step 10 could not be saved: No space left on device; training goes on",
         "saved      step 20: the disk can be written again",
     ]
+
+
+@pytest.mark.parametrize("where", ["within an epoch", "at its end", "after it"])
+def test_a_signal_while_a_checkpoint_is_written_is_obeyed_before_the_next_call(tmp_path, where):
+    model, stops = small_model(), Stops()
+    model.step = SimpleNamespace(position=5 if where == "at its end" else 3, metrics=[])
+    checkpoints, options = checkpoints_of(model, tmp_path), Train(checkpoint_steps=3)
+    saver = Saver(checkpoints, Steps(), options, stops)
+    saver.set_model(model)
+    write = checkpoints.save
+
+    def struck(*arguments):
+        write(*arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+    def struck_train():
+        if where == "within an epoch":
+            checkpoints.save = struck
+        saver.on_train_batch_end(0)
+        if where == "at its end":
+            checkpoints.save = struck
+        saver.on_epoch_end(0, {"loss": 1.0})
+        if where == "after it":
+            signal.raise_signal(signal.SIGTERM)
+        saver.on_epoch_begin(1)
+        raise AssertionError("the next call would run")
+
+    with stops.listening(), pytest.raises(Terminated), stops.deferred():
+        saver.on_epoch_begin(0)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            struck_train()
+    assert checkpoints_of(model, tmp_path).steps()[-1] == (3 if where == "within an epoch" else 5)
 
 
 def no_space(*_, **__):

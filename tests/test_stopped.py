@@ -19,18 +19,19 @@ def whole(tmp_path_factory):
     return everything(fit("digits", run_directory=folder, **changes()), folder)
 
 
-# A call takes 2 of the 8 steps of an epoch: with 4 calls of training and 1 of validation, the 3rd
-# ends within the first epoch, the 4th at its last step, the 5th in its validation.
+# A call takes 2 of the 8 steps of an epoch. It is asked after 4 calls of training, 1 of validation
+# and at the beginning of the next epoch, or of one that is taken up: the 3rd time within the first
+# epoch, the 4th at its last step, the 5th in its validation, the 6th after it.
 @pytest.mark.parametrize(
     ("engine", "then", "stops"),
     [
         ("model_fit", "model_fit", (3, 1)),
         pytest.param("gradient_tape", "gradient_tape", (3, 1), marks=pytest.mark.long),
-        ("model_fit", "gradient_tape", (4, 2)),
-        ("gradient_tape", "model_fit", (5,)),
+        ("model_fit", "gradient_tape", (4, 4)),
+        ("gradient_tape", "model_fit", (5, 2)),
         pytest.param("model_fit", "model_fit", (5, 7), marks=pytest.mark.long),
         pytest.param("gradient_tape", "gradient_tape", (1, 13), marks=pytest.mark.long),
-        pytest.param("gradient_tape", "model_fit", (15,), marks=pytest.mark.long),
+        pytest.param("gradient_tape", "model_fit", (17,), marks=pytest.mark.long),
     ],
 )
 def test_stopped_anywhere_it_comes_out_as_the_whole(tmp_path, whole, engine, then, stops):
