@@ -77,7 +77,7 @@ def disk(place: Ground, seed: int) -> int:
         raise Lost(f"{len(warnings)} warnings: {warnings}")
     if ended.code or ground.newest(folder) < ground.EPOCHS * ground.EPOCH:
         place.finish(folder, engine)  # the last save has failed: its few steps are taken again
-    place.require_equal(folder, engine)
+    place.require_equal(folder, engine, unsaved=bool(warnings))
     place.done(folder)
     return int(ended.struck is not None)
 
