@@ -223,3 +223,14 @@ def write_manifest(directory: Path, **more: Any) -> None:
     }
     text = json.dumps({"precision": "float32", **more, "files": files})
     (directory / digests.MANIFEST).write_text(text)
+
+
+class Server:
+    """Answers as a function says."""
+
+    def __init__(self, answer, signatures=()):
+        self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
+
+    def run(self, signature, inputs):
+        self.asked.append((signature, {name: np.shape(v) for name, v in inputs.items()}))
+        return self.answer(**inputs)

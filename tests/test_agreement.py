@@ -11,24 +11,13 @@ from pipeline import agreement, crc32c, hostile, wire
 from pipeline.session import Failure
 
 
-class Server:
-    """Answers as a function says."""
-
-    def __init__(self, answer, signatures=()):
-        self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
-
-    def run(self, signature, inputs):
-        self.asked.append((signature, {name: np.shape(v) for name, v in inputs.items()}))
-        return self.answer(**inputs)
-
-
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_answers_may_differ_by_their_size(size):
     wanted = np.float32(size) * np.linspace(-1, 0.3, 8, dtype=np.float32)
     golden = {"inputs": {"x": np.arange(8)}, "outputs": {"y": wanted}}
 
     def off_by(error):
-        return Server(lambda x: {"y": wanted[x] + np.float32(error * size)})
+        return exports.Server(lambda x: {"y": wanted[x] + np.float32(error * size)})
 
     agreement.check(off_by(5e-6), "serving_default", golden)
     with pytest.raises(Failure, match="y: differs by .* in a batch of 1"):
@@ -37,10 +26,10 @@ def test_answers_may_differ_by_their_size(size):
 
 def test_a_few_examples_are_asked_over_and_over():
     golden = {"inputs": {"x": np.arange(5)}, "outputs": {"y": np.arange(5)}}
-    server = Server(lambda x: {"y": x})
+    server = exports.Server(lambda x: {"y": x})
     agreement.check(server, "s", golden)
     assert [shapes["x"] for _, shapes in server.asked] == [(1,), (3,), (64,)]
-    spoilt = Server(lambda x: {"y": np.where(np.arange(len(x)) == 63, 9, x)})
+    spoilt = exports.Server(lambda x: {"y": np.where(np.arange(len(x)) == 63, 9, x)})
     with pytest.raises(Failure, match="y: .*9.* instead of .*3.* in a batch of 64"):
         agreement.check(spoilt, "s", golden)
 
@@ -56,7 +45,7 @@ def test_other_outputs_are_other_answers(change):
     }[change]
     golden = {"inputs": {"x": np.arange(4)}, "outputs": {"y": wanted}}
     with pytest.raises(Failure):
-        agreement.check(Server(lambda x: {n: v[x] for n, v in other.items()}), "s", golden)
+        agreement.check(exports.Server(lambda x: {n: v[x] for n, v in other.items()}), "s", golden)
 
 
 def test_only_names_of_nearly_equal_scores_may_change_places():
@@ -67,7 +56,7 @@ def test_only_names_of_nearly_equal_scores_may_change_places():
     def swapped(row, first, second):
         moved = names.copy()
         moved[row, [first, second]] = names[row, [second, first]]
-        return Server(lambda x: {"p": scores[x], "top": moved[x]})
+        return exports.Server(lambda x: {"p": scores[x], "top": moved[x]})
 
     assert "scores changed places" in agreement.check(swapped(0, 1, 2), "s", golden)
     for wrong in (swapped(0, 0, 1), swapped(1, 1, 2), swapped(1, 0, 1)):
@@ -78,7 +67,7 @@ def test_only_names_of_nearly_equal_scores_may_change_places():
 def test_half_precision_is_compared_more_loosely():
     wanted = np.linspace(0, 1, 8, dtype=np.float32)
     golden = {"inputs": {"x": np.arange(8)}, "outputs": {"y": wanted}}
-    server = Server(lambda x: {"y": wanted[x] + np.float32(5e-4)})
+    server = exports.Server(lambda x: {"y": wanted[x] + np.float32(5e-4)})
     agreement.check(server, "s", golden, precision="float16")
     with pytest.raises(Failure):
         agreement.check(server, "s", golden)

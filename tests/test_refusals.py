@@ -12,17 +12,6 @@ from pipeline import hostile, refusals
 from pipeline.session import Failure, ServerError, as_strings
 
 
-class Server:
-    """Answers as a function says."""
-
-    def __init__(self, answer, signatures=()):
-        self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
-
-    def run(self, signature, inputs):
-        self.asked.append((signature, {name: np.shape(v) for name, v in inputs.items()}))
-        return self.answer(**inputs)
-
-
 def test_what_is_called_broken_is_broken_and_what_is_odd_is_not():
     """By Pillow, another decoder, which makes up the rows that a PNG lacks."""
     good = exports.requests(1)["image_bytes"]["image_bytes"][0]
@@ -48,7 +37,7 @@ def test_fuzzed_strings_are_the_same_for_a_seed_and_all_sorts():
 
 def refused(values, answer):
     """Names of the checks that fail for a signature of one input."""
-    server, wrong = Server(answer), {}
+    server, wrong = exports.Server(answer), {}
     for name, check in refusals.checks(server, "s", {"x": values}, 20):
         try:
             check(lambda what: None)
