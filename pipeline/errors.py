@@ -78,10 +78,23 @@ def reason(error: Exception) -> str:
 def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs `main(arguments)` as a program: one line and its exit code for a `UsageError`.
 
-    A reader that closes the pipe early (`| head`) ends the command without a message.
+    A reader that closes the pipe early (`| head`) ends the command without a message. Once it is
+    over, a Ctrl-C ends the process at once, without a word.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.reconfigure(errors="backslashreplace")  # the name of a file need not be Unicode
+    try:
+        code = _ended(main)
+    except KeyboardInterrupt:  # a second one, while the first was told of
+        code = 130
+    # From here on Python would answer a Ctrl-C with a stack trace. Whoever is deaf to it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _ended(main: Callable[[list[str]], int | None]) -> int | None:
+    """The exit code of a command, after what is to be said of its end."""
     try:
         code = main(sys.argv[1:])
         if sys.stdout is not None:  # it is None where the caller closed it
@@ -98,11 +111,11 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             sys.stdout = None  # otherwise the interpreter complains again while it shuts down
-            sys.exit(141)
+            return 141
         where = f": {error.filename}" if error.filename else ""
         print(f"error: {plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
         code = 2
-    sys.exit(code)
+    return code
 
 
 def plain(text: str) -> str:

@@ -133,6 +133,7 @@ def outcome(door, words):
         mock.patch.object(sys, "argv", ["program", *words]),
         contextlib.redirect_stderr(said),
         contextlib.redirect_stdout(nothing),
+        mock.patch.object(errors.signal, "signal"),  # else this process would keep it
         pytest.raises(SystemExit) as caught,
     ):
         errors.run_command(door)

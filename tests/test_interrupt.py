@@ -1,6 +1,9 @@
-"""An interrupted cell of a notebook: the run is saved, the kernel lives, the same cell goes on."""
+"""An interrupted cell of a notebook goes on when it is run again; a command ends in few words."""
 
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from conftest import REPOSITORY
@@ -55,3 +58,48 @@ def test_an_interrupted_cell_goes_on_when_it_is_run_again(kernel):
     assert error is None
     assert "resumed    after step" in said and "epoch  1/40" not in said
     assert said.endswith("trained 40\n")
+
+
+STRUCK = """
+import atexit, os, signal, sys
+from pipeline.errors import run_command
+strike = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+
+class Struck:
+    reconfigure = flush = lambda *_, **__: None
+    write = strike
+
+def main(arguments):
+    where = arguments[0]
+    if where == "told of":
+        sys.stderr = Struck()
+    if where == "left":
+        atexit.register(strike)
+    if where == "at its end":
+        atexit.register(strike)
+        return 0
+    strike()
+
+run_command(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "said", "code"),
+    [
+        ("nowhere", "interrupted\n", 130),
+        ("told of", "", 130),
+        ("left", "interrupted\n", -signal.SIGINT),
+        ("at its end", "", -signal.SIGINT),
+    ],
+)
+def test_a_command_that_is_struck_again_while_it_ends_shows_no_stack_trace(where, said, code):
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK, where],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    # A shell calls the end by SIGINT 130, too.
+    assert (done.stderr, done.returncode) == (said, code)
