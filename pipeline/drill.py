@@ -1,13 +1,16 @@
 """Faults injected into a small run on the user's machine: `python -m pipeline.doctor --drill`."""
 
 import dataclasses
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import tyro
 
-from pipeline import faults, flags, injuries, scratch
+from pipeline import faults, flags, injuries, scratch, trials
 from pipeline.errors import UsageError, suggest
 from pipeline.ground import Ground
 from pipeline.trials import Lost
@@ -23,6 +26,7 @@ FAULTS: dict[str, Callable[[Ground, int], int]] = {
     "replicas": faults.replicas,
     "time": faults.time,
 }
+_COUNTING = threading.Lock()
 _MEANING = {
     "kill": "SIGKILL at random moments, half of them in a save or an export",
     "flip": "a file of the newest checkpoint changed, cut, emptied or deleted; or of all of them",
@@ -46,6 +50,8 @@ class Options:
     """Which, separated by commas."""
     trials: int | None = None
     """So many of each fault, whatever the time; None: as many as there is time for."""
+    at_once: int = 1
+    """Trials at the same time; each takes a core and a gigabyte."""
     seed: int | None = None
     """Only the trial of this number, as a loss names it."""
 
@@ -56,6 +62,7 @@ class Count:
 
     tried: int = 0
     """How often it struck; a run may be killed more than once."""
+    begun: int = 0
     trials: int = 0
     seconds: float = 0.0
     lost: list[tuple[int, str]] = dataclasses.field(default_factory=list)
@@ -63,31 +70,45 @@ class Count:
 
 
 def drill(options: Options) -> dict[str, Count]:
-    """Tries each fault, one trial after the other; always the fault that has had the least time.
+    """Tries each fault, next always the one that has had the least time.
 
     Raises UsageError for a fault that there is not.
     """
-    names = _names(options)
-    counts = {name: Count() for name in names}
-    with scratch.temporary() as folder:
-        place = Ground(folder.resolve())
+    counts = {name: Count() for name in _names(options)}
+    with scratch.temporary() as folder, ThreadPoolExecutor(options.at_once) as pool:
+        place, order = Ground(folder.resolve()), _order(options, counts)
+        running: set[Future[None]] = set()
         try:
-            for name, seed in _order(options, counts):
-                count = counts[name]
-                begin = time.monotonic()
-                try:
-                    count.tried += FAULTS[name](place, seed)
-                except Lost as error:
-                    count.tried += 1
-                    count.lost.append((seed, str(error)))
-                    print(f"lost      {name}, --seed {seed}: {error}", flush=True)
-                count.trials += 1
-                count.seconds += time.monotonic() - begin
+            while True:
+                while len(running) < options.at_once and (chosen := next(order, None)):
+                    running.add(pool.submit(_try, place, counts[chosen[0]], *chosen))
+                if not running:
+                    return counts
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for trial in done:
+                    trial.result()
                 _show_progress(counts)
         except KeyboardInterrupt:
             print(table(counts), flush=True)
+            while running:  # a trial may start its run again before it gives up
+                trials.kill_all()
+                running = wait(running, 0.1).not_done
             raise
-    return counts
+
+
+def _try(place: Ground, count: Count, name: str, seed: int) -> None:
+    """One trial, counted."""
+    begin, lost = time.monotonic(), None
+    try:
+        tried = FAULTS[name](place, seed)
+    except Lost as error:
+        tried, lost = 1, str(error)
+        print(f"lost      {name}, --seed {seed}: {error}", flush=True)
+    with _COUNTING:
+        count.tried += tried
+        count.lost += [] if lost is None else [(seed, lost)]
+        count.trials += 1
+        count.seconds += time.monotonic() - begin
 
 
 def _show_progress(counts: dict[str, Count]) -> None:
@@ -107,13 +128,16 @@ def _names(options: Options) -> list[str]:
         value = getattr(options, name)
         if value is not None and not 0 < value < 10**6:
             raise UsageError(f"--{name} must be positive and below 10**6, received {value}")
+    most = os.cpu_count() or 1
+    if not 1 <= options.at_once <= most:
+        raise UsageError(f"--at-once must be 1 to {most}, a core each, received {options.at_once}")
     if options.seed is not None and options.seed < 0:
         raise UsageError(f"--seed must be at least 0, received {options.seed}")
     return list(dict.fromkeys(names))
 
 
 def _order(options: Options, counts: dict[str, Count]) -> Iterator[tuple[str, int]]:
-    """(fault, seed) of one trial after the other."""
+    """(fault, seed) of one trial after the other, by what has become of those before it."""
     if options.seed is not None:
         yield from ((name, options.seed) for name in counts)
         return
@@ -121,11 +145,12 @@ def _order(options: Options, counts: dict[str, Count]) -> Iterator[tuple[str, in
     while True:
         left = [n for n, c in counts.items() if options.trials is None or c.tried < options.trials]
         if options.trials is None and time.monotonic() > until:
-            left = [name for name in left if not counts[name].trials]
+            left = [name for name in left if not counts[name].begun]
         if not left:
             return
         name = min(left, key=lambda name: counts[name].seconds)
-        yield name, counts[name].trials
+        counts[name].begun += 1
+        yield name, counts[name].begun - 1
 
 
 def table(counts: dict[str, Count]) -> str:

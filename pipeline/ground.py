@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,14 @@ class Reference:
 
 
 class Ground:
-    """Folders of trials in one that the caller removes, and the references that all share."""
+    """Folders of trials in one that the caller removes, and the references that all share.
+
+    Trials in several threads may share it; who needs a run that another trains waits for it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.RLock()
         self._count = 0
         self._references: dict[tuple, Reference] = {}
         self._stopped: dict[tuple, Path] = {}
@@ -46,8 +51,9 @@ class Ground:
 
     def fresh(self) -> Path:
         """A new folder, to start the run under trial in."""
-        self._count += 1
-        folder = self._folder / str(self._count)
+        with self._lock:
+            self._count += 1
+            folder = self._folder / str(self._count)
         folder.mkdir(parents=True)
         return folder
 
@@ -58,35 +64,38 @@ class Ground:
     def reference(self, engine: str, export: bool = False) -> Reference:
         """The uninterrupted run under an engine; trained once."""
         key = (engine, export)
-        if key not in self._references:
-            folder = self.fresh()
-            with Child("pipeline.fit", words(engine, export), folder) as child:
-                ended = child.ended()
-            require_code(ended, 0)
-            calls = [m.seconds for m in ended.moments if m.name in ("trace", "call")]
-            longest = max(b - a for a, b in itertools.pairwise(calls))
-            found = trials.evidence(folder / "run")
-            self._references[key] = Reference(found, ended, ended.end - child.start, longest)
-        return self._references[key]
+        with self._lock:
+            if key not in self._references:
+                folder = self.fresh()
+                with Child("pipeline.fit", words(engine, export), folder) as child:
+                    ended = child.ended()
+                require_code(ended, 0)
+                calls = [m.seconds for m in ended.moments if m.name in ("trace", "call")]
+                longest = max(b - a for a, b in itertools.pairwise(calls))
+                found = trials.evidence(folder / "run")
+                self._references[key] = Reference(found, ended, ended.end - child.start, longest)
+            return self._references[key]
 
     def kept(self, engine: str, *more: str) -> Path:
         """Folder of an uninterrupted run with other options; trained once."""
         key = (engine, *more)
-        if key not in self._kept:
-            folder = self.fresh()
-            require_code(trials.run("pipeline.fit", words(engine, False, *more), folder), 0)
-            self._kept[key] = folder
-        return self._kept[key]
+        with self._lock:
+            if key not in self._kept:
+                folder = self.fresh()
+                require_code(trials.run("pipeline.fit", words(engine, False, *more), folder), 0)
+                self._kept[key] = folder
+            return self._kept[key]
 
     def stopped(self, engine: str, calls: int, *more: str) -> Path:
         """A copy of a run that was killed after so many calls of the compiled step."""
         key = (engine, calls, more)
-        if key not in self._stopped:
-            folder = self.fresh()
-            strike = Strike("SIGKILL", "call", calls)
-            ended = trials.run("pipeline.fit", words(engine, False, *more), folder, strike)
-            require_code(ended, 137)
-            self._stopped[key] = folder
+        with self._lock:
+            if key not in self._stopped:
+                folder = self.fresh()
+                strike = Strike("SIGKILL", "call", calls)
+                ended = trials.run("pipeline.fit", words(engine, False, *more), folder, strike)
+                require_code(ended, 137)
+                self._stopped[key] = folder
         folder = self.fresh()
         shutil.copytree(self._stopped[key], folder, dirs_exist_ok=True)
         return folder

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -20,6 +21,9 @@ from typing import Any, Self
 
 # A run under trial takes seconds; one that takes this long hangs.
 PATIENCE = 300.0
+# Held while a process is begun or asked for its end: where two threads ask, both read the one pipe
+# that says it, and the second finds it empty and takes 255 for the exit code.
+_ASKING = threading.Lock()
 
 
 class Lost(Exception):
@@ -102,7 +106,8 @@ class Child:
         self._told, told = context.Pipe(duplex=False)
         order = (module, [str(word) for word in words], str(folder), strike, poison, said, told)
         self._process = context.Process(target=_enter, args=order)
-        self._process.start()
+        with _ASKING:
+            self._process.start()
         said.close()
         told.close()
         self._open: dict[Connection, bytearray] = {self._said: bytearray(), self._told: bytearray()}
@@ -118,9 +123,10 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process.exitcode is None:
-            self._process.kill()
-        self._process.join()
+        with _ASKING:
+            if self._process.exitcode is None:
+                self._process.kill()
+            self._process.join()
         for connection in self._open:
             connection.close()
 
@@ -135,7 +141,8 @@ class Child:
                     self._read(connection)
             if self._process.sentinel in ready:
                 self._end = self._end or time.monotonic()
-                self._process.join()
+                with _ASKING:
+                    self._process.join()
                 while self._listening and wait(self._listening, 0):
                     for connection in list(self._listening):
                         self._read(connection)
@@ -145,15 +152,17 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Sends a signal, unless it has ended."""
-        if self._process.exitcode is None:
-            os.kill(self._process.pid, number)
+        with _ASKING:
+            if self._process.exitcode is None:
+                os.kill(self._process.pid, number)
 
     def ended(self) -> Ended:
         """Waits for the end. A run that hangs is killed, and its code is that of SIGKILL."""
         if self.runs_for(PATIENCE):
             self.signal(signal.SIGKILL)
             self.runs_for(PATIENCE)
-        code = self._process.exitcode
+        with _ASKING:
+            code = self._process.exitcode
         moments = []
         for line in self._open[self._told].decode(errors="replace").splitlines():
             name, seconds, what = line.split("\t", 2)
@@ -176,6 +185,13 @@ def run(module: str, words: list[str], folder: Path, strike: Strike | None = Non
     """A command from its start to its end."""
     with Child(module, words, folder, strike) as child:
         return child.ended()
+
+
+def kill_all() -> None:
+    """Ends what runs in any thread by SIGKILL."""
+    with _ASKING:
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 def evidence(*runs: Path) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The drill: runs survive what it injects, it notices when one does not, and says so in a table."""
 
 import dataclasses
+import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -156,6 +158,45 @@ def test_an_interrupted_drill_shows_what_it_has_tried(monkeypatch, capsys):
     assert row.split()[1:4] == ["6", "6", "0"]
 
 
+def test_trials_at_once_are_each_counted_once(monkeypatch):
+    """Two wait for each other, so one alone could not go on."""
+    both, seeds = threading.Barrier(2, timeout=60), []
+
+    def trial(place, seed):
+        if seed < 2:
+            both.wait()
+        seeds.append(seed)
+        if seed % 2:
+            raise Lost("an odd one")
+        return 2
+
+    monkeypatch.setattr(drill.os, "cpu_count", lambda: 2)
+    monkeypatch.setitem(drill.FAULTS, "kill", trial)
+    (count,) = drill.drill(drill.Options(faults="kill", trials=9, at_once=2)).values()
+    assert sorted(seeds) == list(range(len(seeds)))
+    assert count.begun == count.trials == len(seeds)
+    lost = [(seed, "an odd one") for seed in range(1, len(seeds), 2)]
+    assert sorted(count.lost) == lost and count.tried == 2 * len(seeds) - len(lost)
+
+
+def test_an_interrupt_ends_what_runs(place, monkeypatch):
+    """A run under trial would take seconds more."""
+
+    def interrupted(ground_of_drill, seed):
+        with trials.Child("pipeline.fit", ground.words("model_fit"), place.fresh()) as child:
+            if seed:
+                os.kill(os.getpid(), signal.SIGINT)
+            ended.append(child.ended().code)
+        raise Lost("killed")
+
+    ended = []
+    monkeypatch.setattr(drill.os, "cpu_count", lambda: 2)
+    monkeypatch.setitem(drill.FAULTS, "kill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        drill.drill(drill.Options(faults="kill", trials=9, at_once=2))
+    assert ended == [137, 137]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -164,6 +205,8 @@ def test_an_interrupted_drill_shows_what_it_has_tried(monkeypatch, capsys):
         (["--minutes", "0"], "--minutes must be positive"),
         (["--min", "2"], "unknown option '--min'; did you mean '--minutes'?"),
         (["--trials", "-1"], "--trials must be positive"),
+        (["--at-once", "0"], "--at-once must be 1 to "),
+        (["--at-once", "1000"], "--at-once must be 1 to "),
         (["--seed", "-1"], "--seed must be at least 0"),
     ],
 )

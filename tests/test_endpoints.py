@@ -1,16 +1,19 @@
 """What every signature refuses before a kernel sees it, and what it answers."""
 
+import io
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from pipeline import endpoints, shelf
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
 SHAPE = [6, 4, 3]
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, *SHAPE), np.uint8)
+PIXELS = np.random.default_rng(1).integers(0, 256, (4, 16, 12, 3), np.uint8)
 PICTURES = [tf.io.encode_png(image).numpy() for image in IMAGES]
 
 
@@ -148,3 +151,23 @@ def test_regression_answers_arrays_and_examples_alike(numbers):
 def test_a_wrong_request_for_numbers_is_an_invalid_argument(numbers, signature, request_, message):
     dtype = tf.string if signature == "regress" else tf.float32
     assert re.search(message, refused(numbers[signature], tf.constant(request_, dtype)))
+
+
+def test_files_of_examples_are_of_both_formats_and_of_another_size():
+    files = [Image.open(io.BytesIO(contents)) for contents in endpoints.encoded(PIXELS)]
+    assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
+    assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]
+    np.testing.assert_array_equal(np.asarray(files[0]), PIXELS[0])
+    np.testing.assert_array_equal(np.asarray(files[2])[8:-8:2, 8:-8:2], PIXELS[2][4:-4, 4:-4])
+
+
+def test_no_compiler_rounds_an_example_of_another_size_another_way():
+    """Half a step, which sums in another order could turn up or down, is met exactly or not."""
+    large = np.asarray(Image.open(io.BytesIO(endpoints.encoded(PIXELS)[2])))
+    resized = tf.image.resize(large, PIXELS.shape[1:3], antialias=True).numpy()
+    inner = resized[1:-1, 1:-1] * 64
+    np.testing.assert_array_equal(inner, np.round(inner))
+    assert (inner % 64 == 32).any()  # so that this can fail
+    assert np.abs(resized - np.round(resized))[[0, -1]].max() < 1e-3
+    nearest = large[::2, ::2]
+    assert (np.abs(resized - nearest) > 1).mean() > 0.3  # and the way of resizing is proved

@@ -291,7 +291,7 @@ class ImageClassification(Task):
         self, columns: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
         images = columns["image"]
-        encoded = [tf.io.encode_png(image).numpy() for image in images]
+        encoded = endpoints.encoded(images)
         examples = [endpoints.example({"image/encoded": image}) for image in encoded]
         return {
             "serving_default": {"images": images},
