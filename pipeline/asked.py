@@ -1,5 +1,6 @@
 """What a model is asked about: image files, or rows of tables, found by words and read ahead."""
 
+import contextlib
 import csv
 import glob
 import io
@@ -15,6 +16,7 @@ from pipeline import untrusted
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
+_MAGIC = b"\x93NUMPY"
 # No image below decoding's limit of pixels takes more.
 _MOST_BYTES = 2**29
 # Of the files in one request: several of them are held at once, here and by a server.
@@ -44,8 +46,12 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for word in words:
         found = [word] if os.path.lexists(word) else sorted(glob.glob(word, recursive=True))
+        # A pattern such as `**` matches a folder, and each file in it once more.
+        once: dict[str, str] = {}
         for name in found or [word]:
-            names += _inside(name, endings) if os.path.isdir(name) else [name]
+            for one in _inside(name, endings) if os.path.isdir(name) else (name,):
+                once.setdefault(os.path.normpath(one), one)
+        names += once.values()
     return names
 
 
@@ -86,18 +92,24 @@ def rows(names: Iterable[str], width: int) -> Iterator[Item]:
     A first line of a `.csv` in which no number stands is a heading.
     """
     for name in names:
+        at = None
         try:
             table = _array(name) if name.lower().endswith(".npy") else _lines(name)
             for at, row in enumerate(table):
                 yield _row({"file": name, "row": at}, row, width)
+            if at is None:
+                yield Item({"file": name}, None, "it holds no rows of numbers")
         except (OSError, ValueError, csv.Error) as error:
             yield Item({"file": name}, None, _reason(error))
 
 
 def _array(name: str) -> np.ndarray:
-    with untrusted.opened(Path(name)):  # refuses what is no regular file
-        array = np.load(name, mmap_mode="r", allow_pickle=False)
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "biuf":
+    with untrusted.opened(Path(name)) as file:  # refuses what is no regular file
+        array = None
+        if file.read(len(_MAGIC)) == _MAGIC:  # no .npz, no pickle
+            with contextlib.suppress(Exception):  # a damaged header: Python's own parser reads it
+                array = np.load(name, mmap_mode="r", allow_pickle=False)
+    if array is None or array.ndim != 2 or array.dtype.kind not in "biuf":
         raise ValueError("it holds no array of numbers (rows, features)")
     return array
 
@@ -116,7 +128,7 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell  # which Python takes for digits apart
 
 
 def _row(name: dict[str, Any], row: Any, width: int) -> Item:

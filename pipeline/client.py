@@ -6,7 +6,6 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 """
 
 import functools
-import math
 import os
 import re
 import urllib.parse
@@ -35,14 +34,17 @@ MEANT = (
 )
 
 
+_LONGEST = 10**6  # seconds: what the system's own clocks of sockets take
+
+
 class Client:
     """Asks one model. A request is sent once: whether to try again is the caller's to decide.
 
     Args:
         model: `http://HOST:8501/v1/models/NAME` (or https), one version of it by `/versions/N` or
             `/labels/LABEL`; `grpc://HOST:8500/NAME`, one version by `/N` or `/labels/LABEL`
-            (needs the extra `serving`); or a folder, a version or a model's newest one, which is
-            loaded into this process.
+            (needs the extra `serving`); or a folder, which is loaded into this process: a version,
+            or of a model the pinned version, else the newest.
         timeout: Seconds that a server may take for a request.
 
     Raises:
@@ -51,7 +53,8 @@ class Client:
 
     def __init__(self, model: str | Path, timeout: float = 30.0) -> None:
         self.model, self.timeout = str(model).rstrip("/"), timeout
-        require(0 < timeout < math.inf, "timeout", timeout, "a positive number of seconds")
+        good = isinstance(timeout, int | float) and 0 < timeout <= _LONGEST
+        require(good, "timeout", repr(timeout), f"seconds, more than 0 and at most {_LONGEST:,}")
         self._transport = self._opened()
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
@@ -71,11 +74,10 @@ class Client:
             ServingError: The server's status and message.
             UsageError: No such signature or input, or values that its type cannot hold.
         """
-        known = self._known.get(signature)
+        known = self._known.get(signature) if isinstance(signature, str) else None
         if known is None:
-            raise UsageError(
-                f"{self.model} has no signature {signature!r}; {suggest(signature, self._known)}"
-            )
+            near = suggest(str(signature), self._known)
+            raise UsageError(f"{self.model} has no signature {signature!r}; {near}")
         given = served.tensors(known, inputs)
         return served.answer(self._transport.predict(signature, given, known.outputs))
 
@@ -139,6 +141,9 @@ class Client:
             from pipeline.rpc import Rpc
 
             version = int(found["number"]) if found["number"] else found["label"]
+            port = int(found["host"].rpartition(":")[2])
+            good = 0 < port < 2**16 and (not found["number"] or version < 2**63)
+            require(good, "MODEL", self.model, "an address whose port and version there can be")
             return Rpc(found["host"], found["name"], version, self.timeout)
         if not os.path.isdir(self.model):
             raise UsageError(f"{self.model!r} is no folder and no address of a model; give {MEANT}")
@@ -156,6 +161,6 @@ def _is_url(text: str) -> bool:
 
 
 def _all_features(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, list]]:
-    if not examples:
+    if not len(examples):
         raise UsageError("there are no examples to ask about")
     return [served.features(example) for example in examples]

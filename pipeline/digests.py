@@ -9,19 +9,19 @@ from pipeline import untrusted
 from pipeline.session import Failure
 
 MANIFEST = Path("assets.extra/manifest.json")
-# It cannot hold its own digest; the fingerprint has a random number.
-_WITHOUT = {str(MANIFEST), "fingerprint.pb"}
+# It cannot hold its own digest.
+_WITHOUT = {str(MANIFEST)}
 
 
-def read(directory: Path) -> dict[str, Any] | None:
-    """What the manifest of a version says; None for a version of the time before there was one.
+def read(directory: Path) -> dict[str, Any]:
+    """What the manifest of a version says.
 
     Raises:
-        Failure: It cannot be read, or is no manifest.
+        Failure: It is missing, cannot be read, or is no manifest.
     """
     path = directory / MANIFEST
     if not os.path.lexists(path):
-        return None
+        raise Failure(f"{MANIFEST} is missing: nothing tells which files were written")
     try:
         manifest = untrusted.read_json(path)
     except (OSError, ValueError) as error:
@@ -36,18 +36,22 @@ def _is_entry(entry: Any) -> bool:
     return isinstance(entry, dict) and {"sha256", "size"} <= set(entry)
 
 
-def check(directory: Path, manifest: dict[str, Any] | None) -> str:
+def require_files(directory: Path) -> None:
+    """Raises Failure for what is no regular file: a link leads elsewhere, a pipe never ends."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Failure(f"{path.relative_to(directory)} is no regular file")
+
+
+def check(directory: Path, manifest: dict[str, Any]) -> str:
     """That every file of the version is the one that was written, and none is missing or more.
 
     Raises Failure naming the first file of another kind.
     """
-    if manifest is None:
-        return f"not checked: a version without {MANIFEST}"
+    require_files(directory)
     wanted = manifest["files"]
-    paths = sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
     there = {path.relative_to(directory).as_posix(): path for path in paths}
-    for name in sorted(_WITHOUT ^ (_WITHOUT & set(there))):
-        raise Failure(f"{name} is missing")
     for name in sorted(set(wanted) - set(there)):
         raise Failure(f"{name} is missing")
     for name in sorted(set(there) - set(wanted) - _WITHOUT):

@@ -41,7 +41,8 @@ def _traced(
     """One trace for all splits that are fetched alike: it takes as long as that of a step."""
     of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
     key = ("answers", task, batches.fetch, *of_any_size.items())
-    if key not in model.step.compiled:
+    compiled = model.step.compiled if model.step else {}  # a twin takes no steps
+    if key not in compiled:
         loss, fetch = task.loss(), batches.fetch
 
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
@@ -51,8 +52,8 @@ def _traced(
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
             return {**task.answer(outputs, batch), **raw, **known}
 
-        model.step.compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
-    return model.step.compiled[key]
+        compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
+    return compiled[key]
 
 
 def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:

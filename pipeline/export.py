@@ -1,11 +1,12 @@
 """The hand-off: a SavedModel, all that belongs to it, proved, published."""
 
+import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import run_command
+from pipeline.errors import UsageError, reason, run_command
 
 if __name__ == "__main__":  # the command, which stands above this stage and before TensorFlow
     run_command(importlib.import_module("pipeline.export_command").main)
@@ -15,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import (
+    evaluate,
     files,
     hand_off,
-    lock,
     model_card,
     proof,
     provenance,
@@ -25,6 +26,7 @@ from pipeline import (
     run_directory,
     runtime,
     scratch,
+    stream,
     warm_up,
 )
 from pipeline.build import SteppedModel, twin
@@ -46,6 +48,7 @@ def export(
     config: Config,
     examples: Split,
     metrics: Mapping[str, Mapping[str, Any]] | None = None,
+    trained: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Writes the next version of the model; it becomes visible only if its verification passes, and
     if it is not worse than the version that is served by more than `--export.tolerance`.
@@ -56,6 +59,8 @@ def export(
         config: Sections source, model and export, the recipe's name, and all for the model card.
         examples: Real examples the model was not trained on; some are stored with their answers.
         metrics: Split -> what `Task.evaluate` said of it, for the card and the manifest.
+        trained: For these, too: `steps` that were taken, `of` so many, whether that is `complete`,
+            and the `examples` of each split.
 
     Returns:
         What was verified, and where the version lies. If a check failed, the folder keeps its
@@ -64,14 +69,14 @@ def export(
     parent = run_directory.export_directory(config)
     folder = scratch.folder(parent)
     try:
-        about = write(folder, model, task, config, examples, metrics or {})
+        about = write(folder, model, task, config, examples, metrics or {}, trained)
         outcome = verify(folder)
         if not outcome.passed:
             return outcome
-        with lock.in_turn(parent):
-            # Before the version can be seen: who finds one finds how to serve it.
-            hand_off.write(parent, parent.name, about["signatures"], config.export.batch_sizes)
-        published = publish.publish(folder, parent, config.export, task.compared_by)
+        # Who finds a version finds how to serve it.
+        beside = (parent, parent.name, about["signatures"], about["options"]["batch_sizes"])
+        ready = functools.partial(hand_off.write, *beside)
+        published = publish.publish(folder, parent, config.export, task.compared_by, ready)
     except BaseException:
         scratch.remove(folder)
         raise
@@ -90,6 +95,7 @@ def write(
     config: Config,
     examples: Split,
     metrics: Mapping[str, Mapping[str, Any]],
+    trained: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that a version consists of, into an empty folder; arguments as of `export`.
 
@@ -108,7 +114,10 @@ def write(
     archive = keras.export.ExportArchive()
     for name, (function, specs) in endpoints.items():
         archive.add_endpoint(name, function, input_signature=specs)
-    archive.write_out(str(folder), verbose=False)
+    try:
+        archive.write_out(str(folder), verbose=False)
+    except tf.errors.OpError as error:  # a full disk, as TensorFlow says it
+        raise UsageError(f"{folder.parent} cannot be written: {reason(error)}") from None
     made = provenance.digests(folder)
     answers = golden(task, endpoints, examples)
     proof.write_golden(folder / proof.GOLDEN, answers)
@@ -116,6 +125,10 @@ def write(
     name = run_directory.export_directory(config).name
     warm_up.write(folder / warm_up.FILE, name, requests, config.export.batch_sizes)
     judged = next((split for split in ("test", "validation", "train") if split in metrics), None)
+    if judged and same.dtype_policy.name != model.dtype_policy.name:
+        # What is published is judged, not what was trained: 16 bits may cost more than a digit.
+        found = evaluate.evaluate(same, task, stream.evaluation(examples, config.train))
+        metrics = {**metrics, judged: found}
     about = {
         "name": name,
         "recipe": config.recipe,
@@ -132,6 +145,7 @@ def write(
             for name, sides in answers.items()
         },
         "options": provenance.options(config.export),
+        "trained": dict(trained or {}),
         "judged": judged,
         "metrics": model_card.numbers(metrics.get(judged, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),

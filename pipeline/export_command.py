@@ -1,6 +1,7 @@
 """`python -m pipeline.export`: a run's model again, without training; which version is served."""
 
 import dataclasses
+import os
 import shlex
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipeline import (
     files,
     fit,
     flags,
+    hand_off,
     home,
     provenance,
     publish,
@@ -214,6 +216,7 @@ def _pin(name: str | None, words: list[str]) -> int:
             print(f"{outcome}\nNOT pinned: {path} must not be served")
             return 1
     publish.pin(model, version)
+    hand_off.follow(model, publish.live(model))
     print(f"pinned     {path or 'nothing'} (was {', '.join(map(str, before)) or 'nothing'})")
     print(f"served     {publish.live(model)}, by servers that read {model / version_policy.NAME}")
     print(
@@ -233,5 +236,5 @@ def _model(name: str | None, directory: Path) -> Path:
     if name in models:
         return models[name]
     if files.versions(Path(name)):  # as a path
-        return Path(name)
+        return Path(os.path.abspath(name)) if Path(name).name in ("", "..") else Path(name)
     raise UsageError(f"there is no exported model {name!r} in {directory}; {suggest(name, models)}")

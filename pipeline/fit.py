@@ -203,7 +203,9 @@ def handed_off(
     metrics = {name: task.evaluate(answers) for name, answers in said}
     evaluate.draw(task, metrics[judged], run.path)
     examples, enabled = loaded.splits[judged], config.export.enabled
-    proved = export(model, task, config, examples, metrics) if enabled else None
+    trained = {"steps": saver.step, "of": saver.last_step, "complete": saver.complete}
+    trained["examples"] = {name: len(split) for name, split in loaded.splits.items()}
+    proved = export(model, task, config, examples, metrics, trained) if enabled else None
     stopped = None if saver.complete else TIME
     seconds = time.monotonic() - start
     return report.result(config, saver, metrics, proved, seconds, stopped, calibration)

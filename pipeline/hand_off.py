@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline import calling, files, version_policy
+from pipeline import calling, files, provenance, version_policy
 
 IMAGE = "tensorflow/serving:2.20.0"
 """Of the newest server that is released; `latest` has lagged behind."""
@@ -40,6 +40,15 @@ def write(
     for file, text in written.items():
         if _is_ours(parent / file):
             files.write_text(parent / file, text)
+
+
+def follow(parent: Path, version: Path | None) -> None:
+    """Writes the files for a version that is served from now on, as its manifest tells of it."""
+    about = provenance.read(version) if version else {}
+    try:
+        write(parent, parent.name, about["signatures"], about["options"]["batch_sizes"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return  # of an earlier release, or not ours
 
 
 def _is_ours(path: Path) -> bool:
@@ -123,13 +132,40 @@ def serving(name: str, signatures: Mapping[str, Any], largest: int) -> str:
         signatures: As for `write`.
         largest: Batch that requests are joined to.
     """
+    address = f"http://localhost:8501/v1/models/{quote(name)}"
+    return "".join(
+        [
+            _starting(name, address, largest),
+            *(
+                f"| `{key}` | {_inputs(fields)} | {_row(fields['outputs'])} |\n"
+                for key, fields in signatures.items()
+            ),
+            *(calling.example(name, address, key, signatures) for key in signatures),
+            f"""
+## With this package
+
+```sh
+python -m pipeline.predict {address} FILES
+```
+
+```python
+from pipeline.client import Client
+
+with Client("{address}") as client:  # or grpc://localhost:8500/{quote(name)}, or this folder
+    print(client.metadata())
+```
+""",
+        ]
+    )
+
+
+def _starting(name: str, address: str, largest: int) -> str:
+    """Up to the head of the table of signatures."""
     target = shlex.quote(f"{_MOUNT}/{name}")
     run = f'docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD":{target}:ro'
     model = f"-e MODEL_NAME={shlex.quote(name)}"
     options = " \\\n    ".join(map(shlex.quote, _options(name)))
-    address = f"http://localhost:8501/v1/models/{quote(name)}"
-    parts = [
-        f"""\
+    return f"""\
 # {name}, served by TensorFlow Serving
 
 In this folder, on a CPU:
@@ -151,12 +187,16 @@ With all that is configured here (`docker compose up serving` or `serving-gpu` d
     {options}
 ```
 
-The newest version is served, a new one taken up within a second of its export. One that is pinned
-(`python -m pipeline.export NAME --pin VERSION`, which writes `models.config`) is served by the last
-command and by Compose; the first two always take the newest. Requests that come together are
-answered in one batch (`batching.config`): under load that is faster; alone one waits up to 2 ms, a
-bad one fails those that it was joined with, and one of more than {largest} rows is refused.
-Metrics for Prometheus are at `http://localhost:8501/monitoring/prometheus/metrics`.
+The newest version is served: the server looks for one each second, and takes it up once it is
+loaded and has answered the requests in its `assets.extra`, which takes seconds; until then the
+former one answers.
+
+What follows holds for the last command and for Compose, the first two read none of these files. A
+version that is pinned (`python -m pipeline.export NAME --pin VERSION`, which writes
+`models.config`) is served within a minute. Requests that come together are answered in one batch
+(`batching.config`): under load that is faster; alone one waits up to 2 ms, a bad one fails those
+that it was joined with, and one of more than {largest} rows is refused. Metrics for Prometheus are
+at `http://localhost:8501/monitoring/prometheus/metrics`.
 
 ```sh
 curl {address}             # which versions are served
@@ -170,14 +210,12 @@ that is not finite: all are answered with INVALID_ARGUMENT (REST: 400), and the 
 
 | signature | input | output |
 |---|---|---|
-""",
-        *(
-            f"| `{key}` | {_row(fields['inputs'])} | {_row(fields['outputs'])} |\n"
-            for key, fields in signatures.items()
-        ),
-        *(calling.example(name, address, key, signature) for key, signature in signatures.items()),
-    ]
-    return "".join(parts)
+"""
+
+
+def _inputs(fields: Mapping[str, Any]) -> str:
+    said = (calling.meaning(key, fields) for key in fields["inputs"])
+    return ": ".join(filter(None, (_row(fields["inputs"]), *said)))
 
 
 def _row(fields: Mapping[str, Any]) -> str:

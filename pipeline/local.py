@@ -77,7 +77,8 @@ class Local:
     ) -> dict[str, np.ndarray]:
         known = self.metadata()
         if name not in known or set(known[name].inputs) != {"inputs"}:
-            said = f"there is no signature {name!r} for examples; {suggest(name, known)}"
+            others = [n for n, each in known.items() if set(each.inputs) == {"inputs"}]
+            said = f"the signature {name!r} takes no examples; {suggest(str(name), others)}"
             raise ServingError(str(self._version), "FAILED_PRECONDITION", said)
         serialized = [messages.example(one).SerializeToString() for one in examples]
         return self.predict(name, {"inputs": as_strings(serialized)}, {})

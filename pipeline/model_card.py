@@ -34,8 +34,8 @@ def text(
     """
     sections = {
         about["name"]: _what(config, about),
-        "Data": _data(config, metrics),
-        "Metrics": _metrics(metrics),
+        "Data": _data(config, about),
+        "Metrics": _metrics(about, metrics),
         "Classes": _classes(metrics),
         "Answers": _answers(about),
         "Limits": "".join(f"- {sentence}\n" for sentence in limits),
@@ -63,24 +63,41 @@ def _what(config: Config, about: Mapping[str, Any]) -> str:
     )
 
 
-def _data(config: Config, metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    counts = ", ".join(f"{name} {part['examples']:,}" for name, part in metrics.items())
+def _data(config: Config, about: Mapping[str, Any]) -> str:
+    examples = about["trained"].get("examples", {})
+    counts = ", ".join(f"{name} {count:,}" for name, count in examples.items())
     lines = f"{home.folded(config.source.title)}. Examples: {counts or 'not counted'}.\n"
-    if "test" in metrics:
+    if "test" in examples:
         lines += "The test split was seen neither in training nor when weights were chosen.\n"
     if config.clean.enabled or config.clean.manifest:
         lines += "Unfit examples were left out, by a manifest that lies in the run.\n"
     return lines
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+def _metrics(about: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> str:
     """A column for each split, a row for each number."""
+    if not metrics:
+        return ""
     flat = {name: numbers(part) for name, part in metrics.items()}
     rows = dict.fromkeys(name for part in flat.values() for name in part)
-    return _table(
+    table = _table(
         ("metric", *flat),
         [(name, *(_number(part.get(name)) for part in flat.values())) for name in rows],
     )
+    notes = []
+    if others := [name for name in metrics if name != about["judged"] and not _as_trained(about)]:
+        notes.append(
+            f"Of the {about['judged']} split as this version computes, in {about['precision']}; of "
+            f"{', '.join(others)} as the network was trained, in {about['trained_precision']}."
+        )
+    if any(name.startswith("calibrated.") for name in rows):
+        notes.append("`calibrated` are those of the probabilities that are answered.")
+    if "calibration_error" in rows:
+        notes.append(
+            "The calibration error is the mean distance between the probability of an answer and "
+            "how often answers of such a probability are right."
+        )
+    return "\n".join([table, *notes]) + "\n" * bool(notes)
 
 
 def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -96,10 +113,14 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 def apart(difference: Mapping[str, float]) -> str:
     """What `export.difference` found, in words."""
-    return ", ".join(
-        f"{name} {value:.2g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in difference.items()
-    )
+    numbers = [f"{n} by {v:.2g}" for n, v in difference.items() if isinstance(v, float)]
+    others = [f"{v} of {n}" for n, v in difference.items() if not isinstance(v, float)]
+    parts = ["at most " + ", ".join(numbers)] * bool(numbers) + [", ".join(others)] * bool(others)
+    return "; ".join(parts)
+
+
+def _as_trained(about: Mapping[str, Any]) -> bool:
+    return about["precision"] == about["trained_precision"].removeprefix("mixed_")
 
 
 def _classes(metrics: Mapping[str, Mapping[str, Any]]) -> str:
@@ -124,8 +145,8 @@ def _answers(about: Mapping[str, Any]) -> str:
     lines = f"Layers compute in {about['precision']}, answers are float32"
     lines += f"; the model was trained in {about['trained_precision']}.\n"
     lines += (
-        f"Difference to the trained model's answers on {about['compared']} examples (numbers: the "
-        f"largest; others: how many differ): {apart(about['difference'])}.\n"
+        f"On {about['compared']} examples the answers differ from the trained model's: "
+        f"{apart(about['difference'])}.\n"
     )
     if about["temperature"] is not None:
         lines += (
@@ -137,9 +158,13 @@ def _answers(about: Mapping[str, Any]) -> str:
 
 def _made(config: Config, about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    trained, end = about["trained"], ""
+    if trained:
+        end = f"Trained for {trained['steps']:,} steps of {trained['of']:,}"
+        end += ". " if trained["complete"] else ", before the run was at its end. "
     return (
-        f"{versions}.\n\nWith this as `config.json`, `python -m pipeline.fit --config config.json` "
-        f"makes it again (digest {about['config_digest']}):\n\n"
+        f"{end}{versions}.\n\nWith this as `config.json`, `python -m pipeline.fit --config "
+        f"config.json` trains such a run to its end (digest {about['config_digest']}):\n\n"
         f"```json\n{json.dumps(config.as_json(), indent=2, ensure_ascii=False)}\n```\n"
     )
 

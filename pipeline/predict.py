@@ -1,15 +1,14 @@
 """What a model says of files: `python -m pipeline.predict MODEL FILES|FOLDER|PATTERN|-`."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
-import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -29,8 +28,8 @@ _MOST = 10**6
 class Options:
     """How to ask, and how to write what is answered."""
 
-    format: Literal["jsonl", "csv"] = "jsonl"
-    """A JSON object a line, or a table with commas."""
+    format: Literal["jsonl", "csv"] | None = None
+    """A JSON object a line, or a table with commas; None: csv if --output is named so."""
     output: Path | None = None
     """A file, which appears once it is whole; without one the answers are printed."""
     top: int = 1
@@ -40,11 +39,17 @@ class Options:
     timeout: float = 30.0
     """Seconds that a server may take for one request."""
 
+    @property
+    def layout(self) -> str:
+        """`jsonl` or `csv`."""
+        named = self.output is not None and self.output.suffix.lower() == ".csv"
+        return self.format or ("csv" if named else "jsonl")
+
     def __post_init__(self) -> None:
         for flag, number in (("--top", self.top), ("--batch-size", self.batch_size)):
             require(1 <= number <= _MOST, flag, number, f"from 1 to {_MOST:,}")
-        seconds = "a positive number of seconds"
-        require(0 < self.timeout < math.inf, "--timeout", self.timeout, seconds)
+        seconds = f"seconds, more than 0 and at most {_MOST:,}"
+        require(0 < self.timeout <= _MOST, "--timeout", self.timeout, seconds)
         if self.output is not None:
             require_path(self.output, "--output")
             require(not self.output.is_dir(), "--output", self.output, "a file")
@@ -107,11 +112,15 @@ class _Writer:
         return text.getvalue()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
     """Where the answers go, in UTF-8; what a name holds beside is escaped as JSON does."""
+    if output is not None and output.exists() and not output.is_file():
+        with output.open("w", encoding="utf-8", errors="backslashreplace") as stream:
+            yield stream  # a pipe or a device stays what it is
+        return
     if output is not None:
-        with files.written(output) as stream:
+        with files.written(Path(os.path.realpath(output))) as stream:  # so does a link
             yield stream
         return
     if sys.stdout is None:
@@ -151,9 +160,10 @@ class _Progress:
             print(f"{clear}{name:<10} {plain(text)}", file=sys.stderr, flush=True)
 
     def _counts(self) -> str:
-        rate = (self._answered + self.skipped) / max(time.monotonic() - self._start, 1e-3)
+        rate = self._answered / max(time.monotonic() - self._start, 1e-3)
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
-        return f"{self._answered:,}{skipped}, {rate:,.{0 if rate > 10 else 1}f} a second"
+        speed = f", {rate:,.{0 if rate > 10 else 1}f} a second" if self._answered else ""
+        return f"{self._answered:,}{skipped}{speed}"
 
 
 def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:
@@ -211,6 +221,16 @@ def _listed(words: list[str]) -> list[str]:
     return [name for word in words for name in (names if word == "-" else [word])]
 
 
+def _require_other(output: Path | None, names: Sequence[str]) -> None:
+    """Raises UsageError where the answers would take the place of what is asked about."""
+    if output is None or not output.exists():
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.path.samefile(output, name):
+                raise UsageError(f"--output: {output} is one of the files that are asked about")
+
+
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
     if {"--help", "-h"} & set(arguments):
@@ -222,9 +242,10 @@ def main(arguments: list[str]) -> int:
         if not names:
             taken = ", ".join(f"*{ending}" for ending in question.endings)
             raise UsageError(f"{' '.join(words)[:200]} names no files; {model} takes {taken}")
+        _require_other(options.output, names)
         progress = _Progress(options)
         with _opened(options.output) as stream:
-            writer = _Writer(stream, options.format)
+            writer = _Writer(stream, options.layout)
             for record in question.answers(names, options.batch_size):
                 progress.count(record)
                 if "error" not in record:

@@ -8,12 +8,13 @@ request does end it, the last line tells which one.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from pipeline import (
     server_operations,
     serving_contract,
 )
-from pipeline.session import Failure, Session, as_strings, runtime_version
+from pipeline.session import Failure, Session, as_strings, runtime_version, saved_graph
 
 GOLDEN = Path("assets.extra/golden.npz")
 _MOST_GOLDEN = 2**32  # bytes, unpacked: three of the largest images as floats
@@ -88,12 +89,19 @@ def _whole(golden: Any) -> Any:
 def checks(directory: Path, fuzzed: int = refusals.FUZZED) -> Iterator[tuple[str, Check]]:
     """(name, check) of all that is proved of a version, in the order of what a server does."""
     golden: dict[str, agreement.Golden] = {}
-    manifests: list[dict[str, Any] | None] = []
+    manifests: list[dict[str, Any]] = []
     opened: list[Session] = []
 
     def whole(now: refusals.Now) -> str:
         manifests.append(digests.read(directory))
         return digests.check(directory, manifests[0])
+
+    def harmless(now: refusals.Now) -> str:
+        digests.require_files(directory)
+        meta_graph = saved_graph(directory)
+        signatures = meta_graph.signature_def.values()
+        answers = [tensor.name for each in signatures for tensor in each.outputs.values()]
+        return server_operations.check(meta_graph.graph_def, answers)
 
     def load(now: refusals.Now) -> str:
         start = time.monotonic()
@@ -105,14 +113,13 @@ def checks(directory: Path, fuzzed: int = refusals.FUZZED) -> Iterator[tuple[str
         return f"answers stored for {', '.join(golden)}"
 
     yield "digests", whole
+    yield "operations", harmless  # before anything of it is run
     yield "loads", load
     yield "golden", read
     session = opened[0]
-    graph = session.meta_graph.graph_def
-    yield "contract", lambda now: serving_contract.check(session.signatures, golden)
-    yield "operations", lambda now: server_operations.check(graph)
+    yield "contract", lambda now: _contract(session, golden)
     yield "warm-up", lambda now: replay.check(session, directory, now)
-    precision = _precision(manifests[0] if manifests else None)
+    precision = _precision(manifests[0] if manifests else {})
     for signature, sides in golden.items():
         ask = partial(agreement.check, session, signature, sides, precision=precision)
         yield f"answers {signature}", lambda now, ask=ask: ask()
@@ -120,17 +127,23 @@ def checks(directory: Path, fuzzed: int = refusals.FUZZED) -> Iterator[tuple[str
         yield f"still answers {signature}", lambda now, ask=ask: ask(sizes=(3,))
 
 
-def _precision(manifest: Mapping[str, Any] | None) -> str:
-    """Of the network's arithmetic, as the manifest says; older versions are all float32."""
-    said = (manifest or {}).get("precision")
+def _contract(session: Session, golden: Mapping[str, agreement.Golden]) -> str:
+    found = serving_contract.check(session.signatures, golden)
+    serving_contract.check_examples(session.signatures, golden)
+    return found
+
+
+def _precision(manifest: Mapping[str, Any]) -> str:
+    """Of the network's arithmetic, as the manifest says; float32 where it says nothing."""
+    said = manifest.get("precision")
     return said if said in agreement.TOLERANCES else "float32"
 
 
-def main(arguments: list[str]) -> int:
-    """`python -m pipeline.proof DIRECTORY [FUZZED]`: prints the lines; 1 if a check failed."""
+def main(arguments: list[str], out: TextIO) -> int:
+    """`python -m pipeline.proof DIRECTORY [FUZZED]`: writes the lines; 1 if a check failed."""
 
     def say(check: str, **line: Any) -> None:
-        print(json.dumps({"check": check, **line}), flush=True)
+        print(json.dumps({"check": check, **line}), file=out, flush=True)
 
     directory, *fuzzed = arguments
     good = True
@@ -141,7 +154,7 @@ def main(arguments: list[str]) -> int:
         except Exception as error:  # damaged files raise anything
             say(name, passed=False, detail=str(error) or type(error).__name__)
             good = False
-            if name in ("loads", "golden"):
+            if name in ("operations", "loads", "golden"):
                 return 1  # nothing else can be asked of it
     python_tensorflow = getattr(sys.modules.get("tensorflow"), "__file__", None)
     say("finished", passed=not python_tensorflow, detail="no Python TensorFlow in the process")
@@ -149,4 +162,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # What a model prints itself must not pass for a result of the proof.
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.exit(main(sys.argv[1:], results))

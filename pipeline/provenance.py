@@ -9,21 +9,15 @@ from pipeline import files, home, untrusted
 from pipeline.sections import Export
 
 MANIFEST = Path("assets.extra/manifest.json")
-# The first cannot hold its own digest; the second is TensorFlow's own, with a number that is
-# another one each time.
-_LEFT_OUT = {str(MANIFEST), "fingerprint.pb"}
 
 
 def digests(folder: Path) -> dict[str, dict[str, Any]]:
-    """Path in the folder -> `sha256` and `size` in bytes, of every file but two.
-
-    Not of the manifest, and not of `fingerprint.pb`, which holds digests and a random number.
-    """
+    """Path in the folder -> `sha256` and `size` in bytes, of every file but the manifest."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
         name: {"sha256": _sha256(path), "size": path.stat().st_size}
         for name, path in sorted(found.items())
-        if path.is_file() and name not in _LEFT_OUT
+        if path.is_file() and name != str(MANIFEST)
     }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline import files, lock, provenance, scratch, version_policy
@@ -27,7 +28,13 @@ class Published:
     """Lines that a person should read."""
 
 
-def publish(folder: Path, model: Path, options: Export, compared_by: tuple[str, int]) -> Published:
+def publish(
+    folder: Path,
+    model: Path,
+    options: Export,
+    compared_by: tuple[str, int],
+    ready: Callable[[], None] = lambda: None,
+) -> Published:
     """Gives a finished folder the next version number, unless it is worse than what is served.
 
     Of several processes one is inside at a time: what one compares with, another cannot replace or
@@ -38,6 +45,8 @@ def publish(folder: Path, model: Path, options: Export, compared_by: tuple[str, 
         model: The folder of the versions.
         options: `tolerance` and `keep` are used.
         compared_by: As `Task.compared_by`.
+        ready: Called before the version can be seen, unless servers will not take it: it is held
+            back, or another one is pinned.
 
     Raises:
         UsageError: No number is left, or a `models.config` cannot be read; nothing was published.
@@ -53,6 +62,8 @@ def publish(folder: Path, model: Path, options: Export, compared_by: tuple[str, 
             files.publish_as(folder, aside)
             return Published(aside, True, quality)
         pinned = version_policy.pinned(model)
+        if not pinned:
+            ready()
         version = files.publish(folder, model)
         notes = []
         if pinned:

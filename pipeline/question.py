@@ -77,10 +77,16 @@ class Question:
                 return [{**items[0].name, "error": error.message}]
             half = len(items) // 2
             return self._ask(items[:half]) + self._ask(items[half:])
-        return [
-            item.name | _record({name: column[at] for name, column in outputs.items()}, self._top)
-            for at, item in enumerate(items)
-        ]
+        try:
+            if not outputs or any(len(column) != len(items) for column in outputs.values()):
+                raise ValueError("another number of answers")
+            rows = [
+                {name: column[at] for name, column in outputs.items()} for at in range(len(items))
+            ]
+            return [i.name | _record(row, self._top) for i, row in zip(items, rows, strict=True)]
+        except served.STRANGE:
+            said = f"its answer to {len(items)} examples is not one that signatures can give"
+            raise ServingError(self._client.model, "UNKNOWN", said) from None
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
@@ -112,7 +118,14 @@ def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
     """One example's answer as JSON values."""
     if not {"label", "class", "probabilities"} <= set(outputs):
         return {name: _value(value) for name, value in outputs.items()}
-    place = int(outputs["class"])
+    place, count = outputs["class"], len(outputs["probabilities"])
+    if (
+        place.dtype.kind not in "iu"
+        or not 0 <= place < count
+        or not isinstance(outputs["label"], str)
+    ):
+        raise ValueError("no class")
+    place = int(place)
     record = {
         "label": outputs["label"],
         "class": place,

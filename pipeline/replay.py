@@ -30,8 +30,8 @@ _VALUES = {
 }  # fmt: skip
 _STRING, _STRING_VAL = 7, 8
 
-Request = tuple[str, dict[str, np.ndarray]]
-"""Name of a signature, and its inputs."""
+Request = tuple[str, dict[str, np.ndarray], list[str] | None]
+"""Name of a signature, its inputs, and the outputs that are wanted; None: all."""
 
 
 def check(session: Session, directory: Path, now: Callable[[str], None]) -> str:
@@ -53,7 +53,7 @@ def check(session: Session, directory: Path, now: Callable[[str], None]) -> str:
     asked: dict[str, list[int]] = collections.defaultdict(list)
     for number, record in enumerate(records(path)):
         try:
-            signature, inputs = request(record)
+            signature, inputs, wanted_outputs = request(record)
         except ValueError as error:
             raise Failure(f"record {number} cannot be read: {error}") from None
         size = max(len(values) for values in inputs.values())
@@ -64,8 +64,11 @@ def check(session: Session, directory: Path, now: Callable[[str], None]) -> str:
         wanted = set(session.signatures[signature].inputs)
         if set(inputs) != wanted:
             raise Failure(f"{place}: it gives {sorted(inputs)} and not {sorted(wanted)}")
+        unknown = set(wanted_outputs or ()) - set(session.signatures[signature].outputs)
+        if unknown:
+            raise Failure(f"{place}: there is no output {min(unknown)!r}, which it asks for")
         try:
-            session.run(signature, inputs)
+            session.run(signature, inputs, wanted_outputs)
         except ServerError as error:
             raise Failure(f"{place}: status {error.code}, {error}") from None
         asked[signature].append(size)
@@ -116,7 +119,9 @@ def request(record: bytes) -> Request:
         raise ValueError("it is no log of Predict, Classify or Regress")
     asked = wire.read(wire.message(wire.read(wire.message(log, kinds[0])), 1))
     name = wire.message(wire.read(wire.message(asked, 1)), 3).decode() or "serving_default"
+    outputs: list[str] | None = None
     if kinds == [_PREDICT]:
+        outputs = [output.decode() for output in wire.messages(asked, 3)] or None
         entries = [wire.read(entry) for entry in wire.messages(asked, 2)]
         inputs = {wire.message(e, 1).decode(): tensor(wire.message(e, 2)) for e in entries}
     else:
@@ -124,7 +129,7 @@ def request(record: bytes) -> Request:
         inputs = {"inputs": as_strings(wire.messages(examples, 1))}
     if not inputs or not all(values.ndim for values in inputs.values()):
         raise ValueError("it has no inputs, or one without a batch axis")
-    return name, inputs
+    return name, inputs, outputs
 
 
 def tensor(serialized: bytes) -> np.ndarray:
@@ -136,7 +141,10 @@ def tensor(serialized: bytes) -> np.ndarray:
     """
     fields = wire.read(serialized)
     code = (wire.numbers(fields, 1) or [0])[-1]
-    dims = wire.messages(wire.read(wire.message(fields, 2)), 2)
+    told = wire.read(wire.message(fields, 2))
+    dims = wire.messages(told, 2)
+    if any(wire.numbers(told, 3)):
+        raise ValueError("a tensor of unknown rank")
     shape = [(wire.numbers(wire.read(dim), 1) or [0])[-1] for dim in dims]
     count = math.prod(shape)
     if count * 8 > _MOST_BYTES:
@@ -147,7 +155,8 @@ def tensor(serialized: bytes) -> np.ndarray:
         values = _values(fields, *_VALUES[code])
     else:
         raise ValueError(f"a tensor of the type {code}")
-    if len(values) > max(count, 1):
+    short = len(values) < count and wire.message(fields, 4)
+    if len(values) > max(count, 1) or short:
         raise ValueError(f"{len(values)} values for the shape {shape}")
     return values[np.minimum(np.arange(count), len(values) - 1)].reshape(shape)
 

@@ -210,6 +210,7 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
         _served(Path(result["export"]))
+        say("serve", f"{Path(result['export']).parent}/SERVING.md tells how, and how to call it")
         say("next", f"{_python()} -m pipeline.verify {result['export']}")
 
 
@@ -234,7 +235,7 @@ def _served(version: Path) -> None:
         say(
             "precision",
             f"{precision} in the export, {trained} in training; on {about.get('compared')} "
-            f"examples the answers differ by at most: {model_card.apart(difference)}",
+            f"examples the answers differ: {model_card.apart(difference)}",
         )
 
 

@@ -7,6 +7,7 @@ that is silent tensorflow_serving/util/json_tensor.cc.
 import base64
 import http.client
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -26,8 +27,7 @@ _STATUS = {
     500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
-# What reading JSON of another shape raises.
-_STRANGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_MOST_BYTES = 2**31  # of a reply
 
 
 class Rest:
@@ -94,12 +94,13 @@ class Rest:
 
     def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
         """The reply's JSON; POST where there is a body."""
-        # Names may be in any script; what is already escaped stays.
-        url = urllib.parse.quote(self._url + path, safe="/:%?=&@[]+,;")
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
+            # Names may be in any script; what is already escaped stays.
+            url = urllib.parse.quote(self._url + path, safe="/:%?=&@[]+,;")
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            until = time.monotonic() + self._timeout
             with urllib.request.urlopen(request, timeout=self._timeout) as reply:
-                raw = reply.read()
+                raw = _whole(reply, until)
         except urllib.error.HTTPError as error:
             with error:
                 status = _STATUS.get(error.code, "UNKNOWN")
@@ -107,6 +108,8 @@ class Rest:
             raise ServingError(self._url, status, said) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from None
+        except ValueError as error:  # of a name that no address can have, here or in a redirect
+            raise ServingError(self._url, "UNAVAILABLE", f"no address: {error}") from None
         return self._read(lambda: dict(json.loads(raw)))
 
     def _unavailable(self, error: Exception) -> ServingError:
@@ -120,9 +123,24 @@ class Rest:
     def _read(self, reading: Callable[[], Any]) -> Any:
         try:
             return reading()
-        except _STRANGE:
+        except served.STRANGE:
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._url, "UNKNOWN", said) from None
+
+
+def _whole(reply: Any, until: float) -> bytes:
+    """A reply's body; a timeout of its own holds for each of its pieces alone."""
+    parts, size = [], 0
+    while part := reply.read1(2**20):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until:
+            raise TimeoutError
+        if size > _MOST_BYTES:
+            raise OSError(f"the reply has more than {_MOST_BYTES:,} bytes")
+    if reply.length:  # which only `read` looks after
+        raise http.client.IncompleteRead(b"".join(parts), reply.length)
+    return b"".join(parts)
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -219,5 +237,5 @@ def _message(error: urllib.error.HTTPError) -> str:
     """What the server says; nothing where it is not TensorFlow Serving that answers."""
     try:
         return str(json.loads(error.read())["error"])
-    except (OSError, http.client.HTTPException, *_STRANGE):
+    except (OSError, http.client.HTTPException, *served.STRANGE):
         return ""

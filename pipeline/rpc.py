@@ -1,5 +1,6 @@
 """TensorFlow Serving's gRPC interface, the client's half of it, by the official stubs."""
 
+import math
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _LISTS = {
     }.items()
     for dtype in dtypes
 }  # fmt: skip
+_MOST_VALUES = 2**31
 # A client refuses more than 4 MB otherwise; the server's own limit is 2 GB.
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
@@ -57,7 +59,11 @@ class Rpc:
         for key, array in inputs.items():
             request.inputs[key].CopyFrom(self._tensor(array))
         reply = self._ask(self._prediction.Predict, request)
-        return {key: from_message(tensor) for key, tensor in reply.outputs.items()}
+        try:
+            return {key: from_message(tensor) for key, tensor in reply.outputs.items()}
+        except served.STRANGE:
+            said = "the reply is not one of TensorFlow Serving"
+            raise ServingError(self._title, "UNKNOWN", said) from None
 
     def classify(
         self, name: str, examples: Sequence[Mapping[str, Sequence]]
@@ -135,7 +141,9 @@ def from_message(tensor: Any) -> np.ndarray:
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
     values = list(getattr(tensor, _LISTS[dtype]))
-    size = int(np.prod(shape))
+    size = math.prod(shape)
+    if min(shape, default=0) < 0 or not min(size, 1) <= len(values) <= size <= _MOST_VALUES:
+        raise ValueError(f"{len(values)} values for the shape {shape}")
     values += values[-1:] * (size - len(values))  # what is left out is like the last
     if dtype == np.float16:  # as their bits
         return np.array(values, np.uint16).view(np.float16).reshape(shape)

@@ -76,6 +76,11 @@ class Saver(keras.callbacks.Callback):
             return True
         return self.step > self._batches.last_step  # `--force` has shortened the run
 
+    @property
+    def last_step(self) -> int:
+        """Of the run, if nothing ends it before."""
+        return self._batches.last_step
+
     def resume(self) -> Batches:
         """Takes the run up at its newest whole checkpoint; returns the batches that are left.
 

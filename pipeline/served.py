@@ -32,6 +32,13 @@ CODES = (
 """Names of the status codes 0, 1, ..."""
 
 
+STRANGE = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError),
+    *(RecursionError, TypeError, ValueError),
+)
+"""What reading a reply of another shape raises."""
+
+
 class ServingError(UsageError):
     """A model did not answer.
 
@@ -132,6 +139,8 @@ def _tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
         if wanted.dtype == object:
             return strings(value)
         array = np.asarray(value)
+    except UnicodeEncodeError:
+        raise UsageError(f"{name} must be {wanted}; a text is no Unicode") from None
     except ValueError:
         raise UsageError(f"{name} must be {wanted}; its lists differ in length") from None
     except TypeError as error:
@@ -198,19 +207,29 @@ def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | 
     Raises:
         UsageError: A value is something else.
     """
+    if not isinstance(example, Mapping):
+        kind = type(example).__name__
+        raise UsageError(f"an example must be a dict, feature name -> value, received {kind}")
     found: dict[str, Any] = {}
     for name, value in example.items():
         if isinstance(value, np.ndarray | np.generic):
             value = np.asarray(value).ravel().tolist()
         values = list(value) if isinstance(value, list | tuple) else [value]
         if all(isinstance(one, bytes | str) for one in values):
-            found[name] = [one.encode() if isinstance(one, str) else one for one in values]
+            try:
+                found[name] = [one.encode() if isinstance(one, str) else one for one in values]
+            except UnicodeEncodeError:
+                raise UsageError(f"the feature {name!r} has a text that is no Unicode") from None
         elif all(isinstance(one, int) for one in values):
+            if not all(-(2**63) <= one < 2**63 for one in values):
+                raise UsageError(f"the feature {name!r} has a number of more than 64 bits")
             found[name] = list(map(int, values))
         elif all(isinstance(one, int | float) for one in values):
             found[name] = list(map(float, values))
         else:
             raise UsageError(f"the feature {name!r} must be bytes, text or numbers")
+    if not all(isinstance(name, str) for name in found):
+        raise UsageError(f"names of features must be texts, received {list(found)!r:.100}")
     return found
 
 

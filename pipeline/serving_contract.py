@@ -1,9 +1,12 @@
 """What TensorFlow Serving and its clients ask of the signatures of a model."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
+from pipeline.served import NUMBERS
 from pipeline.session import Failure
 
 FLOAT, STRING = 1, 7  # of tensorflow/core/framework/types.proto
@@ -13,6 +16,7 @@ _REST_TYPES = {FLOAT, 2, 3, 4, 5, 6, STRING, 9, 10, 17, 22, 23}
 _UNSTABLE = re.compile(r"keras_tensor(_\d+)?|args_\d+|output_\d+")
 # The Classify and Regress calls send tf.Examples and read fixed names
 # (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
+_METHODS = {f"tensorflow/serving/{name}" for name in ("predict", "classify", "regress")}
 _CALLS = {
     "classify": ({"inputs": STRING}, {"classes": STRING, "scores": FLOAT}),
     "regress": ({"inputs": STRING}, {"outputs": FLOAT}),
@@ -43,6 +47,41 @@ def check(signatures: Any, stored: Collection[str]) -> str:
         if signature in _CALLS:
             _check_call(signature, definition)
     return f"{len(ours)} signatures: {', '.join(sorted(ours))}"
+
+
+def check_examples(signatures: Any, golden: Mapping[str, Any]) -> None:
+    """That stored examples have the types and shapes which the signatures tell clients of.
+
+    Args:
+        signatures: Name -> SignatureDef.
+        golden: Name -> `inputs` and `outputs`: name -> array, strings as objects.
+
+    Raises:
+        Failure: A client that believes the signature would ask or read another thing.
+    """
+    for signature, sides in golden.items():
+        definition = signatures[signature]
+        if definition.method_name not in _METHODS:
+            raise Failure(f"{signature}: servers have no method {definition.method_name!r}")
+        for told, arrays in (
+            (definition.inputs, sides["inputs"]),
+            (definition.outputs, sides["outputs"]),
+        ):
+            if set(told) != set(arrays):
+                raise Failure(f"{signature} tells of {sorted(told)}, stored are {sorted(arrays)}")
+            for name, array in arrays.items():
+                _check_example(f"{signature}: {name}", told[name], array)
+
+
+def _check_example(name: str, told: Any, array: np.ndarray) -> None:
+    if told.dtype != NUMBERS.get(array.dtype):
+        raise Failure(f"{name} is told to be of the type {told.dtype}, but is {array.dtype}")
+    sizes = [axis.size for axis in told.tensor_shape.dim]
+    fits = len(sizes) == array.ndim and all(
+        size in (-1, there) for size, there in zip(sizes, array.shape, strict=True)
+    )
+    if not fits:
+        raise Failure(f"{name} is told to be {sizes}, but is {list(array.shape)}")
 
 
 def _check_tensor(signature: str, name: str, tensor: Any) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import messages, noise
+from pipeline import messages, noise, untrusted
 
 INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
+_UNIMPLEMENTED = 12
 _STRING = 7  # TF_STRING of tensorflow/c/tf_datatype.h
+_MOST_BYTES = 2**31  # of a message of protobuf
 _STRING_SIZE = 24  # sizeof(TF_TString)
 _DTYPES = {
     1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8,
@@ -38,6 +40,7 @@ class _Buffer(ctypes.Structure):
 _FUNCTIONS = {
     "Version": (c_char_p,),
     "NewStatus": (c_void_p,),
+    "DeleteStatus": (None, c_void_p),
     "GetCode": (c_int, c_void_p),
     "Message": (c_char_p, c_void_p),
     "NewGraph": (c_void_p,),
@@ -93,14 +96,14 @@ class Session:
 
     def __init__(self, directory: Path) -> None:
         self._c = _library()
-        self._status = self._c.TF_NewStatus()
+        status = self._c.TF_NewStatus()
         self._graph = self._c.TF_NewGraph()
         meta_graph = self._c.TF_NewBuffer()
         self._session = self._c.TF_LoadSessionFromSavedModel(
             self._c.TF_NewSessionOptions(), None, str(directory).encode(),
-            (c_char_p * 1)(b"serve"), 1, self._graph, meta_graph, self._status,
+            (c_char_p * 1)(b"serve"), 1, self._graph, meta_graph, status,
         )  # fmt: skip
-        self._check()
+        self._check(status)
         buffer = _Buffer.from_address(meta_graph)
         self.meta_graph = _meta_graph(ctypes.string_at(buffer.data, buffer.length))
         self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
@@ -121,21 +124,23 @@ class Session:
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
         targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
         got = (c_void_p * len(names))()
+        status = self._c.TF_NewStatus()  # of this request: several threads may ask
         self._c.TF_SessionRun(
             self._session, None, sources, given, len(feeds), targets, got, len(names),
-            None, 0, None, self._status,
+            None, 0, None, status,
         )  # fmt: skip
         try:
-            self._check()
+            self._check(status)
             return {n: self._to_array(t) for n, t in zip(names, got, strict=True)}
         finally:
             for tensor in (*given, *got):
                 if tensor:
                     self._c.TF_DeleteTensor(tensor)
+            self._c.TF_DeleteStatus(status)
 
-    def _check(self) -> None:
-        if code := self._c.TF_GetCode(self._status):
-            raise ServerError(code, self._c.TF_Message(self._status).decode(errors="replace"))
+    def _check(self, status: int) -> None:
+        if code := self._c.TF_GetCode(status):
+            raise ServerError(code, self._c.TF_Message(status).decode(errors="replace"))
 
     def _output(self, tensor: str) -> _Output:
         operation, _, index = tensor.partition(":")
@@ -165,6 +170,8 @@ class Session:
     def _to_array(self, tensor: int) -> np.ndarray:
         shape = [self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))]
         data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
+        if code not in (_STRING, *_DTYPES):
+            raise ServerError(_UNIMPLEMENTED, f"an output is of the type {code}: it cannot be read")
         if code != _STRING:
             raw = ctypes.string_at(data, self._c.TF_TensorByteSize(tensor))
             return np.frombuffer(raw, _DTYPES[code]).reshape(shape).copy()
@@ -214,6 +221,26 @@ def _library() -> ctypes.CDLL:
             library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
         )
     return library
+
+
+def saved_graph(directory: Path) -> Any:
+    """The one graph of a SavedModel, a MetaGraphDef, read without loading it.
+
+    Raises:
+        Failure: Its file is none, or holds several: a server takes one of them.
+    """
+    with messages.importable():
+        from tensorflow.core.protobuf import saved_model_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        raw = untrusted.read_bytes(directory / "saved_model.pb", _MOST_BYTES)
+        graphs = list(saved_model_pb2.SavedModel.FromString(raw).meta_graphs)
+    except (OSError, ValueError, DecodeError) as error:
+        raise Failure(f"saved_model.pb cannot be read: {error}") from None
+    if len(graphs) != 1:
+        raise Failure(f"saved_model.pb holds {len(graphs)} graphs, not one")
+    return graphs[0]
 
 
 def _meta_graph(serialized: bytes) -> Any:

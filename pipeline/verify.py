@@ -13,12 +13,13 @@ from typing import Annotated
 
 import tyro
 
-from pipeline import files, flags, proof, refusals
+from pipeline import digests, files, flags, proof, publish, refusals
 from pipeline.checked import require, require_path
 from pipeline.errors import UsageError, plain, run_command
 
 _PROGRAM = "python -m pipeline.verify"
-_NEEDED = ("saved_model.pb", "variables/variables.index", str(proof.GOLDEN))
+# A folder that holds none of them is no export of this package; one that lacks some is damaged.
+_OURS = (proof.GOLDEN, digests.MANIFEST)
 _TIMEOUT_SECONDS = 600
 _SECONDS_EACH = 1  # of a fuzzed string: an image of the most pixels that are decoded takes as long
 
@@ -74,9 +75,8 @@ def verify(
     Raises:
         UsageError: There is no export of this package in `directory`.
     """
-    for name in _NEEDED:
-        if not (directory / name).is_file():
-            raise UsageError(f"{directory} is no export of this package: it has no {name}")
+    if not any((directory / name).is_file() for name in _OURS):
+        raise UsageError(f"{directory} is no export of this package: it has no {_OURS[0]}")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if python is not None:  # it has packages of its own, and not those of this one
         environment.pop("PYTHONPATH", None)
@@ -107,16 +107,22 @@ def _read(output: str, errors: str, code: int | None) -> list[Check]:
     checks: dict[str, Check] = {}
     last, now = "starts", ""
     for line in output.splitlines():
-        values = json.loads(line)
-        last, now = values["check"], values.get("now", "")
+        try:
+            values = dict(json.loads(line))
+            last, now = values["check"], values.get("now", "")
+        except (ValueError, TypeError, KeyError):
+            return [Check("starts", False, f"the proof did not run: it said {line[:200]!r}")]
         if "passed" in values:
             checks[last] = Check(last, values["passed"], values["detail"])
-    over = any(not checks[name].passed for name in ("loads", "golden") if name in checks)
+    ends = ("operations", "loads", "golden")
+    over = any(not checks[name].passed for name in ends if name in checks)
     if "finished" not in checks and not over:
         why = "took too long" if code is None else f"ended the process (exit code {code})"
         why = f"{now}: {why}" if now else why
         said = errors.strip().splitlines()
         checks[last] = Check(last, False, f"{why}: {said[-1]}" if said else why)
+    elif not over and code != int(not all(check.passed for check in checks.values())):
+        checks["ends"] = Check("ends", False, f"with the exit code {code}")
     return list(checks.values())
 
 
@@ -124,7 +130,7 @@ def newest(directory: Path) -> Path:
     """A version directory: the given one, or the highest version in a model's folder."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
-    if (directory / "saved_model.pb").is_file():
+    if any((directory / name).is_file() for name in ("saved_model.pb", *_OURS)):
         return directory
     versions = files.versions(directory)
     if not versions:
@@ -218,10 +224,12 @@ def main(arguments: list[str]) -> int:
         print(instructions(directory, options.runtime_version))
         return 0
     outcome = verify(newest(directory), fuzzed=options.fuzz, python=options.python)
-    if not files.is_version(outcome.directory.name):
-        version = Check(
-            "version", False, f"{outcome.directory.name!r} is no version number: never served"
-        )
+    name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
+    if not files.is_version(name):
+        why = f"{name!r} is no version number: never served"
+        if name == publish.REFUSED:
+            why = "held back by --export.tolerance, as it is worse than what was served: no number"
+        version = Check("version", False, why)
         outcome = dataclasses.replace(outcome, checks=(version, *outcome.checks))
     if options.json:
         print(json.dumps(outcome.as_json(), indent=2))

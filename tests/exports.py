@@ -219,7 +219,7 @@ def write_manifest(directory: Path, **more: Any) -> None:
             "size": path.stat().st_size,
         }
         for path in directory.rglob("*")
-        if path.is_file() and path.name != "fingerprint.pb"
+        if path.is_file()
     }
     text = json.dumps({"precision": "float32", **more, "files": files})
     (directory / digests.MANIFEST).write_text(text)

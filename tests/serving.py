@@ -9,6 +9,8 @@ import contextlib
 import functools
 import json
 import re
+import shutil
+import subprocess
 import threading
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -325,6 +327,32 @@ def _as_field(array):
         getattr(tensor, wide.get(array.dtype.name, kind)).extend(values.ravel().tolist())
         tensor.tensor_content = b""
     return tensor
+
+
+@contextlib.contextmanager
+def both(backend):
+    """Port that the examples of SERVING.md name -> that of a server on this machine."""
+    with rest(backend) as http, rpc(backend) as grpc:
+        yield {"8501": re.search(r":(\d+)/", http)[1], "8500": grpc.rpartition(":")[2]}
+
+
+WAYS = {"curl": 0, "REST": 1, "gRPC": 2}
+
+
+def shown(document, signature, way, ports, capsys):
+    """What an example prints that calls a signature in one of the WAYS; ports as of `both`."""
+    part = document.partition(f"## Calling `{signature}`\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```(\w+)\n(.*?)```", part, flags=re.DOTALL)
+    assert [language for language, _ in blocks] == ["sh", "python", "python"]
+    _, code = blocks[WAYS[way]]
+    for port, own in ports.items():
+        code = code.replace(f"localhost:{port}", f"127.0.0.1:{own}")
+    if way != "curl":
+        exec(compile(code, "SERVING.md", "exec"), {})
+        return capsys.readouterr().out
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    return subprocess.run(["sh", "-ec", code], capture_output=True, text=True, check=True).stdout
 
 
 def needs_stubs():

@@ -34,6 +34,14 @@ def test_a_few_examples_are_asked_over_and_over():
         agreement.check(spoilt, "s", golden)
 
 
+@pytest.mark.parametrize("stored", [np.inf, -np.inf, np.nan])
+def test_nothing_is_compared_with_what_is_no_number(stored):
+    wanted = np.float32([1, stored])
+    golden = {"inputs": {"x": np.arange(2)}, "outputs": {"y": wanted}}
+    with pytest.raises(Failure, match="y: a stored answer is not finite"):
+        agreement.check(exports.Server(lambda x: {"y": wanted[x]}), "s", golden)
+
+
 @pytest.mark.parametrize("change", ["name", "shape", "type", "nan"])
 def test_other_outputs_are_other_answers(change):
     wanted = np.ones((4, 2), np.float32)

@@ -182,7 +182,7 @@ def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
     about = provenance.read(digits_run.export)
     there = {p.relative_to(digits_run.export).as_posix() for p in digits_run.export.rglob("*.*")}
     there |= {"assets.extra/tf_serving_warmup_requests"}
-    without = {"assets.extra/manifest.json", "fingerprint.pb", "assets.extra"}
+    without = {"assets.extra/manifest.json", "assets.extra"}
     assert set(about["files"]) == there - without
     for name, entry in about["files"].items():
         raw = (digits_run.export / name).read_bytes()
@@ -192,6 +192,12 @@ def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
     assert about["temperature"] == digits_run.task.temperature != 1
     assert about["metrics"]["accuracy"] == digits_run.test["accuracy"]
     assert about["metrics"]["calibrated.loss"] == digits_run.test["calibrated"]["loss"]
+    assert about["trained"] == {
+        "steps": digits_run.result["steps"],
+        "of": digits_run.result["steps"],
+        "complete": True,
+        "examples": {name: len(split) for name, split in digits_run.splits.items()},
+    }
     assert about["judged"] == "test" and about["versions"]["keras"] == keras.__version__
     assert about["precision"] == about["trained_precision"] == "float32"
     assert about["difference"]["probabilities"] <= 1e-6 and about["difference"]["label"] == 0
@@ -205,8 +211,10 @@ def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_pat
     """Those of TensorFlow differ: Keras lists the variables in the order of their addresses."""
     split = digits_run.splits["test"]
     metrics = {name: digits_run.result[name] for name in ("train", "validation", "test")}
-    write(tmp_path, digits_run.model, digits_run.task, digits_run.config, split, metrics)
-    found, before = (provenance.read(folder) for folder in (tmp_path, digits_run.export))
+    before = provenance.read(digits_run.export)
+    config, trained = digits_run.config, before["trained"]
+    write(tmp_path, digits_run.model, digits_run.task, config, split, metrics, trained)
+    found = provenance.read(tmp_path)
     assert set(found["files"]) == set(before["files"])
     ours = (str(proof.GOLDEN), str(warm_up.FILE))
     for about in (found, before):
@@ -233,6 +241,9 @@ def test_the_model_card_tells_all_that_was_measured(digits_run):
         "How it is called",
     ]
     assert f"{digits_run.model.count_params():,} parameters" in card
+    assert f"Trained for {digits_run.result['steps']:,} steps of" in card and "before" not in card
+    counts = (f"{name} {len(split):,}" for name, split in digits_run.splits.items())
+    assert f"Examples: {', '.join(counts)}." in card
     splits = [f"{digits_run.test['accuracy']:.4f}", f"{digits_run.result['train']['accuracy']:.4f}"]
     (row,) = (line for line in card.splitlines() if line.startswith("| accuracy |"))
     assert all(number in row for number in splits)
@@ -262,7 +273,13 @@ def test_a_finished_run_is_exported_in_another_way_without_training(workplace, c
         "precision  float32 in the export, mixed_bfloat16 in training; on 64 examples the answers"
     )
     assert said in shown and "calibrated temperature " in shown
-    assert provenance.read(first.export)["difference"]["probabilities"] > 0
+    about = provenance.read(first.export)
+    assert about["difference"]["probabilities"] > 0
+    # The gate is to compare what is published; the run tells of what was trained.
+    assert about["metrics"]["loss"] != first.test["loss"]
+    assert about["metrics"]["loss"] == pytest.approx(first.test["loss"], rel=0.02)
+    card = (first.export / model_card.FILE).read_text()
+    assert "Of the test split as this version computes, in float32; of " in card
     again = fit("digits", **changes)
     assert again.export == first.export and again.task.facts == first.task.facts
     assert "temperature" in again.task.facts
@@ -273,5 +290,6 @@ def test_a_finished_run_is_exported_in_another_way_without_training(workplace, c
     assert "precision  " not in shown.partition("export  ")[2] and "calibrated" not in shown
     about = provenance.read(other.export)
     assert about["difference"]["probabilities"] < 1e-3, "it is the trained network"
+    assert about["metrics"]["loss"] == other.test["loss"], "judged as it was trained"
     assert about["temperature"] is None and other.task.facts.get("temperature") is None
     assert other.test["loss"] == first.test["loss"] and "calibrated" not in other.test

@@ -94,6 +94,9 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert "state.index is damaged; the one before it is taken" in said
     assert "which is not its end" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
+    card = Path("saved_models/digits/2/assets.extra/MODEL_CARD.md").read_text()
+    assert "steps of" in card and "before the run was at its end" in card
+    assert "train " in card.partition("Examples: ")[2].partition("\n")[0]
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
 
@@ -127,13 +130,16 @@ def test_the_gate_holds_a_worse_version_back(place, capsys):
     about = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**about, "metrics": {"accuracy": 1.5}}))
     before = contents("mine")
-    assert export_command.main(["mine", "--export.tolerance", "0.1"]) == 1
+    beside = Path("saved_models/digits/batching.config").read_text()
+    words = ["--export.tolerance", "0.1", "--export.batch-sizes", "2"]
+    assert export_command.main(["mine", *words]) == 1
     said = capsys.readouterr().out
     assert "FAILED     quality: " in said and "version 1, which is served, has 1.5000" in said
     assert "saved_models/digits/.refused is whole, but worse than" in said
     assert "-m pipeline.export mine --export.tolerance None publishes it all the same" in said
     assert files.versions(Path("saved_models/digits")).keys() == {1}
     assert contents("mine") == before
+    assert Path("saved_models/digits/batching.config").read_text() == beside, "of what is served"
 
 
 def test_a_finished_run_whose_version_was_pruned_stays_finished(place, capsys):
@@ -159,16 +165,23 @@ def versions(trained, workplace):
 
 
 def test_a_version_is_pinned_and_unpinned(versions, capsys):
+    manifest = versions / "2" / provenance.MANIFEST
+    about = json.loads(manifest.read_text())
+    options = {**about["options"], "batch_sizes": [1, 5]}
+    manifest.write_text(json.dumps({**about, "options": options}))
     assert export_command.main(["digits", "--pin", "2"]) == 0
     said = capsys.readouterr().out
     assert "pinned     saved_models/digits/2 (was nothing)" in said
     assert "served     saved_models/digits/2, by servers that read" in said
     assert version_policy.pinned(versions) == (2,)
+    batches = versions / "batching.config"
+    assert "max_batch_size { value: 5 }" in batches.read_text(), "of the version that is served"
     assert export_command.main(["--pin=1"]) == 0, "the only model needs no name"
     assert "(was 2)" in capsys.readouterr().out
     assert export_command.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
     assert version_policy.pinned(versions) == ()
+    assert "max_batch_size { value: 5 }" not in batches.read_text()
 
 
 def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):

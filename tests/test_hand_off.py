@@ -1,22 +1,16 @@
 """The files beside the versions: read as a server reads them, their examples run as they stand."""
 
-import base64
 import contextlib
-import http.server
 import json
 import re
-import shutil
-import subprocess
-import threading
-from concurrent import futures
 
 import numpy as np
 import pytest
+import serving
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from pipeline import endpoints, hand_off, provenance
-from pipeline.session import Session, as_strings
+from pipeline import hand_off, provenance
 
 VECTOR = {
     "serving_default": {
@@ -103,72 +97,12 @@ def test_what_somebody_has_made_his_own_stays(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-class Served(http.server.BaseHTTPRequestHandler):
-    """The REST interface of a server, as its documents say it, around `session`."""
-
-    def do_POST(self):
-        name, _, method = self.path.removeprefix("/v1/models/").partition(":")
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        signature = body["signature_name"]
-        assert name == "digits"
-        if method == "classify":
-            examples = [{k: value_of(v) for k, v in one.items()} for one in body["examples"]]
-            inputs = {"inputs": as_strings([endpoints.example(one) for one in examples])}
-        elif "instances" in body:
-            ((key, _),) = self.session.signatures[signature].inputs.items()
-            inputs = {key: as_strings([value_of(one[key]) for one in body["instances"]])}
-        else:
-            inputs = {key: np.array(value, np.uint8) for key, value in body["inputs"].items()}
-        answers = self.session.run(signature, inputs)
-        columns = {name: text(values.tolist()) for name, values in answers.items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        results = [
-            list(zip(row["classes"], row["scores"], strict=True))
-            for row in rows
-            if method == "classify"
-        ]
-        answer = {"results": results} if method == "classify" else {"predictions": rows}
-        sent = json.dumps({"outputs": columns} if "inputs" in body else answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *arguments):
-        pass
-
-
-def value_of(given):
-    return base64.b64decode(given["b64"])
-
-
-def text(values):
-    if isinstance(values, list):
-        return [text(value) for value in values]
-    return values.decode() if isinstance(values, bytes) else values
-
-
 @pytest.fixture(scope="module")
-def rest(digits_run):
-    """Port of a server of the exported digits."""
-    handler = type("Handler", (Served,), {"session": Session(digits_run.export)})
-    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def document(digits_run):
-    """Heading -> language -> the examples below it."""
-    parts = (digits_run.export.parent / "SERVING.md").read_text().split("\n## ")
-    found = {}
-    for part in parts:
-        blocks = re.findall(r"```(\w+)\n(.*?)```", part, flags=re.DOTALL)
-        found[part.partition("\n")[0]] = blocks
-    return found
+def ports(digits_run):
+    """Port in the examples -> that of a server of the exported digits."""
+    serving.needs_stubs()
+    with serving.both(serving.Backend(digits=digits_run.export)) as ports:
+        yield ports
 
 
 @pytest.fixture
@@ -179,65 +113,18 @@ def picture(digits_run, workplace):
     return digits_run.predict(images=image)
 
 
-def run_python(code, capsys):
-    exec(compile(code, "SERVING.md", "exec"), {})
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("signature", ["image_bytes", "classify"])
-def test_the_examples_with_files_work_as_they_stand(document, rest, picture, signature, capsys):
-    blocks = document[f"Calling `{signature}`"]
-    assert [language for language, _ in blocks] == ["sh", "python"]
-    label, score = picture["label"][0].decode(), float(picture["probabilities"].max())
-    for language, code in blocks:
-        code = code.replace("localhost:8501", f"127.0.0.1:{rest}")
-        if language == "python":
-            shown = run_python(code, capsys)
-        elif shutil.which("curl") is None:
-            continue
-        else:
-            shown = subprocess.run(
-                ["sh", "-ec", code], capture_output=True, text=True, check=True
-            ).stdout
-        shown_scores = [float(number) for number in re.findall(r"\b0\.\d+", shown)]
-        assert repr(label)[1:-1] in shown and max(shown_scores) == pytest.approx(score, rel=1e-5)
-
-
-def test_the_example_with_pixels_works_as_it_stands(document, rest, digits_run, capsys):
-    (_, code), *_ = document["Calling `serving_default`"]
-    shown = run_python(code.replace("localhost:8501", f"127.0.0.1:{rest}"), capsys)
-    black = digits_run.predict(images=np.zeros((1, 8, 8, 1), np.uint8))["probabilities"]
-    np.testing.assert_allclose(json.loads(shown), black, rtol=1e-4)
-
-
-def test_the_example_over_grpc_works_as_it_stands(document, digits_run, capsys):
-    grpc = pytest.importorskip("grpc", reason="needs the extra serving")
-    stubs = pytest.importorskip(
-        "tensorflow_serving.apis.prediction_service_pb2_grpc", reason="needs the extra serving"
-    )
-    from tensorflow_serving.apis import predict_pb2
-
-    session = Session(digits_run.export)
-
-    class Service(stubs.PredictionServiceServicer):
-        def Predict(self, request, context):
-            assert request.model_spec.name == "digits"
-            inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
-            answer = predict_pb2.PredictResponse()
-            for name, values in session.run(request.model_spec.signature_name, inputs).items():
-                answer.outputs[name].CopyFrom(tf.make_tensor_proto(values))
-            return answer
-
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    stubs.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    _, (_, code) = document["Calling `serving_default`"]
-    shown = run_python(code.replace("localhost:8500", f"127.0.0.1:{port}"), capsys)
-    server.stop(None).wait()
-    black = digits_run.predict(images=np.zeros((1, 8, 8, 1), np.uint8))["probabilities"]
-    numbers = [float(word) for word in re.sub(r"[\[\]]", " ", shown).split()]
-    np.testing.assert_allclose([numbers], black, rtol=1e-3)
+@pytest.mark.parametrize("way", serving.WAYS)
+@pytest.mark.parametrize("signature", ["serving_default", "image_bytes", "classify"])
+def test_the_examples_work_as_they_stand(ports, digits_run, picture, signature, way, capsys):
+    said = picture
+    if signature == "serving_default":
+        said = digits_run.predict(images=np.zeros((1, 8, 8, 1), np.uint8))
+    document = (digits_run.export.parent / "SERVING.md").read_text()
+    shown = serving.shown(document, signature, way, ports, capsys)
+    scores = [float(number) for number in re.findall(r"\b\d\.\d+(?:e-\d+)?", shown)]
+    assert max(scores) == pytest.approx(said["probabilities"].max(), rel=1e-3)
+    if signature == "classify":
+        assert said["label"][0].decode() in shown
 
 
 def test_the_table_names_every_signature_with_its_shapes(digits_run):

@@ -396,7 +396,10 @@ def test_the_program_says_nothing_but_what_it_has_to(pictures, models, monkeypat
         (["{models}/rows", "a.npy", "--top", "2"], "--top must be at most 1"),
         (["{models}/pictures", "data", "--batch-size", "x"], "--batch-size must be a whole number"),
         (["{models}/pictures", "data", "--batch-size=-1"], "--batch-size must be from 1"),
-        (["{models}/pictures", "data", "--timeout", "nan"], "--timeout must be a positive number"),
+        (
+            ["{models}/pictures", "data", "--timeout", "nan"],
+            "--timeout must be seconds, more than 0",
+        ),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
         (["{models}/pictures", "data", "--output", "data/notes.txt/x"], "--output: .* is a file"),
         (["nowhere", "data"], "'nowhere' is no folder and no address"),
@@ -429,5 +432,5 @@ def test_a_model_that_takes_no_files_says_what_it_takes(models, tmp_path):
 def test_help_names_every_option(workplace):
     ran = run_module("pipeline.predict", "--help", cwd=workplace)
     assert ran.returncode == 0
-    for option in ("--format {jsonl,csv}", "--output", "--top", "--batch-size", "--timeout"):
+    for option in ("--format {None,jsonl,csv}", "--output", "--top", "--batch-size", "--timeout"):
         assert option in ran.stdout

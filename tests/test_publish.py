@@ -124,6 +124,26 @@ def test_keep_deletes_the_oldest_and_only_what_is_ours(model, tmp_path):
     assert numbers(model) == [1, 6, 8]
 
 
+def test_what_lies_beside_is_written_for_what_servers_will_take(model):
+    """Before it can be seen, and not for a version that is held back, or behind a pinned one."""
+    seen = []
+
+    def once_more(metric, **options):
+        def ready():
+            seen.append(numbers(model))
+
+        folder = finished(model, {"test": {"accuracy": metric}})
+        return publish.publish(folder, model, Export(**options), ACCURACY, ready)
+
+    once_more(0.5)
+    assert seen == [[]]
+    assert once_more(0.1, tolerance=0.1).refused and seen == [[]]
+    version_policy.pin(model, 1)
+    assert once_more(0.9).directory.name == "2" and seen == [[]]
+    version_policy.pin(model, None)
+    assert once_more(0.9).directory.name == "3" and seen == [[], [1, 2]]
+
+
 def test_nothing_is_deleted_without_being_asked(model):
     for _ in range(4):
         assert published(model).notes == ()

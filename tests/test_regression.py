@@ -1,10 +1,12 @@
 """Regression against what it must equal: closed-form least squares, NumPy, finite differences."""
 
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
+import serving
 import tensorflow as tf
 from sklearn import metrics as reference
 
@@ -52,6 +54,23 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("regression")
     changes = {"run_directory": folder / "run", "export": {"directory": folder / "saved_models"}}
     return fit("regression_linear", log={"progress": False, "tensorboard": False}, **changes)
+
+
+@pytest.fixture(scope="module")
+def ports(run):
+    serving.needs_stubs()
+    with serving.both(serving.Backend(regression_linear=run.export)) as ports:
+        yield ports
+
+
+@pytest.mark.parametrize("way", serving.WAYS)
+@pytest.mark.parametrize("signature", ["serving_default", "regress"])
+def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, signature, way, capsys):
+    document = (run.export.parent / "SERVING.md").read_text()
+    shown = serving.shown(document, signature, way, ports, capsys)
+    features = np.zeros((1, 10), np.float32)
+    (number,) = re.findall(r"-?\d+\.\d+", shown)
+    assert float(number) == pytest.approx(run.predict(features=features)["prediction"][0], rel=1e-4)
 
 
 @pytest.mark.parametrize("engine", shelf.names("engines"))

@@ -116,20 +116,34 @@ def test_a_tensor_s_last_value_stands_for_the_missing_ones():
         np.testing.assert_array_equal(replay.tensor(proto.SerializeToString()), wanted)
 
 
+@pytest.mark.parametrize("harm", ["short", "unknown rank"])
+def test_a_tensor_that_tensorflow_refuses_is_refused(harm):
+    proto = tf.make_tensor_proto(np.arange(6, dtype=np.float32).reshape(2, 3))
+    if harm == "short":
+        proto.tensor_content = proto.tensor_content[:8]
+    else:
+        proto.tensor_shape.unknown_rank = True
+    with pytest.raises(ValueError, match="2 values for the shape|unknown rank"):
+        replay.tensor(proto.SerializeToString())
+
+
 def test_the_records_are_those_of_the_official_messages():
     logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
     log = logs.PredictionLog()
     asked = log.predict_log.request
     asked.model_spec.name, asked.model_spec.signature_name = "small", "image_bytes"
     asked.inputs["image_bytes"].CopyFrom(tf.make_tensor_proto([b"a", b"b"]))
-    signature, inputs = replay.request(log.SerializeToString())
+    signature, inputs, wanted = replay.request(log.SerializeToString())
     assert signature == "image_bytes" and list(inputs["image_bytes"]) == [b"a", b"b"]
+    assert wanted is None
+    asked.output_filter.append("label")
+    assert replay.request(log.SerializeToString())[2] == ["label"]
     assert logs.PredictionLog.FromString(images()).predict_log.request.inputs["images"]
     for kind in ("classify_log", "regress_log"):
         log = logs.PredictionLog()
         asked = getattr(log, kind).request
         example = asked.input.example_list.examples.add()
         example.features.feature["k"].float_list.value.append(1)
-        signature, inputs = replay.request(log.SerializeToString())
+        signature, inputs, wanted = replay.request(log.SerializeToString())
         assert signature == "serving_default"
         assert list(inputs["inputs"]) == [example.SerializeToString()]

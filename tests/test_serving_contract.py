@@ -2,7 +2,9 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipeline import server_operations, serving_contract
 from pipeline.session import Failure
@@ -54,6 +56,35 @@ def test_a_contract_that_is_broken(name, wrong, said):
     assert said in str(caught.value)
 
 
+IMAGES, CLASSES = np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, np.int32)
+EXAMPLES = {"serving_default": {"inputs": {"images": IMAGES}, "outputs": {"class": CLASSES}}}
+
+
+def test_examples_as_the_signature_tells():
+    GOOD.method_name = "tensorflow/serving/predict"
+    serving_contract.check_examples({"serving_default": GOOD}, EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "method", "said"),
+    [
+        ({"images": (3, [-1, 8, 8, 3])}, None, "predict", "images is told to be of the type 3"),
+        ({"images": (4, [-1, 16, 8, 3])}, None, "predict", "told to be [-1, 16, 8, 3], but is [2,"),
+        ({"images": (4, [-1, 8, 8])}, None, "predict", "told to be [-1, 8, 8]"),
+        (None, {"class": (9, [-1])}, "predict", "class is told to be of the type 9"),
+        (None, {"class": (3, [-1, 50])}, "predict", "class is told to be [-1, 50]"),
+        (None, {"other": (3, [-1])}, "predict", "tells of ['other'], stored are ['class']"),
+        (None, None, "thing", "servers have no method 'tensorflow/serving/thing'"),
+    ],
+)
+def test_examples_of_which_the_signature_tells_otherwise(inputs, outputs, method, said):
+    told = signature(inputs or {"images": (4, [-1, 8, 8, 3])}, outputs or {"class": (3, [-1])})
+    told.method_name = f"tensorflow/serving/{method}"
+    with pytest.raises(Failure) as caught:
+        serving_contract.check_examples({"serving_default": told}, EXAMPLES)
+    assert said in str(caught.value)
+
+
 def node(op, name="n", device=""):
     return SimpleNamespace(op=op, name=name, device=device)
 
@@ -101,3 +132,59 @@ def test_the_list_is_of_the_released_server():
     assert len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
     assert "DecodeJxl" in installed - released
     assert len(released - installed) == 0, "an operation was taken out of TensorFlow: look"
+
+
+def traced(function):
+    """(graph, names of its answers) as a SavedModel holds them."""
+    concrete = tf.function(function, [tf.TensorSpec([None], tf.float32)]).get_concrete_function()
+    return concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.graph.outputs]
+
+
+def aborts(x):
+    tf.cond(tf.reduce_sum(x) > 7, lambda: tf.raw_ops.Abort(error_msg="x"), tf.no_op)
+    return x + 1
+
+
+def writes(x):
+    tf.io.write_file("stolen", "x")
+    return x + 1
+
+
+def prints(x):
+    tf.print(x, output_stream="file://stolen")
+    return x + 1
+
+
+def saves(x):
+    tf.raw_ops.SaveV2(prefix="stolen", tensor_names=["x"], shape_and_slices=[""], tensors=[x])
+    return x + 1
+
+
+def restores(x):
+    return x + tf.raw_ops.RestoreV2(
+        prefix="other", tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.float32]
+    )
+
+
+@pytest.mark.parametrize("harmful", [aborts, writes, prints, restores])
+def test_a_program_that_does_harm_is_refused(harmful):
+    graph, answers = traced(harmful)
+    with pytest.raises(Failure, match="it ends the server or touches its files"):
+        server_operations.check(graph, answers)
+
+
+def test_only_answers_must_not_touch_checkpoints():
+    """A loader restores the weights by the same operations."""
+    graph, answers = traced(tf.function(saves, autograph=False))
+    with pytest.raises(Failure, match="is SaveV2"):
+        server_operations.check(graph, answers)
+    assert "kinds, all in" in server_operations.check(graph, ())
+
+
+def test_words_on_the_console_are_let_through():
+    def tells(x):
+        tf.print(x)
+        return x + 1
+
+    graph, answers = traced(tells)
+    assert "kinds, all in" in server_operations.check(graph, answers)

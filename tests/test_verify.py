@@ -1,6 +1,7 @@
 """The proof of an export: what passes, and what each sabotage is caught by."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 from conftest import run_module
 
-from pipeline import files, proof, server_operations
+from pipeline import digests, files, proof, publish, server_operations
 from pipeline.errors import UsageError
 from pipeline.verify import instructions, main, newest, verify
 
@@ -27,14 +28,13 @@ def failed(directory):
 
 
 def test_an_export_of_the_first_release_answers_and_unfolds_bombs():
-    """It has no warm-up, no manifest, and no limit of pixels: that one is what is wrong with it."""
+    """It has no warm-up, no manifest, and no limit of pixels: those two are wrong with it."""
     outcome = verify(FIXTURE, fuzzed=20)
     checks = {check.name: check for check in outcome.checks}
-    assert [c.name for c in checks.values() if not c.passed] == [
-        "refuses image_bytes: hostile files"
-    ]
+    wrong = [check.name for check in checks.values() if not check.passed]
+    assert wrong == ["digests", "refuses image_bytes: hostile files"]
     assert "20,000 x 20,000 pixels" in checks["refuses image_bytes: hostile files"].detail
-    assert checks["digests"].detail.startswith("not checked: a version without")
+    assert "manifest.json is missing" in checks["digests"].detail
     assert checks["warm-up"].detail.startswith("none: a version without")
     assert "TensorFlow 2.21" in checks["loads"].detail
 
@@ -66,7 +66,7 @@ def test_a_whole_version_passes(whole):
     outcome = verify(whole, fuzzed=300)
     assert outcome.passed, str(outcome)
     checks = {check.name: check.detail for check in outcome.checks}
-    assert checks["digests"] == "5 files are what was written"
+    assert checks["digests"] == "6 files are what was written"
     assert checks["warm-up"].startswith(
         "batches of serving_default 1 8; image_bytes 1 8; classify 1 8"
     )
@@ -106,7 +106,7 @@ def test_changed_weights_are_caught(copy):
 def test_a_damaged_graph_is_caught(copy):
     path = copy / "saved_model.pb"
     path.write_bytes(path.read_bytes()[:1000])
-    assert "loads" in failed(copy)
+    assert "saved_model.pb cannot be read" in failed(copy)["operations"]
 
 
 def store(directory, golden):
@@ -129,7 +129,8 @@ def test_answers_that_differ_are_caught(copy, change):
     golden["serving_default"]["outputs"]["probabilities"][7, 3] += change
     store(copy, golden)
     found = failed(copy)
-    assert "probabilities: differs by" in found.pop("answers serving_default")
+    said = "differs by" if np.isfinite(change) else "a stored answer is not finite"
+    assert f"probabilities: {said}" in found.pop("answers serving_default")
     assert set(found) <= {"still answers serving_default"}
 
 
@@ -165,9 +166,56 @@ def test_an_export_without_guards_is_caught(tmp_path):
     found = failed(Path(directory))
     assert found, "an export without shape guards passed"
     # Which of the wrong requests comes through first depends on the CPU's kernels.
+    assert "manifest.json is missing" in found.pop("digests")
     (name, detail), *_ = found.items()
     assert name.startswith("refuses serving_default: ")
     assert "ended the process" in detail or "answered" in detail or "status" in detail
+
+
+def test_what_a_model_prints_is_no_result_of_the_proof(tmp_path):
+    """Nor does it disturb the others."""
+    forged = [
+        json.dumps({"check": name, "passed": True, "detail": "forged"})
+        for name in ("answers serving_default", "finished", "no JSON")
+    ]
+
+    def printing(weight, images):
+        for line in (*forged, "nonsense"):
+            tf.raw_ops.PrintV2(input=line, output_stream="stdout")
+        return convolve(weight, tf.ensure_shape(images, SPEC[0].shape))
+
+    export_of(str(tmp_path / "1"), printing, SPEC, IMAGES)
+    checks = {check.name: check.detail for check in verify(tmp_path / "1", fuzzed=0).checks}
+    assert {"digests", "operations", "answers serving_default", "finished"} <= checks.keys()
+    assert "forged" not in checks.values() and "no JSON" not in checks
+
+
+def test_a_program_that_does_harm_is_not_run(copy, tmp_path):
+    def writing(weight, images):
+        tf.io.write_file(str(tmp_path / "stolen"), "x")
+        return convolve(weight, tf.ensure_shape(images, SPEC[0].shape))
+
+    export_of(str(tmp_path / "1"), writing, SPEC, IMAGES)
+    (tmp_path / "stolen").unlink()
+    assert "is WriteFile: it ends the server" in failed(tmp_path / "1")["operations"]
+    assert not (tmp_path / "stolen").exists()
+
+
+@pytest.mark.parametrize("harm", ["pipe", "link"])
+def test_a_pipe_or_a_link_is_no_file_of_a_version(copy, harm):
+    """The first is waited for without end; the second leads nowhere in a container."""
+    path = copy / "fingerprint.pb"
+    path.rename(copy.parent / "away")
+    os.mkfifo(path) if harm == "pipe" else path.symlink_to(copy.parent / "away")
+    found = failed(copy)
+    assert found.keys() == {"digests", "operations"}
+    assert set(found.values()) == {"fingerprint.pb is no regular file"}
+
+
+def test_a_program_that_is_no_python_is_told(copy, tmp_path):
+    words = (copy, "--python", shutil.which("echo"))
+    result = run_module("pipeline.verify", *words, cwd=tmp_path)
+    assert result.returncode == 1 and "the proof did not run: it said '-m" in result.stdout
 
 
 def test_half_precision_outputs_are_caught(tmp_path):
@@ -366,6 +414,31 @@ def test_the_newest_version_is_taken_from_a_model_folder(copy, tmp_path):
     for wrong in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="saved_models/digits/1"):
             newest(wrong)
-    (copy / "variables/variables.index").unlink()
-    with pytest.raises(UsageError, match=r"it has no variables/variables\.index"):
+    (copy / proof.GOLDEN).unlink()
+    (copy / digests.MANIFEST).unlink()
+    with pytest.raises(UsageError, match=r"no export of this package: it has no assets.extra/gol"):
         verify(copy)
+
+
+@pytest.mark.parametrize("gone", ["saved_model.pb", "variables", str(proof.GOLDEN)])
+def test_an_export_that_lacks_files_is_damaged(copy, gone, tmp_path):
+    path = copy / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = run_module("pipeline.verify", ".", "--json", cwd=copy)
+    outcome = json.loads(result.stdout)
+    assert result.returncode == 1 and not outcome["passed"]
+    wrong = {check["name"]: check["detail"] for check in outcome["checks"] if not check["passed"]}
+    assert gone in wrong.pop("digests") and "is missing" in str(outcome)
+    asked = {"saved_model.pb": "operations", "variables": "warm-up", str(proof.GOLDEN): "golden"}
+    assert next(iter(wrong)) == asked[gone]
+
+
+def test_the_folder_one_is_in_has_its_number(copy):
+    result = run_module("pipeline.verify", ".", cwd=copy)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_version_that_was_held_back_is_said_to_be(copy):
+    copy = copy.rename(copy.with_name(publish.REFUSED))
+    result = run_module("pipeline.verify", copy, cwd=copy.parent)
+    assert result.returncode == 1 and "held back by --export.tolerance" in result.stdout

@@ -1,0 +1,250 @@
+"""What no model, server, file or caller can do to the client and to the command."""
+
+import http.server
+import io
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import serving
+import tensorflow as tf
+from served_models import SIDE, WIDTH, png
+
+from pipeline import asked, predict, rest
+from pipeline.client import Client
+from pipeline.errors import UsageError
+from pipeline.question import Question
+from pipeline.served import Field, ServingError, Signature
+
+IMAGES = np.random.default_rng(5).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
+pytestmark = pytest.mark.usefixtures("direct")
+
+
+def test_threads_may_ask_one_model_right_and_wrong(models):
+    """One status for all requests ended the process: an answer that was none was read."""
+    here = Client(models / "pictures/1")
+
+    def asks(good):
+        for _ in range(200):
+            if good:
+                assert len(here.predict(images=IMAGES)["label"]) == 3
+            else:
+                with pytest.raises(ServingError, match="INVALID_ARGUMENT"):
+                    here.predict(images=IMAGES[0])
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(asks, (True, False, False)))
+
+
+class Saying:
+    """A client whose model answers each request for files with these columns."""
+
+    model = "http://localhost:8501/v1/models/m"
+
+    def __init__(self, **columns):
+        self.columns = columns
+
+    def metadata(self):
+        text, whole = Field(np.dtype(object), (None,)), Field(np.dtype(np.int32), (None,))
+        outputs = {"label": text, "class": whole, "top_labels": Field(text.dtype, (None, 5))}
+        return {"image_bytes": Signature({"image_bytes": text}, outputs)}
+
+    def predict(self, signature, **inputs):
+        return self.columns
+
+
+TWO = {
+    "label": np.array(["a", "b"], object),
+    "class": np.array([0, 1], np.int32),
+    "probabilities": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
+    "top_labels": np.array([["a", "b"], ["b", "a"]], object),
+    "top_scores": np.array([[0.75, 0.25], [0.75, 0.25]], np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {name: column[:1] for name, column in TWO.items()},
+        {name: np.concatenate([column, column]) for name, column in TWO.items()},
+        {},
+        {**TWO, "class": np.array([0, 7], np.int32)},
+        {**TWO, "class": np.array([0, -1], np.int32)},
+        {**TWO, "class": np.array([0, 1.5], np.float32)},
+        {**TWO, "class": np.int32(0)},
+        {**TWO, "probabilities": np.array([0.75, 0.25], np.float32)},
+        {**TWO, "label": np.array([["a"], ["b"]], object)},
+        {**TWO, "top_scores": np.array([0.75, 0.25], np.float32)},
+    ],
+    ids=["few", "many", "none", "7", "-1", "1.5", "scalar", "one number", "nested", "no scores"],
+)
+def test_answers_that_no_signature_gives_are_said_to_be(strange, workplace):
+    for name in "ab":
+        (workplace / f"{name}.png").write_bytes(b"x")
+    asked_of = Question(Saying(**TWO), 2)
+    assert [row["label"] for row in asked_of.answers(["a.png", "b.png"], 2)] == ["a", "b"]
+    with pytest.raises(ServingError, match="UNKNOWN: its answer to 2 examples is not one"):
+        list(Question(Saying(**strange), 2).answers(["a.png", "b.png"], 2))
+
+
+@pytest.mark.parametrize("harm", ["type", "short", "many", "none", "negative", "huge"])
+def test_tensors_over_grpc_that_are_none_are_refused(harm):
+    serving.needs_stubs()
+    from pipeline import rpc, served
+
+    tensor = tf.make_tensor_proto(np.arange(4, dtype=np.int32))
+    if harm == "type":
+        tensor.dtype = 14
+    elif harm == "short":
+        tensor.tensor_content = tensor.tensor_content[:7]
+    else:
+        tensor.tensor_content = b""
+        tensor.int_val.extend(range({"many": 9, "none": 0}.get(harm, 1)))
+        tensor.tensor_shape.dim[0].size = {"negative": -1, "huge": 2**60}.get(harm, 4)
+    with pytest.raises(served.STRANGE):
+        rpc.from_message(tensor)
+
+
+def test_a_server_that_answers_in_drops_is_slow():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            while not over.wait(0.02):
+                try:
+                    self.wfile.write(b" ")
+                except OSError:
+                    return
+
+        def log_message(self, *_):
+            pass
+
+    over = threading.Event()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}/v1/models/m", 0.3)
+        start = time.monotonic()
+        with pytest.raises(ServingError, match="DEADLINE_EXCEEDED: no answer within 0.3 s"):
+            client.status()
+        assert time.monotonic() - start < 30, "not for ever"
+        over.set()
+        server.shutdown()
+
+
+def test_a_reply_that_is_cut_off_is_no_reply():
+    class Cut(io.BytesIO):
+        length = 5
+
+    with pytest.raises(rest.http.client.IncompleteRead):
+        rest._whole(Cut(b"{}"), time.monotonic() + 60)
+
+
+@pytest.mark.parametrize("host", ["a..b:80", f"{'a' * 70}:80", "\u202e:80", "\udcff:80"])
+def test_names_that_no_address_can_have(host):
+    with pytest.raises(ServingError, match="UNAVAILABLE: "):
+        Client(f"http://{host}/v1/models/m").status()
+
+
+@pytest.mark.parametrize("address", ["grpc://h:99999/m", "grpc://h:0/m", f"grpc://h:1/m/{10**20}"])
+def test_ports_and_versions_that_there_cannot_be(address):
+    serving.needs_stubs()
+    with pytest.raises(UsageError, match="an address whose port and version there can be"):
+        Client(address)
+
+
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        ({"image/encoded": b"x"}, "an example must be a dict, .* received str"),
+        ([b"x"], "received bytes"),
+        ([None], "received NoneType"),
+        ([{"a": 2**70}], "more than 64 bits"),
+        ([{3: 1.0}], "names of features must be texts"),
+        ([{"a": "\ud800"}], "no Unicode"),
+        (np.array([]), "there are no examples"),
+    ],
+)
+def test_examples_that_are_none(models, examples, said):
+    here = Client(models / "pictures/1")
+    with pytest.raises(UsageError, match=said):
+        here.classify(examples)
+
+
+@pytest.mark.parametrize("signature", [None, [], 3])
+def test_a_signature_has_a_name(models, signature):
+    with pytest.raises(UsageError, match="has no signature"):
+        Client(models / "pictures/1").predict(signature)
+
+
+def test_patterns_name_a_file_once(workplace):
+    for name in ("g/a.png", "g/sub/b.png"):
+        (workplace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workplace / name).write_bytes(b"x")
+    assert sorted(asked.named(["g/**"], asked.IMAGES)) == ["g/a.png", "g/sub/b.png"]
+    assert asked.named(["g/a.png", "g/a.png"], asked.IMAGES) == ["g/a.png"] * 2, "as it was asked"
+
+
+TABLES = {
+    "empty.npy": b"",
+    "zip.npy": b"PK\3\4junk",
+    "cut.npy": b"\x93NUMPY\1\0v\0{'descr': '<f4', 'fortran_order",
+    "deep.npy": b"\x93NUMPY\1\0"
+    + b"v\0"
+    + b"{'descr': '<f4', 'fortran_order': False, 'shape': "
+    b"(1000000000000000000000000000000, 3), }".ljust(118 - 50)
+    + b"\n",
+    "pickled.npy": None,
+    "none.csv": b"",
+    "blank.csv": b"\n\n",
+    "heading.csv": b"a,b,c\n",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_without_rows_are_named(workplace, name):
+    raw = TABLES[name]
+    if raw is None:
+        saved = io.BytesIO()
+        np.save(saved, np.array([{"a": 1}], object), allow_pickle=True)
+        raw = saved.getvalue()
+    (workplace / name).write_bytes(raw)
+    (item,) = asked.rows([name], WIDTH)
+    assert "no array of numbers" in item.error or "no rows of numbers" in item.error
+
+
+def test_digits_apart_are_no_number(workplace):
+    (workplace / "a.csv").write_text("1_0,2,3\n")
+    (item,) = asked.rows(["a.csv"], WIDTH)
+    assert item.error == "'1_0' is no number"
+
+
+@pytest.fixture
+def picture(workplace):
+    (workplace / "p.png").write_bytes(png(IMAGES[0]))
+    return workplace / "p.png"
+
+
+def test_answers_do_not_take_the_place_of_a_picture(models, picture):
+    raw = picture.read_bytes()
+    os.symlink("p.png", "link.png")
+    for output in ("p.png", "link.png"):
+        with pytest.raises(UsageError, match="is one of the files that are asked about"):
+            predict.main([str(models / "pictures"), "p.png", "--output", output])
+    assert picture.read_bytes() == raw
+
+
+def test_answers_go_through_pipes_and_links(models, picture):
+    os.mkfifo("pipe")
+    os.symlink("far.csv", "near.csv")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(lambda: (picture.parent / "pipe").read_text())
+        assert predict.main([str(models / "pictures"), "p.png", "--output", "pipe"]) == 0
+        assert json.loads(read.result())["file"] == "p.png"
+    assert (picture.parent / "pipe").is_fifo()
+    assert predict.main([str(models / "pictures"), "p.png", "--output", "near.csv"]) == 0
+    assert os.path.islink("near.csv")
+    assert (picture.parent / "far.csv").read_text().startswith("file,label,"), "by its name"
