@@ -31,6 +31,14 @@ _STARTS = np.array(
     np.uint8,
 )
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
+# What a small file could cost without limits: each step of a walk in the graph takes 16 to 50 us,
+# each scan of a progressive JPEG as long as its pixels take, each compressed text of a PNG 8 MB.
+_MOST_SEGMENTS = 256  # in front of the EXIF data, which stand first
+_MOST_BLOCKS = 2**16  # of a GIF's frame, 255 bytes each
+_MOST_SCANS = 32  # of an image with the most pixels; about ten are usual
+_LEAST_SCAN = 10  # bytes
+_MOST_TEXTS = 16
+_SHORT = 2**16  # bytes of a PNG whose texts need not be counted
 
 
 def pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
@@ -119,6 +127,7 @@ def _number(
 def _jpeg(contents: tf.Tensor) -> tf.Tensor:
     shape = tf.io.extract_jpeg_shape(contents)  # reads the header alone
     contents = _within(shape[0], shape[1], contents)
+    contents = _scanned(tf.cast(shape[0], tf.int64) * tf.cast(shape[1], tf.int64), contents)
     # The default transform differs from the accurate one in two of three pixels, by up to 4.
     image = tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
     # Looked for only where it may be: the walk over the segments takes as long as the decoding.
@@ -126,6 +135,19 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
     may = tf.strings.regex_full_match(contents, r"\C*Exif\x00\x00\C*")
     orientation = tf.cond(may, lambda: _orientation(_bytes(contents)), lambda: one)
     return tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
+
+
+def _scanned(pixels: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
+    """A JPEG's bytes, unless its scans go over too many pixels together; libjpeg has no limit."""
+    most = _MOST_SCANS * MOST_PIXELS // tf.maximum(pixels, 1)
+
+    def few() -> tf.Tensor:
+        raw = _bytes(contents)
+        return tf.math.count_nonzero((raw[:-1] == 0xFF) & (raw[1:] == 0xDA)) <= most
+
+    short = tf.cast(tf.strings.length(contents), tf.int64) // _LEAST_SCAN <= most
+    good = tf.cond(short, lambda: tf.constant(True), few)
+    return _require(good, ("the JPEG has too many scans for its pixels",), contents)
 
 
 def _orientation(raw: tf.Tensor) -> tf.Tensor:
@@ -147,7 +169,8 @@ def _orientation(raw: tf.Tensor) -> tf.Tensor:
         fill = _number(raw, at, 2, False) == 0xFFFF
         return (at + tf.where(fill, tf.constant(1, tf.int64), 2 + _number(raw, at + 2, 2, False)),)
 
-    (at,) = tf.while_loop(searching, following, (tf.constant(2, tf.int64),))
+    start = (tf.constant(2, tf.int64),)
+    (at,) = tf.while_loop(searching, following, start, maximum_iterations=_MOST_SEGMENTS)
     base = at + 10  # of the TIFF structure, from which its offsets count
     little = _number(raw, base, 1) == ord("I")
     directory = base + _number(raw, base + 4, 4, little)
@@ -176,6 +199,12 @@ def _png(contents: tf.Tensor) -> tf.Tensor:
     # As signed numbers, where more than 2**31 is refused as less than 1.
     size = tf.io.decode_raw(header, tf.int32, little_endian=False)
     contents = _within(size[1], size[0], contents)
+    many = rf"(\C*?[zi]TXt){{{_MOST_TEXTS + 1}}}\C*"
+    short = tf.strings.length(contents) <= _SHORT
+    good = short | tf.cond(
+        short, lambda: True, lambda: ~tf.strings.regex_full_match(contents, many)
+    )
+    contents = _require(good, (f"the PNG has more than {_MOST_TEXTS} texts",), contents)
     return tf.io.decode_png(contents, channels=3)
 
 
@@ -236,18 +265,20 @@ def _gif(contents: tf.Tensor) -> tf.Tensor:
         return tf.where(flags >= 128, size, 0)
 
     def blocks(at: tf.Tensor) -> tf.Tensor:
-        """Where a chain of blocks, each behind its length, has ended."""
+        """Where a chain of blocks, each behind its length, has ended; behind all if it has not."""
         (at,) = tf.while_loop(
             lambda at: (_number(raw, at, 1) > 0) & (at < end),
             lambda at: (at + 1 + _number(raw, at, 1),),
             (at,),
+            maximum_iterations=_MOST_BLOCKS,
         )
-        return at + 1
+        return tf.where(_number(raw, at, 1) == 0, at + 1, end + 1)
 
     (at,) = tf.while_loop(  # over extensions
         lambda at: (_number(raw, at, 1) == ord("!")) & (at < end),
         lambda at: (blocks(at + 2),),
         (13 + table(_number(raw, 10, 1)),),
+        maximum_iterations=_MOST_SEGMENTS,
     )
     framed = (_number(raw, at, 1) == ord(",")) & (at + 10 < end)
     contents = _require(framed, ("the GIF has no frame",), contents)

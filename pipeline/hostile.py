@@ -44,6 +44,8 @@ def broken_images(good: bytes) -> dict[str, bytes]:
         "PNG that announces no pixels": _png(0, 8, bytes(8)),
         "PNG with fewer rows than it announces": _png(8, 8, bytes(9)),
         "JPEG without pixels": _JPEG[: _JPEG.index(b"\xff\xda")],
+        "PNG with 17 texts of 8 MB each": _png(8, 8, bytes(72), _text(7_900_000) * 17),
+        "JPEG of 88,360,000 pixels in 100 scans": _scans(9400, 100),
         "JPEG that announces 65,535 x 65,535": _JPEG[:frame] + b"\xff" * 4 + _JPEG[frame + 4 :],
         "GIF without a frame": _GIF[: _GIF.index(b",")] + b";",
         "GIF that ends within its frame": _GIF[:-4],
@@ -79,19 +81,33 @@ def odd_images() -> dict[str, bytes]:
     }
 
 
-def _png(width: int, height: int, rows: bytes) -> bytes:
-    """8 bits, grey; each row begins with the number of its filter."""
-    return _png_of(width, height, zlib.compress(rows))
+def _png(width: int, height: int, rows: bytes, more: bytes = b"") -> bytes:
+    """8 bits, grey; each row begins with the number of its filter; more chunks before them."""
+    return _png_of(width, height, zlib.compress(rows), more)
 
 
-def _png_of(width: int, height: int, compressed: bytes) -> bytes:
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        checksum = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
-
+def _png_of(width: int, height: int, compressed: bytes, more: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", compressed) + chunk(b"IEND", b"")
+    parts = _chunk(b"IHDR", header) + more + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
+def _text(length: int) -> bytes:
+    """A compressed text of a PNG, which is unfolded with the header."""
+    return _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(length), 9))
+
+
+def _scans(side: int, count: int) -> bytes:
+    """A JPEG that goes over all of its pixels so many times."""
+    frame, scan = _JPEG.index(b"\xff\xc0") + 5, _JPEG.index(b"\xff\xda")
+    end = _JPEG.rindex(b"\xff\xd9")
+    head = _JPEG[:frame] + struct.pack(">HH", side, side) + _JPEG[frame + 4 : scan]
+    return head + _JPEG[scan:end] * count + _JPEG[end:]
 
 
 def _bomb(side: int) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from pipeline import decoding
+from pipeline import decoding, hostile
 
 GENERATOR = np.random.default_rng(5)
 SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(np.uint8)
@@ -129,6 +129,48 @@ def bombs():
 def test_a_bomb_is_refused_before_it_is_decoded(kind, contents):
     with pytest.raises(tf.errors.InvalidArgumentError, match="more than the limit of 89478485"):
         colours(contents)
+
+
+def dear():
+    """Kind, a small file that would take minutes or gigabytes, and what is said of it."""
+    yield "scans", hostile._scans(9400, 100), "too many scans for its pixels"
+    png = FILES["png"]
+    texts = b"".join(chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17))
+    yield "texts", png[:33] + texts + png[33:], "more than 16 texts"
+    gif = FILES["gif"]
+    at = gif.index(b"!") if b"!" in gif else gif.index(b",\0\0\0\0")
+    blocks = b"!\xfe" + b"\x01x" * (2**16 + 1) + b"\0"
+    yield "blocks", gif[:at] + blocks + gif[at:], "the GIF has no frame"
+    yield "extensions", gif[:at] + b"!\xfe\0" * 257 + gif[at:], "the GIF has no frame"
+
+
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [pytest.param(contents, said, id=kind) for kind, contents, said in dear()],
+)
+def test_what_a_small_file_can_cost_is_bounded(contents, said):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        colours(contents)
+
+
+def test_what_many_files_have_is_within_the_bounds():
+    png = FILES["png"]
+    profile = zlib.compress(GENERATOR.bytes(6000))
+    texts = b"".join(chunk(b"zTXt", b"k\0\0" + profile) for _ in range(16))
+    np.testing.assert_array_equal(colours(png[:33] + texts + png[33:]), pillow(png))
+    noise = Image.fromarray(GENERATOR.integers(0, 256, (900, 1100, 3), np.uint8))
+    for kind, options in {"JPEG": {"progressive": True, "quality": 99}, "GIF": {}}.items():
+        contents = encoded(noise, kind, **options)
+        np.testing.assert_array_equal(colours(contents), pillow(contents))
+
+
+def test_orientation_is_looked_for_in_front():
+    """Each segment is a step in the graph: 100 kB of filling took five seconds."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    contents = encoded(RGB, "JPEG", exif=exif)
+    far = contents[:2] + b"\xff" * 300 + contents[2:]
+    np.testing.assert_array_equal(colours(far), np.asarray(Image.open(io.BytesIO(contents))))
 
 
 def test_later_frames_of_a_gif_are_not_looked_at():
