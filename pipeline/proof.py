@@ -152,7 +152,8 @@ def main(arguments: list[str], out: TextIO) -> int:
         try:
             say(name, passed=True, detail=check(lambda what, name=name: say(name, now=what)))
         except Exception as error:  # damaged files raise anything
-            say(name, passed=False, detail=str(error) or type(error).__name__)
+            said = str(error).partition("\n")[0]  # behind that, TensorFlow's nodes
+            say(name, passed=False, detail=said or type(error).__name__)
             good = False
             if name in ("operations", "loads", "golden"):
                 return 1  # nothing else can be asked of it

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from pipeline import files, model_card, proof, provenance, publish, warm_up
 from pipeline.build import network
+from pipeline.errors import UsageError
 from pipeline.evaluate import answers
 from pipeline.export import difference, export, write
 from pipeline.fit import fit
@@ -91,6 +92,19 @@ def test_a_failed_proof_is_not_published(digits_run, tmp_path, monkeypatch):
     assert not outcome.passed
     assert not files.versions(tmp_path / "digits")
     assert outcome.directory.name.startswith(".")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(digits_run, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "model; No space left on device")
+
+    monkeypatch.setattr(type(keras.export.ExportArchive()), "write_out", full)
+    config = digits_run.config.changed(export={"directory": tmp_path})
+    said = "digits cannot be written: model; No space left"
+    with pytest.raises(UsageError, match=said) as caught:
+        export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in (tmp_path / "digits").iterdir()] == []
 
 
 def test_an_interrupted_export_leaves_nothing(digits_run, tmp_path, monkeypatch):
