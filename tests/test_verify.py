@@ -74,7 +74,7 @@ def test_a_whole_version_passes(whole):
         assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
         assert checks[f"empty batch {signature}"] == "INVALID_ARGUMENT"
     for signature in ("image_bytes", "classify"):
-        assert checks[f"refuses {signature}: hostile files"] == "INVALID_ARGUMENT, 20 kinds"
+        assert checks[f"refuses {signature}: hostile files"] == "INVALID_ARGUMENT, 22 kinds"
         answered = int(checks[f"survives {signature}: fuzzed bytes"].split()[0])
         assert 0 < answered < 300, "what is fuzzed is all broken, or not at all"
     assert checks["refuses classify: wrong examples"] == "INVALID_ARGUMENT, 6 kinds"
