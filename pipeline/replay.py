@@ -75,7 +75,8 @@ def check(session: Session, directory: Path, now: Callable[[str], None]) -> str:
     for signature in session.signatures:
         if not signature.startswith("__") and signature not in asked:
             raise Failure(f"no record asks {signature}, so that its first request is slow")
-    sizes = "; ".join(f"{name} {' '.join(map(str, given))}" for name, given in asked.items())
+    each = ((name, " ".join(map(str, sorted(set(given))))) for name, given in asked.items())
+    sizes = "; ".join(f"{name} {given}" for name, given in each)
     return f"batches of {sizes}; {time.monotonic() - start:.1f} s"
 
 

@@ -1,8 +1,11 @@
 """The warm-up file against TensorFlow Serving's own messages and TensorFlow's own parser."""
 
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from pipeline import warm_up
 from pipeline.session import Session, as_strings
@@ -30,18 +33,20 @@ def parsed(path):
 
 
 def test_the_records_are_those_of_the_official_messages(tmp_path):
-    assert warm_up.write(tmp_path / "file", "mödel", REQUESTS, (4, 1, 4)) == 4
+    assert warm_up.write(tmp_path / "file", "mödel", REQUESTS, (4, 1, 4)) == 5
     found = list(parsed(tmp_path / "file"))
     assert [(r.model_spec.name, r.model_spec.signature_name) for r in found] == [
-        *(("mödel", "serving_default"), ("mödel", "classify")) * 2,
+        *(("mödel", "serving_default"), ("mödel", "classify"), ("mödel", "classify")),
+        *(("mödel", "serving_default"), ("mödel", "classify")),
     ]
-    for request, size in zip(found, (1, 1, 4, 4), strict=True):
+    texts = iter((b"one\x00", b"two", b"one\x00"))  # each kind of file at the smallest size
+    for request, size in zip(found, (1, 1, 1, 4, 4), strict=True):
         ((name, proto),) = request.inputs.items()
         values = tf.make_ndarray(proto)
         if name == "images":
             assert values.shape == (size, 3, 4) and values.dtype == np.uint8
         else:
-            assert values.tolist() == [b"one\x00"] * size
+            assert values.tolist() == [next(texts)] * size
 
 
 @pytest.mark.parametrize("size", [1, 300])
@@ -68,13 +73,18 @@ def test_a_tensor_has_every_row_in_the_room_of_one(values, first, size):
 def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
     file = digits_run.export / warm_up.FILE
     session = Session(digits_run.export)
-    asked = []
+    asked, files = [], set()
     for request in parsed(file):
         inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
         inputs = {n: as_strings(list(v)) if v.dtype == object else v for n, v in inputs.items()}
         answer = session.run(request.model_spec.signature_name, inputs)
         (size,) = {len(values) for values in (*inputs.values(), *answer.values())}
         asked.append((request.model_spec.signature_name, size))
+        if asked[-1] == ("image_bytes", 1):
+            image = Image.open(io.BytesIO(inputs["image_bytes"][0]))
+            files.add((image.format, image.size))
     signatures = ("serving_default", "image_bytes", "classify")
-    assert asked == [(name, size) for size in (1, 8, 64) for name in signatures]
+    first = [(name, 1) for name in (*signatures, *signatures[1:] * 2)]
+    assert asked == first + [(name, size) for size in (8, 64) for name in signatures]
+    assert files == {("PNG", (8, 8)), ("JPEG", (8, 8)), ("PNG", (16, 16))}
     assert len(asked) < warm_up.MOST_RECORDS
