@@ -32,9 +32,7 @@ MEANT = (
     "a folder such as saved_models/digits or saved_models/digits/1, "
     "http://HOST:8501/v1/models/NAME[/versions/N] or grpc://HOST:8500/NAME[/N]"
 )
-
-
-_LONGEST = 10**6  # seconds: what the system's own clocks of sockets take
+_LONGEST = 10**6  # seconds; sockets take no 10**10
 
 
 class Client:
