@@ -262,8 +262,9 @@ class Export(Checked):
     def _check(self) -> None:
         if self.name is not None:
             require_file_name(self.name, "--export.name")
-            good = ":" not in self.name
-            require(good, "--export.name", repr(self.name), "without a colon, as an address")
+            good = ":" not in self.name and self.name[0] != "."  # which a list of files hides
+            meant = "a name without a colon and with no dot in front"
+            require(good, "--export.name", repr(self.name), meant)
         sizes = self.batch_sizes
         good = 0 < len(sizes) <= 100 and min(sizes) > 0 and max(sizes) <= 65536
         meant = "1 to 100 sizes of at least 1 and at most 65536"

@@ -31,6 +31,8 @@ _POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*
 _SPECIFIC = re.compile(r"\bspecific\s*:?\s*\{([^{}]*)\}")
 _VERSIONS = re.compile(r"\bversions\s*:\s*(\d+|\[[^\]]*\])")
 _MODEL = re.compile(r"\bconfig\s*:?\s*\{")
+_NAME = re.compile(r"""\bname\s*:\s*('_*'|"_*")""")
+_BRACE = re.compile(r"[{}]")
 _PLACE = re.compile(r"""\bbase_path\s*:\s*(?:'_*'|"_*")""")
 
 
@@ -43,7 +45,10 @@ def pinned(model: Path) -> tuple[int, ...]:
     Raises:
         UsageError: There is a `models.config` that cannot be read.
     """
-    named = "".join(_SPECIFIC.findall(_blanked(_read(model / NAME))))
+    text = _read(model / NAME)
+    blanked = _blanked(text)
+    begin, end = _of(model, text, blanked)
+    named = "".join(_SPECIFIC.findall(blanked, begin, end))
     numbers = re.findall(r"\d+", " ".join(_VERSIONS.findall(named)))
     return tuple(sorted(set(map(int, numbers))))
 
@@ -57,7 +62,7 @@ def pin(model: Path, version: int | None) -> None:
     policy = NEWEST
     if version is not None:
         policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
-    files.write_text(path, _with_policy(path, _read(path) or new(model.name), policy))
+    files.write_text(path, _with_policy(model, _read(path) or new(model.name), policy))
 
 
 def new(name: str) -> str:
@@ -69,21 +74,51 @@ def new(name: str) -> str:
     return _NEW.format(name=quoted, path=place, policy=NEWEST)
 
 
-def _with_policy(path: Path, text: str, policy: str) -> str:
+def _with_policy(model: Path, text: str, policy: str) -> str:
+    path = model / NAME
     blanked = _blanked(text)
     by_hand = f"write it by hand: {policy}"
-    if len(_MODEL.findall(blanked)) != 1:
-        raise UsageError(f"{path} does not tell of one model alone; {by_hand}")
-    if "version_labels" in blanked:  # a label of a version that is not loaded stops the server
+    if not _MODEL.search(blanked):
+        raise UsageError(f"{path} tells of no model; {by_hand}")
+    begin, end = _of(model, text, blanked)
+    if "version_labels" in blanked[begin:end]:  # one of a version not loaded stops the server
         raise UsageError(f"{path} has labels, which must name versions that are loaded; {by_hand}")
-    found = list(_POLICY.finditer(blanked))
+    found = list(_POLICY.finditer(blanked, begin, end))
     if len(found) == 1:
-        (start, end) = found[0].span()
-        return text[:start] + policy + text[end:]
-    place = _PLACE.search(blanked)
-    if found or "model_version_policy" in blanked or place is None:
+        (start, stop) = found[0].span()
+        return text[:start] + policy + text[stop:]
+    place = _PLACE.search(blanked, begin, end)
+    if found or "model_version_policy" in blanked[begin:end] or place is None:
         raise UsageError(f"{path} has no policy that can be replaced; {by_hand}")
     return f"{text[: place.end()]}\n    {policy}{text[place.end() :]}"
+
+
+def _of(model: Path, text: str, blanked: str) -> tuple[int, int]:
+    """Where the text tells of this model: all of it, or of many the one that has its name."""
+    many = [_block(blanked, found.end()) for found in _MODEL.finditer(blanked)]
+    if len(many) < 2:
+        return 0, len(text)
+    named = [(begin, end) for begin, end in many if _name(text, blanked, begin, end) == model.name]
+    if len(named) != 1:
+        raise UsageError(
+            f"{model / NAME} tells of {len(many)} models, {len(named) or 'none'} of them with the "
+            f"name {model.name!r}; give that name to the one of this folder"
+        )
+    return named[0]
+
+
+def _block(blanked: str, begin: int) -> tuple[int, int]:
+    depth = 1
+    for brace in _BRACE.finditer(blanked, begin):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return begin, brace.start()
+    return begin, len(blanked)
+
+
+def _name(text: str, blanked: str, begin: int, end: int) -> str | None:
+    found = _NAME.search(blanked, begin, end)
+    return found and re.sub(r"\\(.)", r"\1", text[found.start(1) + 1 : found.end(1) - 1])
 
 
 def _read(path: Path) -> str:
@@ -97,11 +132,11 @@ def _read(path: Path) -> str:
 
 
 def _blanked(text: str) -> str:
-    """The same text, of the same length, with `_` for what stands in quotes, no comments."""
+    """The same text, of the same length: `_` for what stands in quotes, no comments, no `< >`."""
 
     def blank(found: re.Match[str]) -> str:
         if found[0][0] == "#":
             return " " * len(found[0])
         return found[0][0] + "_" * (len(found[0]) - 2) + found[0][-1]
 
-    return _TEXT_OR_COMMENT.sub(blank, text)
+    return _TEXT_OR_COMMENT.sub(blank, text).replace("<", "{").replace(">", "}")

@@ -66,13 +66,48 @@ def test_a_policy_is_added_where_there_was_none(model):
     )
 
 
+MANY = """\
+model_config_list {
+  config < name: 'other' base_path: '/models/other' # } config {
+    model_version_policy < specific < versions: 3 > > version_labels { key: 'a' value: 3 } >
+  config { base_path: "/models/mine" name: "NAME" model_version_policy { specific { versions: 8 } }}
+  config { name: 'third' base_path: '/models/third' }
+}
+"""
+
+
+def test_of_many_models_the_one_of_this_name_is_meant(model):
+    path = model / version_policy.NAME
+    text = MANY.replace("NAME", model.name)
+    path.write_text(text)
+    assert pinned(model) == (8,)
+    pin(model, 9)
+    assert pinned(model) == (9,)
+    assert path.read_text() == text.replace("versions: 8", "versions: 9")
+    policies = {m.name: m.model_version_policy for m in as_a_server_reads(path.read_text())}
+    assert list(policies["other"].specific.versions) == [3]
+    assert list(policies[model.name].specific.versions) == [9]
+
+
+@pytest.mark.parametrize("name", ["stranger", "other", ""])
+def test_many_models_of_which_none_is_this_one_are_refused(model, name):
+    path = model / version_policy.NAME
+    path.write_text(MANY.replace("NAME", name))
+    for ask in (lambda: pinned(model), lambda: pin(model, 1)):
+        with pytest.raises(UsageError, match="tells of 3 models, none of them with the name"):
+            ask()
+    assert path.read_text() == MANY.replace("NAME", name)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("config { base_path: 'a' } config { base_path: 'b' }", "does not tell of one model alone"),
-        ("custom_model_config { }", "does not tell of one model alone"),
+        ("custom_model_config { }", "tells of no model"),
         ("config { name: 'a' }", "has no policy that can be replaced"),
-        ("config { base_path: 'a' model_version_policy < all < > > }", "has no policy"),
+        (
+            "config { base_path: 'a' model_version_policy { all { } } model_version_policy { } }",
+            "no",
+        ),
         (
             "config { base_path: 'a' version_labels { key: 'stable' value: 1 } }",
             "has labels, which must name versions that are loaded",
