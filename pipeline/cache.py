@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline import decoding, devices, disk
+from pipeline import decoding, devices, disk, orientation, raw_numbers
 from pipeline.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.errors import UsageError
@@ -18,6 +18,8 @@ from pipeline.errors import UsageError
 _SHARE_OF_DEVICE = 0.4
 # Of what is free on the disk, without being asked.
 _SHARE_OF_DISK = 0.5
+# Beside the source and the task, the code that makes pixels of what is stored.
+_DECODERS = (decoding, orientation, raw_numbers)
 
 
 def decided(source: Source, task: Task, options: Data) -> Decision:
@@ -66,7 +68,7 @@ def place(
     name = Path(config.source.title).stem
     own = [sys.modules[type(part).__module__] for part in (source, task)]
     code = hashlib.sha256(tf.__version__.encode())
-    for file in sorted({module.__file__ for module in (*own, decoding)}):
+    for file in sorted({module.__file__ for module in (*own, *_DECODERS)}):
         code.update(Path(file).read_bytes())
     options = {k: str(v) for k, v in config.source.options().items()}
     if config.source.path is not None:

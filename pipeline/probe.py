@@ -8,6 +8,7 @@ import keras
 
 from pipeline import replicas, runtime
 from pipeline.contracts import Batches, Decision
+from pipeline.watchdog import Watchdog
 
 # A call cannot be interrupted; half a second is still prompt to a person who presses Ctrl-C.
 LONGEST_CALL = 0.5
@@ -71,6 +72,7 @@ def precision(
     build: Callable[[runtime.Runtime], keras.Model],
     train: Batches,
     validation: Batches | None,
+    watchdog: Watchdog,
 ) -> tuple[runtime.Runtime, keras.Model]:
     """The machine and the model with the faster arithmetic, where it may choose.
 
@@ -79,6 +81,7 @@ def precision(
         build: Makes the model of a machine.
         train: Their steps say whether a trial is worth its time.
         validation: As the engine will get them.
+        watchdog: Entered; each trial is one call to it.
     """
     model = build(machine)
     other, reason = runtime.fast_precision()
@@ -88,7 +91,7 @@ def precision(
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:
-        with machine.strategy.scope():
+        with machine.strategy.scope(), watchdog.watching():
             model.step.feed(train, validation)
             return seconds_per_step(model, train)
 

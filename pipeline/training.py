@@ -35,8 +35,11 @@ def built(
     """
     config = plan.settings
 
+    newest: list[keras.Model] = []
+
     def ready(machine: Runtime) -> keras.Model:
-        return build(task, config, machine, plain, augment_in_step=batches is plain)
+        newest[:] = [build(task, config, machine, plain, augment_in_step=batches is plain)]
+        return newest[0]
 
     known = ("float32", "mixed_float16", "mixed_bfloat16")
     chosen = run_directory.decided(config.run_directory, "precision", known)
@@ -44,13 +47,17 @@ def built(
     if chosen and not decided:
         machine = dataclasses.replace(machine, precision=chosen)
         machine = machine.decided("precision", chosen, "as this run began")
-    with replicas.lost_workers(machine.cluster):
+    # The folder of the run, and with it a place for a file of stacks, may be still to come.
+    watchdog = Watchdog(config.runtime.hang_timeout, None)
+    with replicas.lost_workers(machine.cluster), watchdog:
         if chosen or decided:
             return machine, ready(machine), plan
         try:
-            return *probe.precision(machine, ready, batches, validation), plan
+            return *probe.precision(machine, ready, batches, validation, watchdog), plan
         except OutOfMemory as error:
-            plan = recovery.after(error, plan, None, machine.replicas)
+            model = newest.pop() if newest else None
+            plan = recovery.after(error, plan, model, machine.replicas)
+            del model  # before the next one needs its memory
     return built(task, plan, machine, plain, batches, validation)
 
 

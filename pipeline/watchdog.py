@@ -29,10 +29,10 @@ class Watchdog:
 
     Args:
         seconds: That a call may take, tracing and compiling included; None: any.
-        path: Of the file that gets the stacks, beside stderr.
+        path: Of the file that gets the stacks, beside stderr; None: there is none.
     """
 
-    def __init__(self, seconds: float | None, path: Path) -> None:
+    def __init__(self, seconds: float | None, path: Path | None) -> None:
         self._seconds = seconds
         self._path = path
         self._call: object | None = None
@@ -83,20 +83,22 @@ class Watchdog:
         line = (
             f"error: hung: a call has not come back in {self._seconds:g} s; stacks of all threads"
         )
-        os.write(_STDERR, f"{line} follow, and lie in {self._path}\n".encode())
+        where = f", and lie in {self._path}" if self._path else ""
+        os.write(_STDERR, f"{line} follow{where}\n".encode())
         faulthandler.dump_traceback(_STDERR, all_threads=True)
-        writer = threading.Thread(target=self._write, args=(line,), daemon=True)
-        writer.start()
-        writer.join(_LAST_WORDS)
+        if self._path:
+            writer = threading.Thread(target=self._write, args=(line, self._path), daemon=True)
+            writer.start()
+            writer.join(_LAST_WORDS)
         # No clean-up: it would wait for what hangs. All that we write is whole or not there.
         os._exit(EXIT_CODE)
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str, path: Path) -> None:
         with tempfile.TemporaryFile("w+", errors="replace") as stacks:
             faulthandler.dump_traceback(stacks, all_threads=True)
             stacks.seek(0)
             told = home.folded(stacks.read())  # an environment in the home folder names it
-        with self._path.open("w", encoding="utf-8") as file:
+        with path.open("w", encoding="utf-8") as file:
             file.write(f"{line}:\n{told}")
             file.flush()
             os.fsync(file.fileno())

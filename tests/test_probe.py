@@ -9,6 +9,7 @@ from small import machine
 from test_update import STEPS, prepared, trained
 
 from pipeline import probe, replicas, runtime, shelf
+from pipeline.watchdog import Watchdog
 
 
 @pytest.mark.parametrize("engine", shelf.names("engines"))
@@ -66,7 +67,9 @@ def test_precision_is_chosen_by_what_it_gains(monkeypatch, float32, bfloat16, st
         return SimpleNamespace(precision=started.precision, step=SimpleNamespace(feed=lambda *a: 0))
 
     train = SimpleNamespace(first_step=0, last_step=steps)
-    found, model = probe.precision(machine(), build, train, None)
+    watchdog = Watchdog(None, None)
+    found, model = probe.precision(machine(), build, train, None, watchdog)
     assert model.precision == found.precision == found.decisions[-1].value == chosen
     monkeypatch.setattr(runtime, "fast_precision", lambda: (None, "no bfloat16"))
-    assert probe.precision(machine(), build, train, None)[0].decisions[-1].reason == "no bfloat16"
+    found, _ = probe.precision(machine(), build, train, None, watchdog)
+    assert found.decisions[-1].reason == "no bfloat16"
