@@ -119,6 +119,7 @@ def _speed(said: _Said, config: Config, machine: "Runtime", data: "Data") -> Non
     """
     from pipeline import augmenter, feed, probe, stream
     from pipeline.build import build
+    from pipeline.watchdog import Watchdog
 
     # A second pass to measure, even of a recipe that has one.
     train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
@@ -131,7 +132,8 @@ def _speed(said: _Said, config: Config, machine: "Runtime", data: "Data") -> Non
         return build(data.task, config, machine, plain, augment_in_step=batches is plain)
 
     if config.runtime.precision == "auto":
-        machine, model = probe.precision(machine, built, batches, None)
+        with Watchdog(config.runtime.hang_timeout, None) as watchdog:
+            machine, model = probe.precision(machine, built, batches, None, watchdog)
         said("precision", machine.decisions[-1])
     else:
         model = built(machine)

@@ -13,7 +13,7 @@ from conftest import REPOSITORY, images_and_labels, run_module
 from PIL import Image
 from small import TASK, machine, random_split, settings_of
 
-from pipeline import census, exhibits, feed, inspect, pages, shelf, stream
+from pipeline import census, exhibits, feed, inspect, pages, runtime, shelf, stream
 from pipeline.augmenter import Augmenter
 from pipeline.build import build
 from pipeline.errors import UsageError
@@ -54,7 +54,8 @@ def test_without_a_common_size_it_shows_what_can_be_known(workplace, capsys):
     assert not (workplace / "inspected").exists()
 
 
-def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, capsys):
+def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, monkeypatch, capsys):
+    monkeypatch.setattr(runtime, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
     images, labels = images_and_labels(count=600)
     labels[:200] = 0
     names = np.array(["<a>", "b", "c"])
@@ -78,6 +79,7 @@ def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, capsys)
     assert said["cache"].startswith("memory (") and said["augment"].startswith("device (")
     assert all(re.match(r"[\d,]+ images/s", said[name]) for name in ("feed", "step", "training"))
     assert re.match(r"the (step|feed): .* would lift it", said["bottleneck"])
+    assert "needs no faster one" in said["precision"]
     html = shown.read_text()
     assert shown.parent.name == "digits_tiny-1" and "&lt;a&gt;" in html and "<a>" not in html
     assert not re.search(r'(src|href)="(?!data:)', html), "the page needs another file"
