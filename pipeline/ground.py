@@ -158,8 +158,11 @@ def resumed(ended: Ended) -> int:
 def require_code(ended: Ended, *codes: int) -> None:
     """Raises Lost unless the run ended with one of these codes, and without a stack trace."""
     if ended.code not in codes or "Traceback" in ended.said:
-        last = (ended.said.strip().splitlines() or ["nothing was said"])[-1]
-        raise Lost(f"exit code {ended.code}, not {' or '.join(map(str, codes))}: {last[:200]}")
+        said, trace, rest = ended.said.partition("Traceback")
+        last = ((rest or said).strip().splitlines() or ["nothing was said"])[-1]
+        wanted = " or ".join(map(str, codes))
+        place = f"{said[-200:]}{trace}{rest[:2000]}\n" if trace else ""
+        raise Lost(f"{place}exit code {ended.code}, not {wanted}: {last[:200]}")
 
 
 def differences(expected: Any, found: Any, where: str = "") -> list[str]:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pipeline.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
+_AGAIN = 0.02  # seconds after which a signal that nothing has felt strikes once more
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -46,7 +48,8 @@ class Stops:
         self._trained = False
         self._signal: int | None = None
         self._second: dict[int, Any] = {}
-        self._deferred = False
+        self._deferred = self._has_struck = False
+        self._again: threading.Timer | None = None
 
     @property
     def elapsed(self) -> float:
@@ -107,13 +110,19 @@ class Stops:
             self._second[signal.SIGINT] = signal.default_int_handler
         for number in heard:
             signal.signal(number, self._handle)
+        shown, sys.unraisablehook = sys.unraisablehook, self._unraised
         try:
             yield
         except Exception as error:
             if stop := behind(error):
                 raise stop from None
+            if self._has_struck:  # and what it raised was lost on the way, see `_exception`
+                raise _exception(self._signal) from None
             raise
         finally:
+            sys.unraisablehook = shown
+            if self._again is not None:
+                self._again.cancel()
             for number in heard:
                 signal.signal(number, before[number])
 
@@ -137,7 +146,25 @@ class Stops:
         for each, handler in self._second.items():
             signal.signal(each, handler)
         if not self._deferred:
+            self._has_struck = True
             raise _exception(number)
+
+    def _unraised(self, what: Any) -> None:
+        """Called by Python in place of raising what a finalizer or such a callback has raised.
+
+        Most imports and each tracing have some: a signal that strikes there ends nothing.
+        """
+        if behind(what.exc_value) is None:
+            sys.__unraisablehook__(what)
+            return
+        for each in self._second:
+            signal.signal(each, self._handle)
+        self._again = threading.Timer(_AGAIN, self._strike)
+        self._again.daemon = True
+        self._again.start()
+
+    def _strike(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident, self._signal)
 
 
 def behind(error: BaseException | None) -> BaseException | None:
@@ -152,6 +179,8 @@ def behind(error: BaseException | None) -> BaseException | None:
 
 
 def _exception(number: int) -> BaseException:
+    # May be lost where C++ calls Python: of one that strikes while TensorFlow makes an error of its
+    # own, pybind11 makes a RuntimeError that knows of no other ("MISMATCH of original ...").
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -83,6 +85,53 @@ def test_an_error_that_comes_of_a_signal_does_not_hide_it(number):
         os.kill(os.getpid(), number)
     with pytest.raises(AssertionError), Stops().listening(), torn():
         pass
+
+
+STRUCK = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+
+
+@pytest.mark.parametrize(("number", "raised"), STRUCK)
+def test_an_error_that_has_lost_what_a_signal_raised_does_not_hide_it(number, raised):
+    """As of pybind11, which knows but the text of what was raised in a callback of its own."""
+    given = Stops()
+    with pytest.raises(raised), given.listening():
+        with contextlib.suppress(raised):
+            os.kill(os.getpid(), number)
+        raise RuntimeError("MISMATCH of original and normalized active exception types")
+
+
+def test_a_signal_that_waits_hides_no_error():
+    given = Stops()
+    with pytest.raises(UsageError, match="full"), given.listening(), given.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise UsageError("the disk is full")
+
+
+@pytest.mark.parametrize(("number", "raised"), STRUCK)
+def test_a_signal_that_strikes_a_finalizer_ends_the_run_all_the_same(number, raised, capsys):
+    class Struck:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+            pytest.fail("nothing was raised")
+
+    hook = sys.unraisablehook
+    given = Stops()
+    with pytest.raises(raised), given.listening():
+        struck = Struck()
+        del struck
+        threading.Event().wait(30)
+        pytest.fail("it did not strike again")
+    assert capsys.readouterr().err == "" and sys.unraisablehook is hook
+
+
+def test_another_error_of_a_finalizer_is_shown(capsys):
+    class Wrong:
+        def __del__(self):
+            raise ValueError("wrong")
+
+    with Stops().listening():
+        Wrong()
+    assert "ValueError: wrong" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_does_not_wait():
