@@ -1,6 +1,7 @@
 """What several test files share: one TensorFlow process, one short digits run."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -120,3 +121,46 @@ def direct(monkeypatch):
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(local, "Session", serving.once)
+
+
+@pytest.fixture(scope="session")
+def swift(tmp_path_factory):
+    """A whole version that takes pixels alone, to be looked at."""
+    import exports
+
+    directory = tmp_path_factory.mktemp("swift") / "1"
+    exports.swift_version(directory)
+    return directory
+
+
+@pytest.fixture
+def version(swift, tmp_path):
+    """A copy of it, to be changed: the third of a model."""
+    target = tmp_path / "digits" / "3"
+    shutil.copytree(swift, target)
+    return target
+
+
+@pytest.fixture
+def pictures(workplace):
+    """Nine pictures in data/, in two folders, among what is none."""
+    from asking import IMAGES
+    from served_models import png
+
+    for at, image in enumerate(IMAGES):
+        path = workplace / "data" / "ab"[at % 2] / f"bild ü{at}.{'PNG' if at == 3 else 'png'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(image))
+    (workplace / "data/notes.txt").write_text("none")
+    (workplace / "data/.hidden.png").write_bytes(b"none")
+    return workplace / "data"
+
+
+@pytest.fixture
+def ask(capsys, monkeypatch):
+    """Runs `pipeline.predict` with words, and holds what came of it."""
+    from asking import Ran
+
+    # The stream of a test cannot be changed to UTF-8: it is.
+    monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
+    return lambda *words: Ran(capsys, *words)

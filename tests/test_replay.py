@@ -10,13 +10,6 @@ from pipeline.session import Failure, Session
 
 
 @pytest.fixture(scope="module")
-def swift(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("swift") / "1"
-    exports.swift_version(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
 def session(swift):
     return Session(swift)
 
