@@ -13,6 +13,9 @@ import typeguard
 
 from pipeline.errors import UsageError
 
+# By itself typeguard looks at the first item alone: a config file may hold [8, null].
+_ALL_ITEMS = typeguard.CollectionCheckStrategy.ALL_ITEMS
+
 
 def require(condition: bool, flag: str, received: Any, meant: str) -> None:
     """Raises UsageError naming the flag and what it must be, unless the condition holds."""
@@ -54,6 +57,19 @@ _PATH = "a path in UTF-8 without control characters"
 _hints = functools.cache(typing.get_type_hints)
 
 
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has this type; True and False are no numbers, as they are to Python."""
+    items = value if isinstance(value, tuple) else (value,)
+    allowed = bool in (hint, *typing.get_args(hint))
+    if not allowed and any(isinstance(item, bool) for item in items):
+        return False
+    try:
+        typeguard.check_type(value, hint, collection_check_strategy=_ALL_ITEMS)
+    except typeguard.TypeCheckError:
+        return False
+    return True
+
+
 class Checked:
     """A section whose values have the types of its fields, and pass its own `_check`."""
 
@@ -64,9 +80,7 @@ class Checked:
             value = getattr(self, name)
             if type(value) is hint:  # most are, and the checker takes 40 microseconds
                 continue
-            try:
-                typeguard.check_type(value, hint)
-            except typeguard.TypeCheckError:
+            if not _fits(value, hint):
                 meant = re.sub(
                     r"(typing|pipeline.config|pipeline.sections|pipeline.source_section)\.",
                     "",

@@ -93,6 +93,10 @@ def test_wrong_values_in_a_config_file_are_named(tmp_path, section, value, messa
         ({"train": {"epochs": "3"}}, "--train.epochs must be int, received '3'"),
         ({"train": {"batch_size": 2.5}}, "--train.batch-size must be int, received 2.5"),
         ({"runtime": {"seed": None}}, "--runtime.seed must be int, received None"),
+        ({"train": {"epochs": True}}, "--train.epochs must be int, received True"),
+        ({"export": {"batch_sizes": [8, None]}}, "--export.batch-sizes must be tuple"),
+        ({"export": {"batch_sizes": [True]}}, "--export.batch-sizes must be tuple"),
+        ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be tuple"),
         (
             {"runtime": {"precision": "half"}},
             "--runtime.precision must be one of 'auto', 'float32'",
