@@ -52,6 +52,11 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
+def one_line(name: str) -> str:
+    """A name that may hold line breaks, as a message of one line shows it."""
+    return re.sub(r"[^\S ]", lambda blank: repr(blank[0])[1:-1], name)
+
+
 def reason(error: Exception) -> str:
     """What an error says, in one line, without what TensorFlow puts around it.
 

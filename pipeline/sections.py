@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pipeline import shelf
 from pipeline.checked import Checked, require, require_file_name
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, one_line
 from pipeline.words import Operations, Options
 
 
@@ -201,8 +201,11 @@ class Train(Checked):
             value = getattr(self, name)
             require(value is None or 0 <= value < 1, _flag(name), value, "at least 0 and below 1")
         for name, value in self.class_weight.items():
-            good = isinstance(value, int | float) and 0 <= value <= 1e6
-            require(good, f"--train.class-weight {name}", value, "a number from 0 to 1e6")
+            good = (
+                isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e6
+            )
+            flag = f"--train.class-weight {one_line(name)}"
+            require(good, flag, repr(value), "a number from 0 to 1e6")
         clips = [n for n in _CLIPS if getattr(self, n) is not None]
         if len(clips) > 1:
             raise UsageError(f"{_flag(clips[0])} and {_flag(clips[1])} exclude each other")

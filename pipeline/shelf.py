@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UsageError, suggest
+from pipeline.errors import UsageError, one_line, suggest
 
 ROOT = Path(__file__).parent
 # The function that a module on each folder shelf offers; None: the function of the file's name.
@@ -67,7 +67,8 @@ def check(
     for option, value in given.items():
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
-            raise UsageError(f"{flag.format(option)}: {name} has no option {option!r}; {hint}")
+            asked = flag.format(one_line(option))
+            raise UsageError(f"{asked}: {name} has no option {option!r}; {hint}")
         if annotations[option] and not _fits(annotations[option], value):
             meant = _meaning(annotations[option])
             raise UsageError(f"{flag.format(option)} of {name} must be {meant}, received {value!r}")
