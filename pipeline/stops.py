@@ -50,6 +50,7 @@ class Stops:
         self._second: dict[int, Any] = {}
         self._deferred = self._has_struck = False
         self._again: threading.Timer | None = None
+        self._shown = sys.unraisablehook
 
     @property
     def elapsed(self) -> float:
@@ -110,7 +111,7 @@ class Stops:
             self._second[signal.SIGINT] = signal.default_int_handler
         for number in heard:
             signal.signal(number, self._handle)
-        shown, sys.unraisablehook = sys.unraisablehook, self._unraised
+        self._shown, sys.unraisablehook = sys.unraisablehook, self._unraised
         try:
             yield
         except Exception as error:
@@ -120,7 +121,7 @@ class Stops:
                 raise _exception(self._signal) from None
             raise
         finally:
-            sys.unraisablehook = shown
+            sys.unraisablehook = self._shown
             if self._again is not None:
                 self._again.cancel()
             for number in heard:
@@ -155,7 +156,7 @@ class Stops:
         Most imports and each tracing have some: a signal that strikes there ends nothing.
         """
         if behind(what.exc_value) is None:
-            sys.__unraisablehook__(what)
+            self._shown(what)
             return
         for each in self._second:
             signal.signal(each, self._handle)
