@@ -350,12 +350,14 @@ def test_no_server_sees_half_a_version_whenever_exports_are_killed(tmp_path, exp
             ended = trials.run(*EXPORT, tmp_path, strike)
             assert ended.code in (0, 137) and "Traceback" not in ended.said, ended.said
             codes.append(ended.code)
-            told += map(int, re.findall(r"^export +saved_models/digits/(\d+),", ended.said, re.M))
+            found = re.findall(r"^export +saved_models/digits/(\d+),", ended.said, re.M)
+            assert len(found) == 1 or (ended.code == 137 and not found)  # killed after it was told
+            told += map(int, found)
             poller.wait()
         whole = trials.run(*EXPORT, tmp_path)
         poller.wait()
     judge(poller.seen, told)
-    assert whole.code == 0 and len(told) == codes.count(0)
+    assert whole.code == 0
     assert [path.name for path in model.iterdir() if scratch.is_ours(path.name)] == []
     assert len(numbers(model)) == min(3, len(poller.seen))
     print(f"{len(codes)} exports, {codes.count(137)} killed, {len(poller.seen)} versions seen")
