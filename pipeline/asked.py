@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline import untrusted
+from pipeline.checked import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
@@ -42,10 +43,13 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
             passed by; or a pattern (`**` for any depth). A word that is none of these is kept: it
             cannot be read, and will be named for that.
         endings: In lower case, such as `.png`.
+
+    Raises UsageError for an empty word.
     """
     names: list[str] = []
     for word in words:
-        found = [word] if os.path.lexists(word) else sorted(glob.glob(word, recursive=True))
+        require(bool(word), "FILES", "''", "names, and no empty one")
+        found = [word] if os.path.lexists(word) else sorted(set(_matching(word)))
         # A pattern such as `**` matches a folder, and each file in it once more.
         once: dict[str, str] = {}
         for name in found or [word]:
@@ -55,19 +59,43 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     return names
 
 
+def _matching(pattern: str) -> Iterator[str]:
+    """As `glob.glob(recursive=True)`, which never ends where links lead in a circle."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    at = parts.index("**")
+    before, after = os.sep.join([*parts[:at], ""]), parts[at + 1 :]
+    for base in glob.glob(before) if before else ("",):
+        if not any(after):
+            yield base or os.curdir
+            continue
+        for place, _ in _folders(base or os.curdir, []):
+            inside = glob.escape(place if base else place[2:])  # not "./"
+            yield from _matching(os.path.join(inside, *after))
+
+
 def _inside(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
     # A folder that cannot be listed stands for its files: reading it will say why.
     denied: list[str] = []
+    for place, files in _folders(folder, denied):
+        for name in files:
+            if not name.startswith(".") and name.lower().endswith(endings):
+                yield os.path.join(place, name)
+    yield from denied
+
+
+def _folders(folder: str, denied: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each folder at any depth, once, with its files; hidden ones are passed by."""
     seen: set[str] = set()  # links may lead in a circle
     walk = os.walk(folder, followlinks=True, onerror=lambda error: denied.append(error.filename))
     for place, folders, files in walk:
         real = os.path.realpath(place)
         folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in seen)
-        for name in sorted(files) if real not in seen else ():
-            if not name.startswith(".") and name.lower().endswith(endings):
-                yield os.path.join(place, name)
-        seen.add(real)
-    yield from denied
+        if real not in seen:
+            seen.add(real)
+            yield place, sorted(files)
 
 
 def listed(text: bytes) -> list[str]:

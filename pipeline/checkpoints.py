@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files, finite, scratch, untrusted
+from pipeline import files, finite, run_directory, scratch, untrusted
 from pipeline.errors import NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
 _LARGEST_INDEX = 64 << 20  # bytes; a model of 10,000 variables has one of 1 MB
-_NAME = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises where the disk is full or has gone."""
 
@@ -154,7 +152,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in rising order."""
-        return steps(self._folder)
+        return run_directory.steps(self._folder)
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps, and the damaged ones."""
@@ -174,7 +172,9 @@ class Checkpoints:
 
     def _damaged(self) -> list[Path]:
         names = (path.name.removeprefix("damaged-") for path in self._folder.glob("damaged-*"))
-        return [self._folder / f"damaged-{name}" for name in names if _NAME.fullmatch(name)]
+        return [
+            self._folder / f"damaged-{name}" for name in names if run_directory.STEP.fullmatch(name)
+        ]
 
     def _set_aside(self, step: int) -> None:
         if self._writes:
@@ -184,12 +184,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
-
-
-def steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint in a folder, in rising order; copies and notes are not meant."""
-    found = (path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir())
-    return sorted(int(path.name.removeprefix("step-")) for path in found)
 
 
 def _write_manifest(

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,9 @@ class Client:
             ServingError: The server's status and message.
             UsageError: No such signature or input, or values that its type cannot hold.
         """
-        known = self._known.get(signature) if isinstance(signature, str) else None
+        known = self._known.get(_named(signature))
         if known is None:
-            near = suggest(str(signature), self._known)
+            near = suggest(signature, self._known)
             raise UsageError(f"{self.model} has no signature {signature!r}; {near}")
         given = served.tensors(known, inputs)
         return served.answer(self._transport.predict(signature, given, known.outputs))
@@ -93,7 +93,7 @@ class Client:
             ServingError: The server's status and message.
             UsageError: A feature is none of these.
         """
-        return self._transport.classify(signature, _all_features(examples))
+        return self._transport.classify(_named(signature), _all_features(examples))
 
     def regress(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
@@ -108,7 +108,7 @@ class Client:
             ServingError: The server's status and message.
             UsageError: A feature is none of these.
         """
-        return self._transport.regress(signature, _all_features(examples))
+        return self._transport.regress(_named(signature), _all_features(examples))
 
     def metadata(self) -> dict[str, Signature]:
         """Signature name -> what it takes and answers; raises ServingError."""
@@ -159,6 +159,14 @@ def _is_url(text: str) -> bool:
 
 
 def _all_features(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, list]]:
-    if not len(examples):
+    kind = type(examples).__name__
+    require(isinstance(examples, Iterable), "examples", kind, "a list of dicts")
+    found = [served.features(example) for example in examples]
+    if not found:
         raise UsageError("there are no examples to ask about")
-    return [served.features(example) for example in examples]
+    return found
+
+
+def _named(signature: Any) -> str:
+    require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
+    return signature

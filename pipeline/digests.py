@@ -58,7 +58,7 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
         raise Failure(f"{name} is not in the manifest: it was added afterwards")
     for name, entry in wanted.items():
         with untrusted.opened(there[name]) as file:
-            size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256")
-        if [size, digest.hexdigest()] != [entry["size"], entry["sha256"]]:
-            raise Failure(f"{name} is not what was written: another size or sha256")
+            same = os.fstat(file.fileno()).st_size == entry["size"]  # reading 2 TB takes hours
+            if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                raise Failure(f"{name} is not what was written: another size or sha256")
     return f"{len(wanted)} files are what was written"

@@ -103,7 +103,7 @@ def configure(path: Path, words: list[str]) -> Config:
         raise UsageError(_without_data(error)) from None
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
-    if not any(run.checkpoints.glob("step-*")):
+    if not run_directory.steps(run.checkpoints):
         own = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
         raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {own}")
     run_directory.check(config)

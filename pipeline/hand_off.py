@@ -46,7 +46,10 @@ def follow(parent: Path, version: Path | None) -> None:
     """Writes the files for a version that is served from now on, as its manifest tells of it."""
     about = provenance.read(version) if version else {}
     try:
-        write(parent, parent.name, about["signatures"], about["options"]["batch_sizes"])
+        sizes = about["options"]["batch_sizes"]
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError
+        write(parent, parent.name, about["signatures"], sizes)
     except (KeyError, TypeError, ValueError, AttributeError):
         return  # of an earlier release, or not ours
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import files, messages, publish, served
+from pipeline import files, messages, publish, served, version_policy
 from pipeline.errors import UsageError, suggest
 from pipeline.served import Field, ServingError, Signature, Version
 from pipeline.session import ServerError, Session, as_strings
@@ -24,7 +24,14 @@ class Local:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._version = publish.live(directory) or newest(directory)
+        live = publish.live(directory)
+        if live is None and (pinned := version_policy.pinned(directory)):
+            raise UsageError(
+                f"{directory / version_policy.NAME} pins version {', '.join(map(str, pinned))}, "
+                f"which is not there: a server would answer nothing; python -m pipeline.export "
+                f"{directory.name} --unpin takes the newest"
+            )
+        self._version = live or newest(directory)
         try:
             self._session = Session(self._version)
         except ServerError as error:
@@ -47,7 +54,7 @@ class Local:
         self, name: str, examples: Sequence[Mapping[str, Sequence]]
     ) -> list[list[tuple[str, float]]]:
         """(label, score) pairs of each example."""
-        answer = self._examples(name, examples)
+        answer = self._examples(name, examples, {"classes", "scores"})
         return [
             [
                 (label.decode(errors="backslashreplace"), served.shortest(score))
@@ -58,7 +65,7 @@ class Local:
 
     def regress(self, name: str, examples: Sequence[Mapping[str, Sequence]]) -> np.ndarray:
         """One value for each example, float32 (examples,)."""
-        return self._examples(name, examples)["outputs"]
+        return self._examples(name, examples, {"outputs"})["outputs"]
 
     def metadata(self) -> dict[str, Signature]:
         """Its signatures."""
@@ -73,12 +80,16 @@ class Local:
         """The model stays loaded until the process ends."""
 
     def _examples(
-        self, name: str, examples: Sequence[Mapping[str, Sequence]]
+        self, name: str, examples: Sequence[Mapping[str, Sequence]], answers: set[str]
     ) -> dict[str, np.ndarray]:
-        known = self.metadata()
-        if name not in known or set(known[name].inputs) != {"inputs"}:
-            others = [n for n, each in known.items() if set(each.inputs) == {"inputs"}]
-            said = f"the signature {name!r} takes no examples; {suggest(str(name), others)}"
+        others = [
+            other
+            for other, each in self.metadata().items()
+            if set(each.inputs) == {"inputs"} and answers <= set(each.outputs)
+        ]
+        if name not in others:
+            asked = f"the signature {name!r} answers no examples with {' and '.join(answers)}"
+            said = f"{asked}; {suggest(name, others)}"
             raise ServingError(str(self._version), "FAILED_PRECONDITION", said)
         serialized = [messages.example(one).SerializeToString() for one in examples]
         return self.predict(name, {"inputs": as_strings(serialized)}, {})

@@ -136,7 +136,7 @@ def _contract(session: Session, golden: Mapping[str, agreement.Golden]) -> str:
 def _precision(manifest: Mapping[str, Any]) -> str:
     """Of the network's arithmetic, as the manifest says; float32 where it says nothing."""
     said = manifest.get("precision")
-    return said if said in agreement.TOLERANCES else "float32"
+    return said if isinstance(said, str) and said in agreement.TOLERANCES else "float32"
 
 
 def main(arguments: list[str], out: TextIO) -> int:

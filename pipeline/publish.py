@@ -1,7 +1,7 @@
 """From a proved folder to its version number: the gate before it, the pruning after it."""
 
 import dataclasses
-import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,10 +77,13 @@ def publish(
 
 
 def live(model: Path) -> Path | None:
-    """The version that a request gets which names none: the highest pinned, else the highest."""
+    """The version that a request gets which names none: the highest pinned, else the highest.
+
+    None where none is there, or none of those to which `models.config` pins the model.
+    """
     there = files.versions(model)
-    pinned = [number for number in version_policy.pinned(model) if number in there]
-    number = max(pinned or there, default=None)
+    pinned = version_policy.pinned(model)
+    number = max(there.keys() & set(pinned) if pinned else there, default=None)
     return None if number is None else there[number]
 
 
@@ -112,7 +115,8 @@ def judged(version: Path, name: str) -> tuple[float | None, str]:
     manifest = provenance.read(version)
     metrics, split = manifest.get("metrics"), str(manifest.get("judged", ""))
     value = metrics.get(name) if isinstance(metrics, dict) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    good = good and abs(value) <= sys.float_info.max  # JSON's whole numbers have no end
     return (float(value) if good else None), split
 
 

@@ -7,7 +7,6 @@ that is silent tensorflow_serving/util/json_tensor.cc.
 import base64
 import http.client
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import served
+from pipeline import served, timely
 from pipeline.served import Field, ServingError, Signature, Version
 
 # 400 also stands for FAILED_PRECONDITION and OUT_OF_RANGE
@@ -28,6 +27,9 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 _MOST_BYTES = 2**31  # of a reply
+_MOST_SAID = 2**20  # of a refusal
+# What JSON's values are for whole numbers and truth. For others a gateway may write null for NaN.
+_PYTHON = {"b": (bool,), "i": (int,), "u": (int,)}
 
 
 class Rest:
@@ -98,9 +100,8 @@ class Rest:
             # Names may be in any script; what is already escaped stays.
             url = urllib.parse.quote(self._url + path, safe="/:%?=&@[]+,;")
             request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-            until = time.monotonic() + self._timeout
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
-                raw = _whole(reply, until)
+            with timely.ask(request, self._timeout) as reply:
+                raw = timely.whole(reply, _MOST_BYTES)
         except urllib.error.HTTPError as error:
             with error:
                 status = _STATUS.get(error.code, "UNKNOWN")
@@ -126,21 +127,6 @@ class Rest:
         except served.STRANGE:
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._url, "UNKNOWN", said) from None
-
-
-def _whole(reply: Any, until: float) -> bytes:
-    """A reply's body; a timeout of its own holds for each of its pieces alone."""
-    parts, size = [], 0
-    while part := reply.read1(2**20):
-        parts.append(part)
-        size += len(part)
-        if time.monotonic() > until:
-            raise TimeoutError
-        if size > _MOST_BYTES:
-            raise OSError(f"the reply has more than {_MOST_BYTES:,} bytes")
-    if reply.length:  # which only `read` looks after
-        raise http.client.IncompleteRead(b"".join(parts), reply.length)
-    return b"".join(parts)
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -191,7 +177,13 @@ def _only(outputs: Mapping[str, Field]) -> str:
 
 def _array(value: Any, field: Field | None) -> np.ndarray:
     dtype = np.array(value).dtype if field is None else field.dtype
-    return served.strings(_decoded(value)) if dtype.kind in "OU" else np.array(value, dtype)
+    if dtype.kind in "OU":
+        return served.strings(_decoded(value))
+    python = _PYTHON.get(dtype.kind, (int, float, type(None)))
+    if not all(type(one) in python for one in np.array(value, object).flat):
+        raise ValueError(f"no {dtype}")
+    with np.errstate(over="raise"):  # FloatingPointError, as of a number that no float32 can be
+        return np.array(value, dtype)
 
 
 def _decoded(value: Any) -> Any:
@@ -236,6 +228,6 @@ def _fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
 def _message(error: urllib.error.HTTPError) -> str:
     """What the server says; nothing where it is not TensorFlow Serving that answers."""
     try:
-        return str(json.loads(error.read())["error"])
+        return str(json.loads(error.read(_MOST_SAID))["error"])
     except (OSError, http.client.HTTPException, *served.STRANGE):
         return ""

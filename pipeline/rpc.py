@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,9 @@ class Rpc:
         for key, array in inputs.items():
             request.inputs[key].CopyFrom(self._tensor(array))
         reply = self._ask(self._prediction.Predict, request)
-        try:
-            return {key: from_message(tensor) for key, tensor in reply.outputs.items()}
-        except served.STRANGE:
-            said = "the reply is not one of TensorFlow Serving"
-            raise ServingError(self._title, "UNKNOWN", said) from None
+        return self._read(
+            lambda: {key: from_message(tensor) for key, tensor in reply.outputs.items()}
+        )
 
     def classify(
         self, name: str, examples: Sequence[Mapping[str, Sequence]]
@@ -90,19 +88,26 @@ class Rpc:
             model_spec=self._model(), metadata_field=["signature_def"]
         )
         reply = self._ask(self._prediction.GetModelMetadata, request)
-        definitions = self._apis.metadata.SignatureDefMap()
-        reply.metadata["signature_def"].Unpack(definitions)
-        return served.signatures(definitions.signature_def)
+
+        def read() -> dict[str, Signature]:
+            definitions = self._apis.metadata.SignatureDefMap()
+            if not reply.metadata["signature_def"].Unpack(definitions):
+                raise ValueError("a message of another type")
+            return served.signatures(definitions.signature_def)
+
+        return self._read(read)
 
     def status(self) -> list[Version]:
         """Its versions that the server knows."""
         request = self._apis.status.GetModelStatusRequest(model_spec=self._model())
         reply = self._ask(self._models.GetModelStatus, request)
         state = self._apis.status.ModelVersionStatus.State
-        return [
-            Version(one.version, state.Name(one.state), one.status.error_message)
-            for one in reply.model_version_status
-        ]
+        return self._read(
+            lambda: [
+                Version(one.version, state.Name(one.state), one.status.error_message)
+                for one in reply.model_version_status
+            ]
+        )
 
     def close(self) -> None:
         """Ends the connection."""
@@ -122,6 +127,13 @@ class Rpc:
         except self._error as error:
             said = error.details() or ""
             raise ServingError(self._title, error.code().name, said) from None
+
+    def _read(self, reading: Callable[[], Any]) -> Any:
+        try:
+            return reading()
+        except (self._apis.damaged, *served.STRANGE):
+            said = "the reply is not one of TensorFlow Serving"
+            raise ServingError(self._title, "UNKNOWN", said) from None
 
     def _tensor(self, array: np.ndarray) -> Any:
         tensor = self._apis.tensor.TensorProto(dtype=served.NUMBERS[array.dtype])
@@ -156,6 +168,7 @@ def _official() -> types.SimpleNamespace:
     """The modules of tensorflow-serving-api that are needed."""
     try:
         with messages.importable():
+            from google.protobuf.message import DecodeError
             from tensorflow.core.framework import tensor_pb2
             from tensorflow_serving.apis import (
                 classification_pb2,
@@ -183,4 +196,5 @@ def _official() -> types.SimpleNamespace:
         predict=predict_pb2,
         prediction=prediction_service_pb2_grpc,
         regression=regression_pb2,
+        damaged=DecodeError,
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from pipeline.config import Config
 from pipeline.errors import UsageError
 
 RUNS = Path("runs")
+STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
+"""The name of a checkpoint."""
 _REMEDY = "wait until it has ended, or give another --run-directory"
 # Files that may lie beside models and versions: configuration of TensorFlow Serving and of its
 # containers, and words on them.
@@ -54,6 +57,12 @@ class RunDirectory:
         """
         with lock.held(self.path / ".lock", str(self), _REMEDY):
             yield
+
+
+def steps(checkpoints: Path) -> list[int]:
+    """Steps that have a checkpoint in a folder, in rising order; copies and notes are not meant."""
+    found = (path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name))
+    return sorted(int(path.name.removeprefix("step-")) for path in found if path.is_dir())
 
 
 def check(config: Config) -> None:
@@ -207,7 +216,7 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
     missing = [p.name for p in (run.facts, run.splits, run.source) if not p.exists()]
-    if missing and any(run.checkpoints.glob("step-*")):
+    if missing and steps(run.checkpoints):
         raise UsageError(
             f"--run-directory: {run} has checkpoints but no {missing[0]}, by which its data are "
             "known; bring it back, or give a new folder"

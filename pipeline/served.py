@@ -225,10 +225,13 @@ def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | 
                 raise UsageError(f"the feature {name!r} has a number of more than 64 bits")
             found[name] = list(map(int, values))
         elif all(isinstance(one, int | float) for one in values):
-            found[name] = list(map(float, values))
+            try:
+                found[name] = list(map(float, values))
+            except OverflowError:
+                raise UsageError(f"the feature {name!r} has a number beyond all floats") from None
         else:
             raise UsageError(f"the feature {name!r} must be bytes, text or numbers")
-    if not all(isinstance(name, str) for name in found):
+    if not all(isinstance(n, str) and n == n.encode(errors="ignore").decode() for n in found):
         raise UsageError(f"names of features must be texts, received {list(found)!r:.100}")
     return found
 

@@ -88,7 +88,8 @@ def verify(
             env=environment,
             cwd=Path(__file__).parents[1],  # where this package is found, installed or not
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # a model prints what it likes
             timeout=_TIMEOUT_SECONDS + fuzzed * _SECONDS_EACH,
         )
         output, errors, code = process.stdout, process.stderr, process.returncode
@@ -99,7 +100,13 @@ def verify(
         code = None
     except OSError as error:
         raise UsageError(f"--python: {python} cannot be run: {error.strerror}") from None
-    return Verification(directory, tuple(_read(output, errors, code)))
+    checks = _read(output, errors, code)
+    if python is not None and [check.name for check in checks] == ["starts"]:
+        raise UsageError(
+            f"--python: {python} does not run the proof: {checks[0].detail}; it must be a Python "
+            "that has numpy, protobuf and tensorflow-cpu (--runtime-version 2.20 tells how)"
+        )
+    return Verification(directory, tuple(checks))
 
 
 def _read(output: str, errors: str, code: int | None) -> list[Check]:
@@ -109,11 +116,11 @@ def _read(output: str, errors: str, code: int | None) -> list[Check]:
     for line in output.splitlines():
         try:
             values = dict(json.loads(line))
-            last, now = values["check"], values.get("now", "")
+            last, now = str(values["check"]), values.get("now", "")
+            if "passed" in values:
+                checks[last] = Check(last, bool(values["passed"]), str(values["detail"]))
         except (ValueError, TypeError, KeyError):
             return [Check("starts", False, f"the proof did not run: it said {line[:200]!r}")]
-        if "passed" in values:
-            checks[last] = Check(last, values["passed"], values["detail"])
     ends = ("operations", "loads", "golden")
     over = any(not checks[name].passed for name in ends if name in checks)
     if "finished" not in checks and not over:

@@ -26,11 +26,13 @@ model_config_list {{
 }}
 """
 # Texts and comments may hold anything, braces too.
-_TEXT_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*""")
-_POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
-_SPECIFIC = re.compile(r"\bspecific\s*:?\s*\{([^{}]*)\}")
-_VERSIONS = re.compile(r"\bversions\s*:\s*(\d+|\[[^\]]*\])")
-_MODEL = re.compile(r"\bconfig\s*:?\s*\{")
+# All patterns take a time in proportion to the text, whatever it holds.
+_TEXT_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\\n])*'?|"(?:\\.|[^"\\\n])*"?|\#[^\n]*""")
+_POLICY = re.compile(r"\bmodel_version_policy\s*(?::\s*)?\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+_SPECIFIC = re.compile(r"\bspecific\s*(?::\s*)?\{([^{}]*)\}")
+_VERSIONS = re.compile(r"\bversions\s*:\s*([^\s\[\]{},;]+|\[[^\[\]]*\])")
+_NUMBER = re.compile(r"0|[1-9]\d{0,18}", re.ASCII)
+_MODEL = re.compile(r"\bconfig\s*(?::\s*)?\{")
 _NAME = re.compile(r"""\bname\s*:\s*('_*'|"_*")""")
 _BRACE = re.compile(r"[{}]")
 _PLACE = re.compile(r"""\bbase_path\s*:\s*(?:'_*'|"_*")""")
@@ -49,7 +51,11 @@ def pinned(model: Path) -> tuple[int, ...]:
     blanked = _blanked(text)
     begin, end = _of(model, text, blanked)
     named = "".join(_SPECIFIC.findall(blanked, begin, end))
-    numbers = re.findall(r"\d+", " ".join(_VERSIONS.findall(named)))
+    numbers = re.findall(r"[^\s\[\],]+", " ".join(_VERSIONS.findall(named)))
+    for wrong in (number for number in numbers if not _NUMBER.fullmatch(number)):
+        raise UsageError(
+            f"{model / NAME} pins version {wrong[:30]!r}; write a whole number, or remove it"
+        )
     return tuple(sorted(set(map(int, numbers))))
 
 
@@ -95,7 +101,10 @@ def _with_policy(model: Path, text: str, policy: str) -> str:
 
 def _of(model: Path, text: str, blanked: str) -> tuple[int, int]:
     """Where the text tells of this model: all of it, or of many the one that has its name."""
-    many = [_block(blanked, found.end()) for found in _MODEL.finditer(blanked)]
+    many, after = [], 0
+    while found := _MODEL.search(blanked, after):
+        many.append(_block(blanked, found.end()))
+        after = many[-1][1]
     if len(many) < 2:
         return 0, len(text)
     named = [(begin, end) for begin, end in many if _name(text, blanked, begin, end) == model.name]
@@ -137,6 +146,8 @@ def _blanked(text: str) -> str:
     def blank(found: re.Match[str]) -> str:
         if found[0][0] == "#":
             return " " * len(found[0])
+        if len(found[0]) < 2 or found[0][0] != found[0][-1]:  # it is never closed
+            return "_" * len(found[0])
         return found[0][0] + "_" * (len(found[0]) - 2) + found[0][-1]
 
     return _TEXT_OR_COMMENT.sub(blank, text).replace("<", "{").replace(">", "}")

@@ -1,5 +1,7 @@
 """A version's files against its manifest."""
 
+import os
+
 import exports
 import pytest
 
@@ -24,6 +26,17 @@ def test_files_that_are_not_those_written_are_named(tmp_path, harm):
         path = tmp_path / "c" if harm == "more" else path
         path.write_bytes({"changed": b"c", "longer": b"bb", "more": b""}[harm])
     with pytest.raises(Failure, match=f"{'c' if harm == 'more' else 'b'} is "):
+        digests.check(tmp_path, digests.read(tmp_path))
+
+
+def test_what_has_another_size_is_not_read(tmp_path, monkeypatch):
+    """A file of 2 TB with holes takes hours to read."""
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "a").write_bytes(b"a")
+    exports.write_manifest(tmp_path)
+    os.truncate(tmp_path / "a", 2**40)
+    monkeypatch.setattr(digests.hashlib, "file_digest", None)
+    with pytest.raises(Failure, match="a is not what was written: another size"):
         digests.check(tmp_path, digests.read(tmp_path))
 
 

@@ -143,3 +143,12 @@ def test_numbers_are_sent_as_they_are_in_a_shell():
     (body,) = re.findall(r"curl -d '(.*)' http://localhost:8501/v1/models/line:predict", text)
     assert json.loads(body) == {"signature_name": "serving_default", "instances": [[0.0, 0.0]]}
     assert "more than 8 rows" in text and "np.zeros((1, 2), np.float32)" in text
+
+
+@pytest.mark.parametrize("sizes", [[], "abc", [0], [1.5], [True], None, 3])
+def test_a_manifest_without_batch_sizes_changes_nothing(tmp_path, sizes):
+    version = tmp_path / "m/1"
+    (version / "assets.extra").mkdir(parents=True)
+    provenance.write(version, {"signatures": {}, "options": {"batch_sizes": sizes}})
+    hand_off.follow(version.parent, version)
+    assert [path.name for path in version.parent.iterdir()] == ["1"]

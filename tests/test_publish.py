@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from pipeline import files, lock, provenance, publish, scratch, trials, version_policy
+from pipeline import files, local, lock, provenance, publish, scratch, trials, version_policy
 from pipeline.errors import UsageError
 from pipeline.sections import Export
 from pipeline.trials import Strike
@@ -160,7 +160,9 @@ def test_live_is_the_pinned_version_else_the_newest(model):
     with pytest.raises(UsageError, match="--pin 7: .* has no such version; there are: 1, 2, 3"):
         publish.pin(model, 7)
     shutil.rmtree(model / "1")
-    assert publish.live(model) == model / "3", "a version that is gone is not served"
+    assert publish.live(model) is None, "a server that is told to load what is gone serves nothing"
+    with pytest.raises(UsageError, match="pins version 1, which is not there: .*--unpin"):
+        local.Local(model)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,12 @@ def test_the_gate_compares_with_what_is_served_and_the_same_split(model):
     assert published(model, None, tolerance=0.1).refused
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"metrics": 5}', '{"metrics": {"test": [1]}}'])
+HUGE = f'{{"metrics": {{"accuracy": {10**400}}}}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"metrics": 5}', '{"metrics": {"test": [1]}}', HUGE]
+)
 def test_a_damaged_manifest_tells_nothing(model, text):
     folder = finished(model)
     (folder / provenance.MANIFEST).write_text(text)

@@ -1,9 +1,11 @@
 """What no model, server, file or caller can do to the client and to the command."""
 
-import http.server
+import contextlib
+import http.client
 import io
 import json
 import os
+import socketserver
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ import serving
 import tensorflow as tf
 from served_models import SIDE, WIDTH, png
 
-from pipeline import asked, predict, rest
+from pipeline import asked, predict, timely
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.question import Question
@@ -109,38 +111,64 @@ def test_tensors_over_grpc_that_are_none_are_refused(harm):
         rpc.from_message(tensor)
 
 
-def test_a_server_that_answers_in_drops_is_slow():
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            while not over.wait(0.02):
-                try:
-                    self.wfile.write(b" ")
-                except OSError:
-                    return
+OK = b"HTTP/1.1 200 OK\r\n"
+DROPS = {
+    "body": (OK + b"\r\n", b" "),
+    "header": (OK + b"x", b"y"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "refusal": (b"HTTP/1.1 500 no\r\nContent-Length: 99999\r\n\r\n", b" "),
+    "chunk": (OK + b"Transfer-Encoding: chunked\r\n\r\n5;", b"x"),
+}
 
-        def log_message(self, *_):
-            pass
+
+@contextlib.contextmanager
+def saying(first, again):
+    """The address of a server that says something, and then something else without end."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(2**16)
+            with contextlib.suppress(OSError):
+                self.request.sendall(first)
+                while not over.wait(0.02):
+                    self.request.sendall(again)
 
     over = threading.Event()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        client = Client(f"http://127.0.0.1:{server.server_port}/v1/models/m", 0.3)
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1/models/m"
+        finally:
+            over.set()
+            server.shutdown()
+
+
+@pytest.mark.parametrize("drops", DROPS)
+def test_a_server_that_answers_in_drops_is_slow(drops):
+    with saying(*DROPS[drops]) as address:
         start = time.monotonic()
-        with pytest.raises(ServingError, match="DEADLINE_EXCEEDED: no answer within 0.3 s"):
-            client.status()
+        with pytest.raises(ServingError) as raised:
+            Client(address, 0.3).status()
         assert time.monotonic() - start < 30, "not for ever"
-        over.set()
-        server.shutdown()
+    if drops == "refusal":  # that it refuses is known
+        assert str(raised.value).endswith("INTERNAL: HTTP 500 no")
+    else:
+        assert str(raised.value).endswith("DEADLINE_EXCEEDED: no answer within 0.3 s")
+
+
+def test_of_a_refusal_a_part_is_read():
+    """At 50 MB/s, the first megabyte takes a fiftieth of a second, all of it ten minutes."""
+    head = b"HTTP/1.1 500 no\r\nContent-Length: 30000000000\r\n\r\n"
+    with saying(head, b" " * 2**20) as address, pytest.raises(ServingError, match="HTTP 500 no"):
+        Client(address, 600.0).status()
 
 
 def test_a_reply_that_is_cut_off_is_no_reply():
     class Cut(io.BytesIO):
         length = 5
 
-    with pytest.raises(rest.http.client.IncompleteRead):
-        rest._whole(Cut(b"{}"), time.monotonic() + 60)
+    with pytest.raises(http.client.IncompleteRead):
+        timely.whole(Cut(b"{}"), 60)
 
 
 @pytest.mark.parametrize("host", ["a..b:80", f"{'a' * 70}:80", "\u202e:80", "\udcff:80"])
@@ -166,6 +194,10 @@ def test_ports_and_versions_that_there_cannot_be(address):
         ([{3: 1.0}], "names of features must be texts"),
         ([{"a": "\ud800"}], "no Unicode"),
         (np.array([]), "there are no examples"),
+        (None, "examples must be a list of dicts, received NoneType"),
+        (5, "examples must be a list of dicts, received int"),
+        ([{"a": [1.5, 10**400]}], "beyond all floats"),
+        ([{"\ud800": 1.0}], "names of features must be texts"),
     ],
 )
 def test_examples_that_are_none(models, examples, said):
@@ -176,8 +208,16 @@ def test_examples_that_are_none(models, examples, said):
 
 @pytest.mark.parametrize("signature", [None, [], 3])
 def test_a_signature_has_a_name(models, signature):
-    with pytest.raises(UsageError, match="has no signature"):
-        Client(models / "pictures/1").predict(signature)
+    here = Client(models / "pictures/1")
+    with pytest.raises(UsageError, match="the signature must be a name, received"):
+        here.predict(signature)
+    with pytest.raises(UsageError, match="the signature must be a name, received"):
+        here.classify([{"image/encoded": b"x"}], signature)
+
+
+def test_a_signature_of_another_kind_is_refused(models):
+    with pytest.raises(ServingError, match="answers no examples with outputs; there are: none"):
+        Client(models / "pictures/1").regress([{"image/encoded": b"x"}], "classify")
 
 
 def test_patterns_name_a_file_once(workplace):
@@ -185,7 +225,26 @@ def test_patterns_name_a_file_once(workplace):
         (workplace / name).parent.mkdir(parents=True, exist_ok=True)
         (workplace / name).write_bytes(b"x")
     assert sorted(asked.named(["g/**"], asked.IMAGES)) == ["g/a.png", "g/sub/b.png"]
+    assert asked.named(["**/b.png"], asked.IMAGES) == ["g/sub/b.png"]
+    assert asked.named([f"{workplace}/**/*.png"], asked.IMAGES) == [
+        f"{workplace}/{name}" for name in ("g/a.png", "g/sub/b.png")
+    ]
     assert asked.named(["g/a.png", "g/a.png"], asked.IMAGES) == ["g/a.png"] * 2, "as it was asked"
+
+
+def test_links_that_lead_in_a_circle_are_followed_once(workplace):
+    """40 levels of two links are 2**40 paths."""
+    (workplace / "g/sub").mkdir(parents=True)
+    (workplace / "g/sub/b.png").write_bytes(b"x")
+    for name in ("one", "two"):
+        (workplace / "g" / name).symlink_to(".")
+    for pattern in ("g/**/*.png", "g/**/sub/**/*.png", "g"):
+        assert asked.named([pattern], asked.IMAGES) == ["g/sub/b.png"]
+
+
+def test_an_empty_word_names_nothing(workplace):
+    with pytest.raises(UsageError, match="FILES must be names, and no empty one"):
+        asked.named([""], asked.IMAGES)
 
 
 TABLES = {

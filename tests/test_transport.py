@@ -121,6 +121,34 @@ def test_replies_are_read_as_documented():
     assert newer["n"].tolist() == [1, 2] and newer["s"].tolist() == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([1.9], np.int32), (["2"], np.int32), ([2**40], np.int32), ([None], np.int32),
+     ([1e300], np.float32), (["1"], np.float32), ([True], np.float32), ([1], np.bool_)],
+)  # fmt: skip
+def test_a_number_of_another_kind_is_no_reply(values, dtype):
+    with pytest.raises(served.STRANGE):
+        rest.arrays({"outputs": values}, {"y": Field(np.dtype(dtype), (None,))})
+
+
+def test_null_stands_for_nan():
+    assert np.isnan(rest.arrays({"outputs": [None, 1.5]}, {"y": FLOAT})["y"]).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["tensorflow.serving.SignatureDefMap", "tensorflow.TensorProto"])
+def test_metadata_over_grpc_that_are_damaged_are_no_reply(kind, monkeypatch):
+    serving.needs_stubs()
+    from tensorflow_serving.apis import get_model_metadata_pb2
+
+    reply = get_model_metadata_pb2.GetModelMetadataResponse()
+    reply.metadata["signature_def"].type_url = f"type.googleapis.com/{kind}"
+    reply.metadata["signature_def"].value = b"\xff\xff\xff"
+    client = Client("grpc://localhost:1/m")
+    monkeypatch.setattr(client._transport, "_ask", lambda *_: reply)
+    with pytest.raises(ServingError, match="UNKNOWN: the reply is not one of TensorFlow Serving"):
+        client.metadata()
+
+
 def test_rows_and_columns_get_the_same_answer(backend):
     """What `curl` would send, in the format that the client does not use."""
     encoded = [{"b64": base64.b64encode(png(image)).decode()} for image in IMAGES]

@@ -70,7 +70,8 @@ def test_ten_thousand_fuzzed_strings_do_no_harm(whole):
 def test_a_program_that_is_no_python_is_told(version, tmp_path):
     words = (version, "--python", shutil.which("echo"))
     result = run_module("pipeline.verify", *words, cwd=tmp_path)
-    assert result.returncode == 1 and "the proof did not run: it said '-m" in result.stdout
+    assert result.returncode == 2 and "the proof did not run: it said '-m" in result.stderr
+    assert "--python" in result.stderr and result.stdout == ""
 
 
 @pytest.mark.parametrize("name", ["9223372036854775807", "٣", "1" * 40])
@@ -123,9 +124,16 @@ def test_another_interpreter_runs_the_proof(swift, tmp_path, monkeypatch):
     assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "seen").read_text() == "[]\n"
     program("broken", "echo no such library >&2; exit 3")
-    (check,) = verify(swift, python=tmp_path / "broken").checks
-    assert not check.passed
-    assert check.detail == "ended the process (exit code 3): no such library"
+    for name, script, said in (
+        ("broken", "echo no such library >&2; exit 3", "exit code 3.: no such library"),
+        ("strange", "printf '\\377' >&2; exit 3", "exit code 3"),
+        ("lists", """echo '{"check": [1], "passed": 1}'""", "it said '{"),
+        ("short", """echo '{"check": "a", "passed": true}'""", "it said '{"),
+        ("nothing", "exit 0", "ended the process"),
+    ):
+        program(name, script)
+        with pytest.raises(UsageError, match=f"{name} does not run the proof: .*{said}.* numpy"):
+            verify(swift, python=tmp_path / name)
 
 
 @pytest.mark.parametrize(

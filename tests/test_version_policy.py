@@ -1,5 +1,7 @@
 """The version policy in `models.config`: what is read, what is written, what is left alone."""
 
+import contextlib
+
 import pytest
 
 from pipeline import version_policy
@@ -164,3 +166,30 @@ def test_a_server_reads_what_was_written(model, text):
     pin(model, None)
     (found,) = as_a_server_reads((model / version_policy.NAME).read_text())
     assert found.model_version_policy.latest.num_versions == 1
+
+
+@pytest.mark.parametrize("number", ["0x1", "01", "9" * 5000, "1.5", "[1, two]"])
+def test_versions_that_are_no_numbers_are_refused(model, number):
+    path = model / version_policy.NAME
+    path.write_text(f"config {{ model_version_policy {{ specific {{ versions: {number} }} }} }}")
+    with pytest.raises(UsageError, match="pins version '.*'; write a whole number"):
+        pinned(model)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "config{" * 100_000,
+        "'" + r"\'" * 300_000,
+        "specific" + " " * 900_000,
+        "model_version_policy" + " " * 900_000 + ":",
+        "model_version_policy{" * 40_000,
+        "config{} " * 100_000,
+    ],
+    ids=["models", "quotes", "spaces", "more spaces", "policies", "closed"],
+)
+def test_a_file_of_a_megabyte_is_read_at_once(model, text):
+    """What took a time in the square of the length took half an hour; this hangs then."""
+    (model / version_policy.NAME).write_text(text)
+    with contextlib.suppress(UsageError):
+        assert pinned(model) == ()
