@@ -174,6 +174,46 @@ def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_p
     assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
 
 
+@pytest.mark.parametrize("broken", ["tensorboard", "log"])
+def test_the_log_and_the_scalars_are_written_each_for_itself(tmp_path, capsys, broken):
+    run, steps, losses = RunDirectory(tmp_path), Steps(), [0.4, 0.3, 0.2]
+    saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0])
+    if broken == "log":
+        run.log.mkdir()
+    else:
+        run.tensorboard.write_text("mine")
+    journal = Journal(run, steps, saver)
+    for epoch in range(3):
+        saver.epoch += 1
+        journal.on_epoch_end(epoch)
+    why = {"log": "log.jsonl cannot be written: Is a", "tensorboard": "cannot be written: Not a"}
+    said = f"{why[broken]} directory; training goes on"
+    assert capsys.readouterr().out.count(said) == 1, "once, not at each epoch"
+    if broken == "log":
+        assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses)
+        run.log.rmdir()
+    else:
+        assert logged(run) == losses and run.tensorboard.read_text() == "mine"
+        run.tensorboard.unlink()
+    Journal(run, steps, saver).write()
+    assert logged(run) == losses
+    assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses)
+
+
+def test_a_full_disk_is_not_told_by_the_journal(tmp_path, monkeypatch, capsys):
+    saver = SimpleNamespace(epoch=1, history={"loss": [0.4]}, seconds=[1.0])
+    journal = Journal(RunDirectory(tmp_path), Steps(), saver)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+
+        def full(*_, number=number, **__):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.open", full)
+            journal.write()
+    assert capsys.readouterr().out == ""
+
+
 def logged(run):
     return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]
 
