@@ -1,9 +1,11 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
 import dataclasses
+import errno
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,21 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
+    def require_kinds(self) -> None:
+        """Raises UsageError for a folder, a pipe, ... where a file belongs, and the other way."""
+        for path in (self.facts, self.source, self.splits):
+            if not _fits(path, stat.S_ISREG):
+                raise UsageError(f"{path} is damaged; start again in a new --run-directory")
+        told = (self.decisions, self.log, self.bad_steps, self.hang, self.result)
+        for path in (*told, self.manifest, self.gallery):
+            if not _fits(path, stat.S_ISREG):
+                raise UsageError(f"--run-directory: {path} is no regular file; remove it")
+        for path in (self.checkpoints, self.tensorboard):
+            if not _fits(path, stat.S_ISDIR):
+                raise UsageError(
+                    f"--run-directory: {path} is no folder; bring it back, or remove what is there"
+                )
+
     def __fspath__(self) -> str:
         return str(self.path)
 
@@ -54,6 +71,18 @@ class RunDirectory:
         """
         with lock.held(self.path / ".lock", str(self), _REMEDY):
             yield
+
+
+def _fits(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Whether what links lead to, if anything, is of this kind; nothing is opened."""
+    try:
+        return kind(path.stat().st_mode)
+    except FileNotFoundError:  # a file replaces a link that leads nowhere, a folder cannot
+        return kind is stat.S_ISREG or not path.is_symlink()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def check(config: Config) -> None:
@@ -206,6 +235,7 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
         raise UsageError(
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
+    run.require_kinds()
     missing = [p.name for p in (run.facts, run.splits, run.source) if not p.exists()]
     if missing and any(run.checkpoints.glob("step-*")):
         raise UsageError(
@@ -233,7 +263,8 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
                 for field in dataclasses.fields(part)
                 if field.default is not dataclasses.MISSING
             }
-            completed[section.name] = {**defaults, **dict(completed[section.name])}
+            # No `dict()`, for which an empty list would be a section, too.
+            completed[section.name] = {**defaults, **completed[section.name]}
     return completed
 
 
