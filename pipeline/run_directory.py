@@ -168,6 +168,8 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         return facts
     try:
         before = untrusted.read_json(run.facts)
+        if not facts.keys() <= before.keys():
+            raise ValueError
         for name in {**before, **facts}:
             old, new = before.get(name), facts.get(name)
             if not _alike(old, new):
@@ -176,7 +178,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     f"began with: {_difference(old, new)}; bring the data back, or give a new "
                     "--run-directory"
                 )
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
     return before
 
