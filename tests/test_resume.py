@@ -239,6 +239,10 @@ def test_the_home_folder_is_written_as_a_tilde_and_found_again(workplace, monkey
     assert again.export.directory == workplace / "models"
     assert again.digest() == config.digest()
     run_directory.check(config)
+    home = config.changed(export={"directory": workplace, "name": "~"})
+    Path("saved.json").write_text(json.dumps(home.as_json()))
+    assert '"directory": "~"' in Path("saved.json").read_text()
+    assert read(Path("saved.json")) == home, "~ alone, too, where a path is meant"
     monkeypatch.setenv("HOME", str(workplace / "mine"))
     assert "--source.path" in refusal(config)[2], "another home is another place"
     monkeypatch.setenv("HOME", "/")
