@@ -43,8 +43,17 @@ def require_file_name(name: str, flag: str) -> None:
 
 
 def require_path(path: Path, flag: str) -> None:
-    """Raises UsageError unless TensorFlow can use the path, and a message show it on a line."""
+    """Raises UsageError unless TensorFlow can use the path, and a message show it on a line.
+
+    Nor for `~`, which a shell leaves as it is after `=` or in quotes: a folder of that name would
+    be made, and a saved config would mean the home folder by it.
+    """
     require(_storable(str(path)), flag, repr(str(path)), _PATH)
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        raise UsageError(
+            f"{flag}: the ~ of {path} is not expanded here; give the whole path, "
+            "such as one that begins with $HOME"
+        )
 
 
 def _storable(text: str) -> bool:

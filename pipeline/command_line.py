@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,12 +110,25 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
         raise UsageError(f"--config {path} is no JSON file: {error}") from None
     if not isinstance(values, dict) or not isinstance(values.get("source"), dict):
         raise UsageError(f"--config {path} holds no config: it has no section 'source'")
+    values = _at_home(values, Config)
     try:
         # The source cannot be changed in steps: some need an option from the first on.
         source = _source({**values.pop("source"), **(source or {})})
         return Config(source=source).changed(**values)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from None
+
+
+def _at_home(values: Mapping[str, Any], section: type) -> dict[str, Any]:
+    """The home folder for a `~` alone where a path is meant; elsewhere it may be any word."""
+    found, hints = dict(values), typing.get_type_hints(section)
+    for name, value in values.items():
+        hint = hints.get(name)
+        if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            found[name] = _at_home(value, hint)
+        elif value == "~" and Path in (hint, *typing.get_args(hint)):
+            found[name] = home.unfolded("~/")
+    return found
 
 
 def _source(values: Mapping[str, Any]) -> Source:

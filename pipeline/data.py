@@ -45,11 +45,14 @@ class Data:
 def _changed(run: RunDirectory, source: Source) -> bool:
     """Whether the files of the source are not those that the run has written down."""
     try:
-        return untrusted.read_text(run.source) != _told(source)
+        before = untrusted.read_json(run.source)["fingerprint"]
+        if not isinstance(before, str | None):
+            raise ValueError
     except FileNotFoundError:
         return False
-    except (OSError, ValueError):
-        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
+    return before != source.fingerprint()
 
 
 def _told(source: Source) -> str:

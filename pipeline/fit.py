@@ -165,7 +165,7 @@ def _story(config: Config, stops: Stops) -> Run:
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
         judged = next(name for name in ("test", "validation", "train") if name in splits)
         result = None if trained else outcome.finished(config, run, saver.step)
-        if result is not None:
+        if result is not None and judged in result:
             report.finished(run)
         else:
             result = handed_off(config, run, loaded, held, judged, model, saver, start)

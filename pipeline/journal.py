@@ -1,8 +1,10 @@
 """What a run has measured, epoch by epoch: lines of JSON, and scalars for TensorBoard."""
 
+import errno
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,11 +12,14 @@ import tensorflow as tf
 
 from pipeline import files
 from pipeline.contracts import Batches
+from pipeline.errors import reason
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 
 # TensorBoard asks for `tfevents` in the name; TensorFlow's own writer adds the host's.
 _EVENTS = "events.out.tfevents.scalars"
+_FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)  # TensorFlow's for them
 
 
 class Journal(keras.callbacks.Callback):
@@ -43,6 +48,7 @@ class Journal(keras.callbacks.Callback):
         self._writers: dict[str, Any] = {}
         self._whole = False
         """Whether all epochs before this one have been written."""
+        self._told: set[Path] = set()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not self._whole:
@@ -52,26 +58,40 @@ class Journal(keras.callbacks.Callback):
         if not self._whole:
             self.write()
             return
-        try:
-            self._scalars([epoch])
-            with self._run.log.open("a", encoding="utf-8") as file:
-                file.write(self._line(epoch))
-        except (OSError, tf.errors.OpError):  # the disk is full: `Saver` has said so
-            self._whole = False
+        logged = self._tried(self._run.log, lambda: self._append(epoch))
+        self._whole = self._tried(self._run.tensorboard, lambda: self._scalars([epoch])) and logged
 
     def write(self) -> None:
         """All epochs so far."""
         epochs = range(self._saver.epoch)
         lines = "".join(map(self._line, epochs))
-        self._whole = True
+        # Each for itself: nobody misses the log because TensorBoard's files cannot be written.
+        logged = self._tried(self._run.log, lambda: files.write_text(self._run.log, lines))
+        self._whole = self._tried(self._run.tensorboard, lambda: self._anew(epochs)) and logged
+
+    def _tried(self, what: Path, write: Callable[[], None]) -> bool:
+        """Whether it could be written; says once what is in the way, but for a full disk."""
         try:
-            self._writers = {}
-            for part in ("train", "validation"):
-                (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
-            self._scalars(epochs)
-            files.write_text(self._run.log, lines)
-        except (OSError, tf.errors.OpError):
-            self._whole = False
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            # A full disk is told of by `Saver`, which cannot write then either.
+            full = isinstance(error, _FULL) or getattr(error, "errno", None) in _FULL_ERRNO
+            if not full and what not in self._told:
+                self._told.add(what)
+                why = getattr(error, "strerror", None) or reason(error)
+                print(f"warning    {what} cannot be written: {why}; training goes on", flush=True)
+            return False
+        return True
+
+    def _append(self, epoch: int) -> None:
+        with self._run.log.open("a", encoding="utf-8") as file:
+            file.write(self._line(epoch))
+
+    def _anew(self, epochs: Iterable[int]) -> None:
+        self._writers = {}
+        for part in ("train", "validation"):
+            (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
+        self._scalars(epochs)
 
     def _line(self, epoch: int) -> str:
         values = {name: values[epoch] for name, values in self._saver.history.items()}

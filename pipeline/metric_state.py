@@ -39,9 +39,31 @@ def put_back(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[s
 
 def require_plain(texts: Any) -> None:
     """Raises TypeError or ValueError unless this is None or as `taken` makes it."""
-    for each in texts or ():
+    for each in () if texts is None else _listed(texts):
+        if not _listed(each):
+            raise ValueError("no replica of a variable")
         for text in each:
             base64.b64decode(text, validate=True)
+
+
+def require_history(history: Any, epochs: int) -> None:
+    """Raises TypeError or ValueError unless these are values of each epoch, by names of metrics."""
+    if not isinstance(history, dict) or (epochs and "loss" not in history):
+        raise ValueError("no history of the loss")
+    for name, values in history.items():
+        # A name is any text of a user's task, but never a way to another folder.
+        if not name.isprintable() or not name or ".." in name.split("/") or name.startswith("/"):
+            raise ValueError("no name of a metric")
+        if len(_listed(values)) != epochs:
+            raise ValueError("a history of other epochs")
+        if not all(isinstance(value, int | float | None) for value in values):
+            raise TypeError("no number")
+
+
+def _listed(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise TypeError("no list")
+    return values
 
 
 def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:

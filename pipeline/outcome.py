@@ -40,19 +40,46 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 
 def _can_be_told(result: Mapping[str, Any]) -> bool:
     """Whether `report` finds in it what it says; not so after it was edited."""
-    proved, speed = result.get("verification"), result.get("examples_per_second")
+    if not {"verification", "examples_per_second"} <= result.keys():
+        return False
+    proved, speed = result["verification"], result["examples_per_second"]
     calibration = result.get("calibration", {})
-    judged = next((result.get(n) for n in ("test", "validation", "train") if n in result), None)
-    checks = proved.get("checks") if isinstance(proved, dict) else []
+    parts = [result[name] for name in ("test", "validation", "train") if name in result]
     return (
-        isinstance(judged, dict)
-        and isinstance(judged.get("examples"), int)
-        and isinstance(proved, dict | None)
-        and isinstance(checks, list)
-        and isinstance(speed, int | float | None)
+        bool(parts)
+        and all(_is_measured(part, calibration) for part in parts)
+        and (proved is None or _is_proof(proved, result["export"]))
+        and isinstance(result["export"], str | None)
+        and (speed is None or _is_number(speed))
         and isinstance(calibration, dict)
-        and all(isinstance(v, int | float) and v > 0 for v in calibration.values())
+        and all(_is_number(value) and value > 0 for value in calibration.values())
     )
+
+
+def _is_measured(part: Any, calibration: Any) -> bool:
+    """Whether these are the metrics of a split, also calibrated where that was done."""
+    if not isinstance(part, dict) or not isinstance(part.get("examples"), int):
+        return False
+    changed = part.get("calibrated", {}) if calibration else {}
+    return isinstance(changed, dict) and all(
+        _is_number(value) and _is_number(part.get(name)) for name, value in changed.items()
+    )
+
+
+def _is_proof(proved: Any, version: Any) -> bool:
+    """Whether this is a verification: of a version if it was passed, else of what failed."""
+    if not isinstance(proved, dict) or not isinstance(proved.get("checks"), list):
+        return False
+    if proved.get("passed") is True:
+        return isinstance(version, str)
+    named = {"name", "passed", "detail"}
+    checks = [isinstance(check, dict) and named <= check.keys() for check in proved["checks"]]
+    return proved.get("passed") is False and "directory" in proved and all(checks)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be written out; an int of JSON may be larger than any float."""
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def _is_export(config: Config, version: Any, digest: Any) -> bool:

@@ -1,10 +1,12 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
 import dataclasses
+import errno
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,21 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
+    def require_kinds(self) -> None:
+        """Raises UsageError for a folder, a pipe, ... where a file belongs, and the other way."""
+        for path in (self.facts, self.source, self.splits):
+            if not _fits(path, stat.S_ISREG):
+                raise UsageError(f"{path} is damaged; start again in a new --run-directory")
+        told = (self.decisions, self.log, self.bad_steps, self.hang, self.result)
+        for path in (*told, self.manifest, self.gallery):
+            if not _fits(path, stat.S_ISREG):
+                raise UsageError(f"--run-directory: {path} is no regular file; remove it")
+        for path in (self.checkpoints, self.tensorboard):
+            if not _fits(path, stat.S_ISDIR):
+                raise UsageError(
+                    f"--run-directory: {path} is no folder; bring it back, or remove what is there"
+                )
+
     def __fspath__(self) -> str:
         return str(self.path)
 
@@ -63,6 +80,18 @@ def steps(checkpoints: Path) -> list[int]:
     """Steps that have a checkpoint in a folder, in rising order; copies and notes are not meant."""
     found = (path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name))
     return sorted(int(path.name.removeprefix("step-")) for path in found if path.is_dir())
+
+
+def _fits(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Whether what links lead to, if anything, is of this kind; nothing is opened."""
+    try:
+        return kind(path.stat().st_mode)
+    except FileNotFoundError:  # a file replaces a link that leads nowhere, a folder cannot
+        return kind is stat.S_ISREG or not path.is_symlink()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def check(config: Config) -> None:
@@ -148,6 +177,8 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         return facts
     try:
         before = untrusted.read_json(run.facts)
+        if not facts.keys() <= before.keys():
+            raise ValueError
         for name in {**before, **facts}:
             old, new = before.get(name), facts.get(name)
             if not _alike(old, new):
@@ -156,7 +187,7 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     f"began with: {_difference(old, new)}; bring the data back, or give a new "
                     "--run-directory"
                 )
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
     return before
 
@@ -215,6 +246,7 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume.Change]:
         raise UsageError(
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
+    run.require_kinds()
     missing = [p.name for p in (run.facts, run.splits, run.source) if not p.exists()]
     if missing and steps(run.checkpoints):
         raise UsageError(
@@ -242,7 +274,8 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
                 for field in dataclasses.fields(part)
                 if field.default is not dataclasses.MISSING
             }
-            completed[section.name] = {**defaults, **dict(completed[section.name])}
+            # No `dict()`, for which an empty list would be a section, too.
+            completed[section.name] = {**defaults, **completed[section.name]}
     return completed
 
 

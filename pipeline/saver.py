@@ -108,12 +108,11 @@ class Saver(keras.callbacks.Callback):
         self._best = math.inf if state["best"] is None else float(state["best"])
         self.seconds = [float(value) for value in state["seconds"]]
         self.epoch = len(self.seconds)
+        metric_state.require_history(state["history"], self.epoch)
         self.history = {
-            str(name): [math.nan if value is None else float(value) for value in values]
+            name: [math.nan if value is None else float(value) for value in values]
             for name, values in state["history"].items()
         }
-        if any(len(values) != self.epoch for values in self.history.values()):
-            raise ValueError("a history of other epochs")
         self._running = state["running"]
         metric_state.require_plain(self._running)
         skipped = self.history.get("skipped_steps", [0.0])[-1:]
@@ -121,11 +120,20 @@ class Saver(keras.callbacks.Callback):
         self._saved = {int(step): int(best) for step, best in state["saved"]}
         if step not in self._saved:
             raise ValueError("it does not count itself")
-        self.stops.resume(float(state["elapsed"]))
+        elapsed = float(state["elapsed"])
+        if not all(0 <= value < math.inf for value in (*self.seconds, elapsed)):
+            raise ValueError("no time")
+        self.stops.resume(elapsed)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
-            metric_state.put_back(self.model.step.metrics, self._running)
+            try:
+                metric_state.put_back(self.model.step.metrics, self._running)
+            except (ValueError, IndexError):
+                raise UsageError(
+                    f"step {self.step} was saved within an epoch by a task with other metrics; "
+                    "bring that back, or give a new --run-directory"
+                ) from None
             self._running = None
         # Asked after the last epoch was saved, or meanwhile.
         if self.step and (asked := self.stops.reason(self._agreed)):

@@ -113,7 +113,9 @@ def require_same_examples(
     try:
         # Written without compression: it holds no more than it is long.
         ids = archives.read(path, path.stat().st_size)
-        whole = all(column.dtype == np.int64 and column.ndim == 1 for column in ids.values())
+        whole = splits.keys() <= ids.keys() and all(
+            column.dtype == np.int64 and column.ndim == 1 for column in ids.values()
+        )
     except FileNotFoundError:
         return
     except (OSError, ValueError):

@@ -225,6 +225,74 @@ def test_a_run_with_a_damaged_config_is_refused(config, text):
     refused(given, "mine/config.json is damaged")
 
 
+@pytest.mark.parametrize("section", ["source", "data", "model", "train", "runtime", "export"])
+@pytest.mark.parametrize("value", [[], None, 3, "x", [["a", 1]]])
+def test_a_section_that_is_none_is_damage(config, section, value):
+    given = begun(config)
+    path = Path("mine/config.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), section: value}))
+    refused(given, r"mine/config\.json is damaged; give a new folder")
+
+
+FILES = ["decisions.json", "log.jsonl", "bad_steps.jsonl", "hang.txt", "result.json"]
+FILES += ["manifest.jsonl", "gallery.html"]
+DATA = ["facts.json", "splits.npz", "source.json"]
+STRANGE = {
+    "folder": os.mkdir,
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "circle": lambda path: path.symlink_to(path.name),
+    "link to a folder": lambda path: path.symlink_to("."),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("name", [*FILES, *DATA])
+def test_what_is_no_file_where_one_is_written_is_refused_and_not_opened(config, name, kind):
+    given = begun(config)
+    path = Path("mine") / name
+    STRANGE[kind](path)
+    said = f"mine/{name} is damaged; start again in a new --run-directory"
+    refused(given, said if name in DATA else f"mine/{name} is no regular file; remove it")
+    path.rmdir() if kind == "folder" else path.unlink()
+    run_directory.check(given)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
+@pytest.mark.parametrize("kind", ["file", "pipe", "circle", "link that leads nowhere", "link"])
+def test_what_is_no_folder_where_one_is_made_is_refused(config, workplace, name, kind):
+    given = begun(config)
+    path = workplace / "mine" / name
+    (workplace / "elsewhere").write_text("mine")
+    targets = {
+        "circle": name,
+        "link that leads nowhere": "nowhere",
+        "link": workplace / "elsewhere",
+    }
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("mine")
+    refused(given, f"mine/{name} is no folder; bring it back, or remove what is there")
+    path.unlink()
+    run_directory.check(given)
+
+
+def test_links_to_the_right_things_are_good(config, workplace):
+    given = begun(config)
+    (workplace / "elsewhere").mkdir()
+    (workplace / "elsewhere/file").write_text("")
+    for name in FILES:
+        (workplace / "mine" / name).symlink_to(workplace / "elsewhere/file")
+    for name in ("checkpoints", "tensorboard"):
+        (workplace / "mine" / name).symlink_to(workplace / "elsewhere")
+    run_directory.check(given)
+    (workplace / "elsewhere/file").unlink()  # what is written replaces the links
+    run_directory.check(given)
+
+
 def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     target = workplace / "saved_models/digits"
     (target / "1").mkdir(parents=True)

@@ -6,6 +6,7 @@ import os
 import signal
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from saved import checkpoints_of, small_model
@@ -13,7 +14,7 @@ from stopping import scalars
 
 from pipeline.callbacks import Progress, Speed
 from pipeline.config import Train
-from pipeline.errors import Terminated
+from pipeline.errors import Terminated, UsageError
 from pipeline.journal import Journal
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
@@ -174,6 +175,46 @@ def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_p
     assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
 
 
+@pytest.mark.parametrize("broken", ["tensorboard", "log"])
+def test_the_log_and_the_scalars_are_written_each_for_itself(tmp_path, capsys, broken):
+    run, steps, losses = RunDirectory(tmp_path), Steps(), [0.4, 0.3, 0.2]
+    saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0])
+    if broken == "log":
+        run.log.mkdir()
+    else:
+        run.tensorboard.write_text("mine")
+    journal = Journal(run, steps, saver)
+    for epoch in range(3):
+        saver.epoch += 1
+        journal.on_epoch_end(epoch)
+    why = {"log": "log.jsonl cannot be written: Is a", "tensorboard": "cannot be written: Not a"}
+    said = f"{why[broken]} directory; training goes on"
+    assert capsys.readouterr().out.count(said) == 1, "once, not at each epoch"
+    if broken == "log":
+        assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses)
+        run.log.rmdir()
+    else:
+        assert logged(run) == losses and run.tensorboard.read_text() == "mine"
+        run.tensorboard.unlink()
+    Journal(run, steps, saver).write()
+    assert logged(run) == losses
+    assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses)
+
+
+def test_a_full_disk_is_not_told_by_the_journal(tmp_path, monkeypatch, capsys):
+    saver = SimpleNamespace(epoch=1, history={"loss": [0.4]}, seconds=[1.0])
+    journal = Journal(RunDirectory(tmp_path), Steps(), saver)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+
+        def full(*_, number=number, **__):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.open", full)
+            journal.write()
+    assert capsys.readouterr().out == ""
+
+
 def logged(run):
     return [json.loads(line)["loss"] for line in run.log.read_text().splitlines()]
 
@@ -183,6 +224,15 @@ def logged(run):
     [
         *({"waited": "x"}, {"seconds": 5}, {"history": {"loss": []}}, {"history": "abc"}),
         *({"running": [["!!!"]]}, {"saved": []}, {"saved": [1, 2]}, {"elapsed": "x"}),
+        *({"running": [[]]}, {"running": {}}, {"running": "abcd"}, {"running": ["abcd"]}),
+        *({"running": [[5]]}, {"running": 0}, {"running": False}, {"history": {}}),
+        *(
+            {"history": {"loss": [0.5], name: [1.0]}}
+            for name in ("val_\ud800", "../../x", "/x", "")
+        ),
+        *({"history": {"loss": value}} for value in (["0.5"], "1", {"a": 1}, [[]], [10**400])),
+        *({"history": {"val_loss": [0.5]}}, {"history": [["loss", [0.5]]]}),
+        *({"elapsed": -1e300}, {"seconds": [-1.0]}, {"elapsed": None}),
     ],
 )
 def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
@@ -199,6 +249,39 @@ def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
     step, wrong = checkpoints.restore_newest(saver._take)
     assert step == 5 and saver.history == {"loss": [0.5]}
     assert wrong == [f"{path}/manifest.json is damaged"]
+
+
+@pytest.mark.parametrize("elapsed", ["NaN", "Infinity", "-Infinity"])
+def test_no_time_at_all_is_damage(tmp_path, elapsed):
+    """JSON as Python reads it has these, though it is never written with them."""
+    saver = Saver(checkpoints_of(small_model(), tmp_path), Steps(), Train())
+    with pytest.raises(ValueError, match="no time"):
+        saver._take(5, {**saver._state(None, [(5, 5)]), "elapsed": json.loads(elapsed)})
+
+
+@pytest.mark.parametrize("running", [None, [["AAAA", "AAAA"], ["AAAA"]]])
+def test_whatever_a_healthy_run_has_measured_is_taken(tmp_path, running):
+    names = ["loss", "val_top_5_accuracy", "F1 (macro)", "precision@0.5", "größe/mittel", "a..b"]
+    checkpoints = checkpoints_of(small_model(), tmp_path)
+    saver = Saver(checkpoints, Steps(), Train())
+    saver.seconds = [0.0, 1.5]
+    saver.history = {name: [0.5, float("nan")] for name in names}
+    checkpoints.save(12, saver._state(running, [(12, 12)]))
+    again = Saver(checkpoints, Steps(), Train())
+    checkpoints.restore_newest(again._take)
+    np.testing.assert_equal(again.history, saver.history)
+    assert again.epoch == 2 and again._running == running
+
+
+def test_metrics_that_the_task_no_longer_has_are_told(tmp_path):
+    model = small_model()
+    model.step = SimpleNamespace(metrics=[keras.metrics.Mean()])
+    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train())
+    saver.set_model(model)
+    for running in ([], [["AAAA"], ["AAAA"]], [["AAAA"]] * 3):
+        saver._running = running
+        with pytest.raises(UsageError, match="saved within an epoch by a task with other metrics"):
+            saver.on_epoch_begin(0)
 
 
 def test_an_epoch_without_a_measure_has_no_number_for_it(tmp_path):

@@ -317,7 +317,11 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
         splits.require_same_examples(path, held(62), where)
     with pytest.raises(UsageError, match=r"0 were added and \d are gone \(such as dogs/5"):
         splits.require_same_examples(path, held(50), where)
-    path.write_bytes(path.read_bytes()[:50])
+    whole = path.read_bytes()
+    splits.write_examples(path, {n: s for n, s in held(60).items() if n != "train"})
+    with pytest.raises(UsageError, match="splits.npz is damaged"):
+        splits.require_same_examples(path, held(60), where)
+    path.write_bytes(whole[:50])
     with pytest.raises(UsageError, match="splits.npz is damaged"):
         splits.require_same_examples(path, held(60), where)
 

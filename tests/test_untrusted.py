@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import tracemalloc
+import types
 import zipfile
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +21,7 @@ from conftest import REPOSITORY
 
 from pipeline import (
     archives,
+    data,
     manifest,
     outcome,
     proof,
@@ -188,6 +190,32 @@ def test_json_of_a_stranger_is_refused_or_passed_over(watched, kind):
         assert tracemalloc.get_traced_memory()[1] < 4 * untrusted.MOST_JSON
     finally:
         tracemalloc.stop()
+
+
+SOURCES = [b"", b"null", b"[]", b"{}", b"3", b'{"fingerprint": 3}', bytes(range(256))]
+
+
+@pytest.mark.parametrize("text", SOURCES)
+def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
+    config = shelf.take("recipes", "digits")()
+    run = RunDirectory(watched)
+    source = types.SimpleNamespace(fingerprint=lambda: None)
+    assert data._require_unchanged(run, source, config) == [], "a new run"
+    run.source.write_text(data._told(source))
+    assert data._require_unchanged(run, source, config) == []
+    run.source.write_bytes(text)
+    with pytest.raises(
+        UsageError, match=r"source\.json is damaged; start again in a new --run-dir"
+    ):
+        data._require_unchanged(run, source, config)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}', "3", '"x"'])
+def test_facts_that_lack_one_are_damaged(watched, text):
+    facts = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
+    RunDirectory(watched).facts.write_text(text)
+    with pytest.raises(UsageError, match=r"facts\.json is damaged; start again in a new --run-dir"):
+        run_directory.frozen(watched, facts)
 
 
 def test_values_of_a_stranger_choose_nothing(watched):
