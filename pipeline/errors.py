@@ -1,6 +1,8 @@
 """What the user got wrong, in one line: the error, the near-miss hint, the exit code."""
 
+import contextlib
 import difflib
+import os
 import re
 import signal
 import sys
@@ -86,6 +88,13 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     A reader that closes the pipe early (`| head`) ends the command without a message. Once it is
     over, a Ctrl-C ends the process at once, without a word.
     """
+    for number in range(3):  # a file opened next would get the number, and what is printed there
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:  # `print` takes stdout for it
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.reconfigure(errors="backslashreplace")  # the name of a file need not be Unicode
     try:

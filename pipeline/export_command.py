@@ -11,6 +11,7 @@ import tyro
 
 from pipeline import (
     command_line,
+    console,
     files,
     fit,
     flags,
@@ -129,7 +130,7 @@ def export_again(config: Config) -> int:
 
     Raises UsageError if its data or its checkpoints cannot be used.
     """
-    with Stops().listening():
+    with console.lasting(), Stops().listening():
         run = RunDirectory(config.run_directory)
         with run.locked():
             scratch.sweep(run_directory.export_directory(config))

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, files, outcome, run_directory, scratch
+from pipeline import cluster, command_line, console, files, outcome, run_directory, scratch
 from pipeline.config import Config
 from pipeline.errors import Diverged, OutOfMemory, UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -100,7 +100,7 @@ def _enough(config: Config) -> int:
 
 def _fit(config: Config) -> Run:
     stops = Stops(config.runtime.time_limit)
-    with stops.listening():
+    with console.lasting(), stops.listening():
         return _story(config, stops)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from pipeline import checkpoints, layers, model_card, provenance, runtime, stops
+from pipeline import layers, model_card, provenance, run_directory, runtime, stops
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Facts, Info
@@ -104,7 +104,7 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
         if isinstance(error, BrokenPipeError):  # nobody reads what would be said
             raise
         asked = stops.behind(error) or isinstance(error, OSError)
-        steps = checkpoints.steps(run.checkpoints) if asked else []
+        steps = run_directory.steps(run.checkpoints) if asked else []
         if steps and not config.dry_run:
             newest = f"{steps[-1]:,}"
             say("stopped", f"the command with --run-directory {run} goes on after step {newest}")

@@ -1,5 +1,6 @@
 """The story as a user meets it: the command, a second run, a dry run, a resumed run, a notebook."""
 
+import contextlib
 import json
 import math
 import os
@@ -295,6 +296,55 @@ def test_a_closed_stdout_does_not_spoil_a_command(tmp_path):
         ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@contextlib.contextmanager
+def printed_to(number, monkeypatch):
+    """stdout is this file; what it still holds at the end is lost."""
+    with contextlib.suppress(OSError), open(number, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        yield
+
+
+def test_a_full_disk_under_stdout_does_not_end_a_training(workplace, monkeypatch, capsys):
+    full = os.open("/dev/full", os.O_WRONLY)
+    with printed_to(full, monkeypatch):
+        run = fit("digits", train=SHORT, data={"limit": 300}, run_directory=Path("run"))
+        assert sys.stdout is None, "the interpreter would complain again at the exit"
+    assert len(run.history["loss"]) == 1 and Path("run/result.json").is_file()
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith("could be written to stdout: No space left on device")
+
+
+def test_a_reader_that_has_gone_ends_a_training(workplace, monkeypatch):
+    there, here = os.pipe()
+    os.close(there)
+    with printed_to(here, monkeypatch), pytest.raises(BrokenPipeError):
+        fit("digits", train=SHORT, data={"limit": 300})
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- >&- 2>&-"])
+def test_what_goes_to_a_closed_stderr_goes_nowhere(tmp_path, closed):
+    """It went to the next file that was opened, such as a run's lock; a refusal to stdout."""
+    program = (
+        "import os\nfrom pipeline.errors import UsageError, run_command\n"
+        "def main(arguments):\n"
+        "    with open('file', 'w'):\n"
+        "        os.write(2, b'told')\n"
+        "    raise UsageError('wrong')\n"
+        "run_command(main)\n"
+    )
+    command = f'exec {sys.executable} -c "$0" {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run(
+        ["sh", "-c", command, program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", "")
+    assert (tmp_path / "file").read_text() == ""
 
 
 def test_bad_data_leave_nothing_behind(workplace, npz):
