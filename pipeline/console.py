@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Numbers of the errors of a full disk."""
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ class _Lasting:
             yield
             self.full = False
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in {*FULL, errno.EIO}:  # or it was unplugged
                 raise
             self.full = True
             self.lost = self.lost or error.errno

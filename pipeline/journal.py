@@ -1,6 +1,5 @@
 """What a run has measured, epoch by epoch: lines of JSON, and scalars for TensorBoard."""
 
-import errno
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -10,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import files
+from pipeline import console, files
 from pipeline.contracts import Batches
 from pipeline.errors import reason
 from pipeline.run_directory import RunDirectory
@@ -18,8 +17,8 @@ from pipeline.saver import Saver
 
 # TensorBoard asks for `tfevents` in the name; TensorFlow's own writer adds the host's.
 _EVENTS = "events.out.tfevents.scalars"
-_FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)  # TensorFlow's for them
+# TensorFlow's for `console.FULL`.
+_FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)
 
 
 class Journal(keras.callbacks.Callback):
@@ -75,7 +74,7 @@ class Journal(keras.callbacks.Callback):
             write()
         except (OSError, tf.errors.OpError) as error:
             # A full disk is told of by `Saver`, which cannot write then either.
-            full = isinstance(error, _FULL) or getattr(error, "errno", None) in _FULL_ERRNO
+            full = isinstance(error, _FULL) or getattr(error, "errno", None) in console.FULL
             if not full and what not in self._told:
                 self._told.add(what)
                 why = getattr(error, "strerror", None) or reason(error)
