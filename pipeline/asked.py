@@ -5,7 +5,7 @@ import csv
 import glob
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from pipeline.checked import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
+# Which TensorFlow does not decode, and cameras, scanners and phones write.
+_OTHER_IMAGES = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff")
 _MAGIC = b"\x93NUMPY"
 # No image below decoding's limit of pixels takes more.
 _MOST_BYTES = 2**29
@@ -35,7 +37,9 @@ class Item(NamedTuple):
     """Why it cannot be read."""
 
 
-def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
+def named(
+    words: Iterable[str], endings: tuple[str, ...], others: list[str] | None = None
+) -> list[str]:
     """The files that words name, in their order.
 
     Args:
@@ -43,6 +47,7 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
             passed by; or a pattern (`**` for any depth). A word that is none of these is kept: it
             cannot be read, and will be named for that.
         endings: In lower case, such as `.png`.
+        others: Gets the files of folders that are images by name, but have other endings.
 
     Raises UsageError for an empty word.
     """
@@ -53,7 +58,7 @@ def named(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
         # A pattern such as `**` matches a folder, and each file in it once more.
         once: dict[str, str] = {}
         for name in found or [word]:
-            for one in _inside(name, endings) if os.path.isdir(name) else (name,):
+            for one in _inside(name, endings, others) if os.path.isdir(name) else (name,):
                 once.setdefault(os.path.normpath(one), one)
         names += once.values()
     return names
@@ -76,13 +81,17 @@ def _matching(pattern: str) -> Iterator[str]:
             yield from _matching(os.path.join(inside, *after))
 
 
-def _inside(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+def _inside(folder: str, endings: tuple[str, ...], others: list[str] | None) -> Iterator[str]:
     # A folder that cannot be listed stands for its files: reading it will say why.
     denied: list[str] = []
     for place, files in _folders(folder, denied):
         for name in files:
-            if not name.startswith(".") and name.lower().endswith(endings):
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(endings):
                 yield os.path.join(place, name)
+            elif others is not None and name.lower().endswith(_OTHER_IMAGES):
+                others.append(os.path.join(place, name))
     yield from denied
 
 
@@ -114,15 +123,22 @@ def images(names: Iterable[str]) -> Iterator[Item]:
             yield Item({"file": name}, None, _reason(error))
 
 
-def rows(names: Iterable[str], width: int) -> Iterator[Item]:
+def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """The rows of each file, float32 (width,): `.npy` (rows, width), or `.csv` with commas.
 
-    A first line of a `.csv` in which no number stands is a heading.
+    A first line of a `.csv` in which no number stands, or 0, 1, 2, ... as pandas writes for columns
+    without names, is a heading.
+
+    Args:
+        names: Of the files.
+        width: Numbers in a row.
+        columns: What they are: a heading with the same names in another order puts them in order,
+            one with other names is an error. None: nobody knows.
     """
     for name in names:
         at = None
         try:
-            table = _array(name) if name.lower().endswith(".npy") else _lines(name)
+            table = _array(name) if name.lower().endswith(".npy") else _lines(name, columns)
             for at, row in enumerate(table):
                 yield _row({"file": name, "row": at}, row, width)
             if at is None:
@@ -142,13 +158,34 @@ def _array(name: str) -> np.ndarray:
     return array
 
 
-def _lines(name: str) -> Iterator[list[str]]:
+def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
     lines = csv.reader(io.StringIO(untrusted.read_text(Path(name))))
     filled = (line for line in lines if line)
     first = next(filled, [])
-    if any(_is_number(cell) for cell in first):
+    counted = len(first) > 1 and first == _counted(len(first))
+    order = None
+    if any(_is_number(cell) for cell in first) and not counted:
         yield first
-    yield from filled
+    elif columns and not counted and [*columns] != _counted(len(columns)):
+        order = _order([cell.strip() for cell in first], columns)
+    for line in filled:
+        yield line if order is None or len(line) != len(order) else [line[at] for at in order]
+
+
+def _counted(count: int) -> list[str]:
+    return list(map(str, range(count)))
+
+
+def _order(heading: list[str], columns: Sequence[str]) -> list[int]:
+    """Places of the columns in a heading; ValueError if it names others."""
+    if heading == [*columns]:
+        return list(range(len(columns)))
+    if sorted(heading) != sorted(columns) or len(set(columns)) != len(columns):
+        raise ValueError(
+            f"its heading is {', '.join(heading)[:200]!r}, and the model takes "
+            f"{', '.join(columns)[:500]!r}; without a heading, columns are taken in that order"
+        )
+    return [heading.index(name) for name in columns]
 
 
 def _is_number(cell: str) -> bool:
@@ -194,6 +231,8 @@ def ahead(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and glob.has_magic(str(error.filename)):
+        return "no file is named so, and none fits the pattern"
     if isinstance(error, UnicodeDecodeError):
         return "it is no text in UTF-8"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -25,6 +25,13 @@ def meaning(key: str, fields: Mapping[str, Any]) -> str:
     return f"each a serialized `tf.Example`, in its `{feature[0]}` {feature[1]}"
 
 
+def takes_images(signatures: Mapping[str, Any]) -> bool:
+    """Whether one of the signatures takes encoded images."""
+    return any(
+        _FILE in meaning(key, fields) for fields in signatures.values() for key in fields["inputs"]
+    )
+
+
 def _feature(key: str, fields: Mapping[str, Any]) -> tuple[str, str] | None:
     """Of the examples that Classify and Regress requests send: its name, and what it holds."""
     if key != "inputs":

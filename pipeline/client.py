@@ -118,6 +118,12 @@ class Client:
         """The model's versions that the server knows, and how they are; raises ServingError."""
         return self._transport.status()
 
+    @property
+    def feature_names(self) -> list[str] | None:
+        """What the numbers of a row are, in their order; None for images, and behind a server,
+        which does not tell."""
+        return self._transport.feature_names
+
     def close(self) -> None:
         """Ends the connection."""
         self._transport.close()

@@ -67,7 +67,9 @@ def reason(error: Exception) -> str:
     text = getattr(error, "message", "") or str(error) or type(error).__name__
     if isinstance(error, UnicodeDecodeError):  # TensorFlow quotes bytes, and its text is none then
         text = error.object.decode(errors="replace")
-    if text.startswith("Graph execution error:"):  # then where its operations were defined
+    within = text.startswith("in user code:")  # all of it is indented, and begins with the code
+    text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if within else text
+    if within or text.startswith("Graph execution error:"):  # then where operations were defined
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
     # An assertion outside of a graph gives its message one value a line, inside in brackets.
     text, _, values = text.partition("Summarized data: ")

@@ -60,7 +60,7 @@ def export(
         examples: Real examples the model was not trained on; some are stored with their answers.
         metrics: Split -> what `Task.evaluate` said of it, for the card and the manifest.
         trained: For these, too: `steps` that were taken, `of` so many, whether that is `complete`,
-            and the `examples` of each split.
+            the `examples` of each split, and how many were `left_out` as unfit.
 
     Returns:
         What was verified, and where the version lies. If a check failed, the folder keeps its
@@ -74,7 +74,7 @@ def export(
         if not outcome.passed:
             return outcome
         # Who finds a version finds how to serve it.
-        beside = (parent, parent.name, about["signatures"], about["options"]["batch_sizes"])
+        beside = (parent, about["signatures"], about["options"]["batch_sizes"])
         ready = functools.partial(hand_off.write, *beside)
         published = publish.publish(folder, parent, config.export, task.compared_by, ready)
     except BaseException:
@@ -140,6 +140,7 @@ def write(
         "trained_precision": model.dtype_policy.name,
         "temperature": task.facts.get("temperature"),
         "class_names": task.facts.get("class_names"),
+        "feature_names": task.facts.get("feature_names"),
         "signatures": {
             name: {side: _described(arrays) for side, arrays in sides.items()}
             for name, sides in answers.items()

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from pipeline import (
     command_line,
     console,
+    export_options,
     files,
     fit,
     flags,
@@ -88,13 +87,8 @@ def configure(path: Path, words: list[str]) -> Config:
     if not run.config.is_file():
         raise UsageError(f"{path} is no run: it has no config.json; {_runs(str(path))}")
     if "--help" in words or "-h" in words:
-        about = f"Exports the model of {run} again; only what cannot change the model may differ."
-        default = command_line.read(run.config)
-        tyro.cli(Config, args=["--help"], default=default, prog=PROGRAM, description=about)
-    changes = flags.changes(words, Config)
-    for name in ("run_directory", "dry_run"):
-        if name in changes:
-            raise UsageError(f"--{name.replace('_', '-')} is not for an export; leave it away")
+        export_options.show(PROGRAM, path, command_line.read(run.config))
+    changes = export_options.changes(words)
     source = changes.get("source", {})
     try:
         config = command_line.read(run.config, source)
@@ -218,7 +212,9 @@ def _pin(name: str | None, words: list[str]) -> int:
             return 1
     publish.pin(model, version)
     hand_off.follow(model, publish.live(model))
-    print(f"pinned     {path or 'nothing'} (was {', '.join(map(str, before)) or 'nothing'})")
+    same = before == (() if version is None else (version,))
+    was = "as before" if same else f"was {', '.join(map(str, before)) or 'nothing'}"
+    print(f"pinned     {path or 'nothing'} ({was})")
     print(f"served     {publish.live(model)}, by servers that read {model / version_policy.NAME}")
     print(
         f"next       --model_config_file=/models/{model.name}/{version_policy.NAME} "

@@ -104,8 +104,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[TextIO]:
-    """A file for text in UTF-8 that gets its name at the end; none is left behind by an error."""
+def written(path: Path, unfinished: Path) -> Iterator[TextIO]:
+    """A file for text in UTF-8 that gets its name at the end.
+
+    What an error leaves gets the name `unfinished`; nothing is left where it cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = scratch.file(path.parent)
     try:
@@ -115,7 +118,10 @@ def written(path: Path) -> Iterator[TextIO]:
         _flush(beside)
         beside.rename(path)
         _flush(path.parent)
-    except BaseException:
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            if beside.stat().st_size and not isinstance(error, OSError):
+                beside.rename(unfinished)
         scratch.remove(beside)
         raise
     scratch.release(beside)

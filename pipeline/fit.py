@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import cluster, command_line, console, files, outcome, run_directory, scratch
 from pipeline.config import Config
-from pipeline.errors import Diverged, OutOfMemory, UsageError, run_command
+from pipeline.errors import Diverged, OutOfMemory, UsageError, reason, run_command, suggest
 from pipeline.run_directory import RunDirectory
 from pipeline.stops import TIME, Stops
 
@@ -55,12 +55,35 @@ class Run:
         Args:
             signature: One of the names that the export offers.
             inputs: Its arguments by name, batch first; raw, as a client would send them.
+
+        Raises:
+            UsageError: No such signature or input; values that would change with its type, as
+                pixels from 0 to 1 for uint8; or what a server would refuse.
         """
         import tensorflow as tf
 
-        function, specs = self.task.serve(self.model)[signature]
-        values = [tf.convert_to_tensor(inputs[spec.name], spec.dtype) for spec in specs]
-        return {name: answer.numpy() for name, answer in function(*values).items()}
+        from pipeline import served
+
+        offered = self.task.serve(self.model)
+        if signature not in offered:
+            raise UsageError(f"there is no signature {signature!r}; {suggest(signature, offered)}")
+        function, specs = offered[signature]
+        fields = {
+            spec.name: served.Field(
+                served.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
+            )
+            for spec in specs
+        }
+        values = served.tensors(served.Signature(fields, {}), inputs)
+        for spec in specs:
+            if not spec.shape.is_compatible_with(values[spec.name].shape):
+                shape = f"received {[*values[spec.name].shape]}"
+                raise UsageError(f"{spec.name} must be {fields[spec.name]}, {shape}")
+        try:
+            answers = function(*(tf.constant(values[spec.name], spec.dtype) for spec in specs))
+        except tf.errors.InvalidArgumentError as error:
+            raise UsageError(reason(error)) from None
+        return {name: answer.numpy() for name, answer in answers.items()}
 
 
 def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
@@ -205,6 +228,7 @@ def handed_off(
     examples, enabled = loaded.splits[judged], config.export.enabled
     trained = {"steps": saver.step, "of": saver.last_step, "complete": saver.complete}
     trained["examples"] = {name: len(split) for name, split in loaded.splits.items()}
+    trained["left_out"] = len(loaded.cleaning.dropped)
     proved = export(model, task, config, examples, metrics, trained) if enabled else None
     stopped = None if saver.complete else TIME
     seconds = time.monotonic() - start

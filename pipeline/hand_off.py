@@ -15,22 +15,21 @@ _OURS = "Written by pipeline at each export; delete this line to keep changes of
 _MOUNT = "/models"
 
 
-def write(
-    parent: Path, name: str, signatures: Mapping[str, Any], batch_sizes: Sequence[int]
-) -> None:
+def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
     """Writes the files into a model's folder, except those that somebody has made their own.
 
     `models.config` is written once: which versions are served stands there.
 
     Args:
-        parent: Holds the versions; none of the names is a number, so that no server takes them for
-            one.
-        name: Of the model.
+        parent: Holds the versions, and has the model's name; none of the names is a number, so that
+            no server takes them for one.
         signatures: Name -> `inputs` and `outputs`: name -> `dtype` and `shape`.
         batch_sizes: That the server may join requests to.
     """
+    name = parent.name
     if not (parent / version_policy.NAME).exists():
         files.write_text(parent / version_policy.NAME, version_policy.new(name))
+    version_policy.rename(parent)
     written = {
         "batching.config": f"# {_OURS}\n{batching_config(batch_sizes)}",
         "monitoring.config": f"# {_OURS}\n{_MONITORING}",
@@ -49,7 +48,7 @@ def follow(parent: Path, version: Path | None) -> None:
         sizes = about["options"]["batch_sizes"]
         if not sizes or not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError
-        write(parent, parent.name, about["signatures"], sizes)
+        write(parent, about["signatures"], sizes)
     except (KeyError, TypeError, ValueError, AttributeError):
         return  # of an earlier release, or not ours
 
@@ -136,9 +135,11 @@ def serving(name: str, signatures: Mapping[str, Any], largest: int) -> str:
         largest: Batch that requests are joined to.
     """
     address = f"http://localhost:8501/v1/models/{quote(name)}"
+    images = calling.takes_images(signatures)
     return "".join(
         [
             _starting(name, address, largest),
+            _SIGNATURES.format("an image that cannot be decoded, " if images else ""),
             *(
                 f"| `{key}` | {_inputs(fields)} | {_row(fields['outputs'])} |\n"
                 for key, fields in signatures.items()
@@ -148,7 +149,7 @@ def serving(name: str, signatures: Mapping[str, Any], largest: int) -> str:
 ## With this package
 
 ```sh
-python -m pipeline.predict {address} FILES
+python -m pipeline.predict {address} {"FILES" if images else "rows.csv"}
 ```
 
 ```python
@@ -163,7 +164,7 @@ with Client("{address}") as client:  # or grpc://localhost:8500/{quote(name)}, o
 
 
 def _starting(name: str, address: str, largest: int) -> str:
-    """Up to the head of the table of signatures."""
+    """Up to the table of signatures."""
     target = shlex.quote(f"{_MOUNT}/{name}")
     run = f'docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD":{target}:ro'
     model = f"-e MODEL_NAME={shlex.quote(name)}"
@@ -205,11 +206,14 @@ at `http://localhost:8501/monitoring/prometheus/metrics`.
 curl {address}             # which versions are served
 curl {address}/metadata    # signatures
 ```
+"""
 
+
+_SIGNATURES = """
 ## Signatures
 
-N is the batch, at least 1. A request of another shape, an image that cannot be decoded, a number
-that is not finite: all are answered with INVALID_ARGUMENT (REST: 400), and the model stays up.
+N is the batch, at least 1. A request of another shape, {}a number that is not finite:
+all are answered with INVALID_ARGUMENT (REST: 400), and the model stays up.
 
 | signature | input | output |
 |---|---|---|

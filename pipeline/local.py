@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import files, messages, publish, served, version_policy
+from pipeline import files, messages, provenance, served, verify
 from pipeline.errors import UsageError, suggest
 from pipeline.served import Field, ServingError, Signature, Version
 from pipeline.session import ServerError, Session, as_strings
-from pipeline.verify import newest
 
 
 class Local:
@@ -24,14 +23,10 @@ class Local:
     """
 
     def __init__(self, directory: Path) -> None:
-        live = publish.live(directory)
-        if live is None and (pinned := version_policy.pinned(directory)):
-            raise UsageError(
-                f"{directory / version_policy.NAME} pins version {', '.join(map(str, pinned))}, "
-                f"which is not there: a server would answer nothing; python -m pipeline.export "
-                f"{directory.name} --unpin takes the newest"
-            )
-        self._version = live or newest(directory)
+        self._version = verify.chosen(directory)
+        names = provenance.read(self._version).get("feature_names")
+        good = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        self.feature_names = names if good else None
         try:
             self._session = Session(self._version)
         except ServerError as error:

@@ -70,7 +70,9 @@ def _data(config: Config, about: Mapping[str, Any]) -> str:
     if "test" in examples:
         lines += "The test split was seen neither in training nor when weights were chosen.\n"
     if config.clean.enabled or config.clean.manifest:
-        lines += "Unfit examples were left out, by a manifest that lies in the run.\n"
+        count = about["trained"].get("left_out", 0)
+        what = f"{count:,} unfit ones were left out; the run's manifest names them"
+        lines += f"{what if count else 'None had to be left out'}.\n"
     return lines
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +12,8 @@ from pipeline.graphics import none_here
 _START = ("All log messages before absl::InitializeLog", "oneDNN custom operations are on")
 # Where a GPU is expected, these are real errors.
 _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
+
+_TURN = threading.RLock()
 
 
 @contextmanager
@@ -34,9 +36,11 @@ def held(lines: tuple[str, ...]) -> Iterator[None]:
     if sys.stderr is None:
         yield
         return
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as file:
+    # Two threads that exchange the descriptor at once would never give it back. And in memory: no
+    # folder may be writable, as in a container.
+    with _TURN, open(os.memfd_create("stderr"), "w+b") as file:
+        sys.stderr.flush()
+        saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield

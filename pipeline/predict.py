@@ -31,7 +31,8 @@ class Options:
     format: Literal["jsonl", "csv"] | None = None
     """A JSON object a line, or a table with commas; None: csv if --output is named so."""
     output: Path | None = None
-    """A file, which appears once it is whole; without one the answers are printed."""
+    """A file, which appears once it is whole; what was answered before a server gave up is in
+    FILE.part. Without it the answers are printed."""
     top: int = 1
     """So many of the most probable classes, each with its probability."""
     batch_size: int = 32
@@ -103,13 +104,23 @@ class _Writer:
         cells = {name: value for name, value in record.items() if name != "top"}
         for place, one in enumerate(record.get("top", ())[1:], 2):
             cells |= {f"{name}_{place}": value for name, value in one.items()}
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
+        row = _line([json.dumps(c) if isinstance(c, list) else c for c in cells.values()])
         if self._header is None:
             self._header = list(cells)
-            table.writerow(self._header)
-        table.writerow(json.dumps(c) if isinstance(c, list) else c for c in cells.values())
-        return text.getvalue()
+            row = _line(self._header) + row
+        return row
+
+
+def _line(cells: list[Any]) -> str:
+    text = io.StringIO()
+    # Python quotes a cell with an end of a line only if that is its own; readers know them all.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _part(output: Path) -> Path:
+    """Where the answers are of a command that could not go on; a link stays one."""
+    return Path(f"{os.path.realpath(output)}.part")
 
 
 @contextlib.contextmanager
@@ -120,7 +131,7 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
             yield stream  # a pipe or a device stays what it is
         return
     if output is not None:
-        with files.written(Path(os.path.realpath(output))) as stream:  # so does a link
+        with files.written(Path(os.path.realpath(output)), _part(output)) as stream:
             yield stream
         return
     if sys.stdout is None:
@@ -153,6 +164,11 @@ class _Progress:
 
     def end(self) -> None:
         self.say("answered", self._counts())
+
+    def keep(self, output: Path | None) -> None:
+        """Says where the answers are, of a command that could not go on."""
+        if output is not None and self._answered and _part(output).is_file():
+            self.say("kept", f"{self._counts()}, in {_part(output)}")
 
     def say(self, name: str, text: str) -> None:
         if sys.stderr is not None:  # `print` would take stdout for it
@@ -191,8 +207,8 @@ def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:
 
 def _help() -> None:
     def command(
-        model: tyro.conf.Positional[str],
-        files: tyro.conf.Positional[tuple[str, ...]],
+        model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
+        files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILES")]],
         /,
         options: Annotated[Options, tyro.conf.arg(name="")],
     ) -> None:
@@ -201,7 +217,8 @@ def _help() -> None:
         Files that are broken or cannot be read are named and skipped; exit code 1 says so.
 
         Args:
-            model: A version or a model's folder, http://HOST:8501/v1/models/NAME[/versions/N], or
+            model: A version; a model's folder, for the version that is served, which is the pinned
+                one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or
                 grpc://HOST:8500/NAME[/N].
             files: Images, folders of them, or patterns; - for names on stdin. For a model that
                 takes rows of numbers: .csv or .npy.
@@ -238,18 +255,29 @@ def main(arguments: list[str]) -> int:
     model, words, options = _parsed(arguments)
     with Client(model, options.timeout) as client:
         question = Question(client, options.top)
-        names = asked.named(_listed(words), question.endings)
+        others: list[str] = []
+        names = asked.named(_listed(words), question.endings, others)
         if not names:
             taken = ", ".join(f"*{ending}" for ending in question.endings)
             raise UsageError(f"{' '.join(words)[:200]} names no files; {model} takes {taken}")
         _require_other(options.output, names)
         progress = _Progress(options)
-        with _opened(options.output) as stream:
-            writer = _Writer(stream, options.layout)
-            for record in question.answers(names, options.batch_size):
-                progress.count(record)
-                if "error" not in record:
-                    writer.write(record)
+        if others:
+            count = len(set(others))
+            count = f"{count:,} file{'s' * (count > 1)}"
+            taken = " ".join(question.endings)
+            progress.say("note", f"{count} passed by, such as {others[0]}: not {taken}")
+        try:
+            with _opened(options.output) as stream:
+                writer = _Writer(stream, options.layout)
+                for record in question.answers(names, options.batch_size):
+                    progress.count(record)
+                    if "error" not in record:
+                        writer.write(record)
+        except BaseException as error:
+            if not isinstance(error, OSError):
+                progress.keep(options.output)
+            raise
     progress.end()
     return 1 if progress.skipped else 0
 

@@ -1,6 +1,7 @@
 """From a proved folder to its version number: the gate before it, the pruning after it."""
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +69,10 @@ def publish(
         notes = []
         if pinned:
             which = ", ".join(map(str, pinned))
-            notes.append(f"pinned     to {which}: --unpin has servers take {version.name}")
+            again = f"python -m pipeline.export {shlex.quote(model.name)} --unpin"
+            if model.parent != Export.directory:
+                again += f" --export.directory {shlex.quote(str(model.parent))}"
+            notes.append(f"pinned     to {which}: {again} has servers take {version.name}")
         removed = prune(model, options.keep, pinned) if options.keep else []
         if removed:
             which = ", ".join(map(str, removed))

@@ -28,6 +28,7 @@ class Question:
         self._client, self._top = client, top
         known = client.metadata()
         self._signature, self._input, self._width = _takes(known, client.model)
+        self._columns = client.feature_names
         most = _most(known[self._signature])
         if most is not None and top > most:
             raise UsageError(f"--top must be at most {most}: {client.model} names no more classes")
@@ -54,7 +55,7 @@ class Question:
             ServingError: The server gave up.
         """
         width = self._width
-        items = asked.images(names) if width is None else asked.rows(names, width)
+        items = asked.images(names) if width is None else asked.rows(names, width, self._columns)
         for batch in asked.ahead(asked.batches(items, batch_size)):
             answered = iter(self._ask([item for item in batch if not item.error]))
             for item in batch:

@@ -5,7 +5,7 @@ import os
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -181,10 +181,13 @@ def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: s
 
 def tested(result: dict[str, Any], judged: str) -> None:
     """The numbers of the split that the model was judged by."""
-    measured = {k: v for k, v in result[judged].items() if isinstance(v, float)}
-    numbers = "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
-    say(judged, f"{numbers}  ({result[judged]['examples']:,} examples)")
+    say(judged, f"{_numbers(result[judged])}  ({result[judged]['examples']:,} examples)")
     _calibrated(result, judged)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> str:
+    measured = {k: v for k, v in metrics.items() if isinstance(v, float)}
+    return "  ".join(f"{name} {value:.4f}" for name, value in measured.items())
 
 
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
@@ -209,9 +212,9 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
         say("export", f"{result['export']}, since deleted for newer versions; {again}")
     else:
         say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
-        _served(Path(result["export"]))
+        _served(Path(result["export"]), result)
         say("serve", f"{Path(result['export']).parent}/SERVING.md tells how, and how to call it")
-        say("next", f"{_python()} -m pipeline.verify {result['export']}")
+        say("next", f"{_python()} -m pipeline.verify {shlex.quote(result['export'])}")
 
 
 def _calibrated(result: dict[str, Any], judged: str) -> None:
@@ -226,8 +229,9 @@ def _calibrated(result: dict[str, Any], judged: str) -> None:
         say("calibrated", f"{facts}, fitted on the validation split; {judged} {changed}")
 
 
-def _served(version: Path) -> None:
-    """How far the answers are from the trained model's, where their precision is another."""
+def _served(version: Path, result: dict[str, Any]) -> None:
+    """How far the answers are from the trained model's, where their precision is another, and how
+    good they are."""
     about = provenance.read(version)
     precision, trained = about.get("precision"), str(about.get("trained_precision"))
     difference = about.get("difference")
@@ -237,12 +241,19 @@ def _served(version: Path) -> None:
             f"{precision} in the export, {trained} in training; on {about.get('compared')} "
             f"examples the answers differ: {model_card.apart(difference)}",
         )
+        judged, told = str(about.get("judged")), about.get("metrics")
+        if isinstance(told, dict) and judged in result:
+            # The numbers above are those of the trained model.
+            own = {name: told[name] for name in result[judged] if name in told}
+            say("as served", f"{judged} {_numbers(own)}")
 
 
 def _python() -> str:
     """The interpreter as one would type it here: `python`, or that of an environment not active."""
-    if os.environ.get("VIRTUAL_ENV") == sys.prefix or not Path(sys.prefix).is_relative_to(
-        Path.cwd()
-    ):
+    try:
+        here = Path(sys.prefix).is_relative_to(Path.cwd())
+    except OSError:  # the current folder is gone
+        here = False
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix or not here:
         return "python"
     return os.path.relpath(sys.executable)

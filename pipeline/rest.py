@@ -26,6 +26,7 @@ _STATUS = {
     500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
+_REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_BYTES = 2**31  # of a reply
 _MOST_SAID = 2**20  # of a refusal
 # What JSON's values are for whole numbers and truth. For others a gateway may write null for NaN.
@@ -39,6 +40,8 @@ class Rest:
         url: `http://HOST:8501/v1/models/NAME`, or a version or label of it.
         timeout: Seconds.
     """
+
+    feature_names = None
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url, self._timeout = url, timeout
@@ -106,6 +109,9 @@ class Rest:
             with error:
                 status = _STATUS.get(error.code, "UNKNOWN")
                 said = _message(error) or f"HTTP {error.code} {error.reason}"
+                to = error.headers.get("Location")
+                if error.code in _REDIRECTS and to:
+                    said = f"it redirects to {to.removesuffix(path)[:500]}: give that address"
             raise ServingError(self._url, status, said) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from None
@@ -119,6 +125,8 @@ class Rest:
             said = f"no answer within {self._timeout:g} s"
             return ServingError(self._url, "DEADLINE_EXCEEDED", said)
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        if proxy := _proxy(self._url):
+            said += f", asked through the proxy {proxy}; the variable no_proxy names hosts without"
         return ServingError(self._url, "UNAVAILABLE", said)
 
     def _read(self, reading: Callable[[], Any]) -> Any:
@@ -127,6 +135,14 @@ class Rest:
         except served.STRANGE:
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._url, "UNKNOWN", said) from None
+
+
+def _proxy(url: str) -> str | None:
+    """The one that the environment names for this address, as urllib reads it."""
+    parts = urllib.parse.urlsplit(url)
+    passed = urllib.request.proxy_bypass(parts.netloc)
+    found = None if passed else urllib.request.getproxies().get(parts.scheme)
+    return found and found.rpartition("@")[2]  # without a password
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:

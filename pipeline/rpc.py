@@ -40,6 +40,8 @@ class Rpc:
         UsageError: The package tensorflow-serving-api is not installed.
     """
 
+    feature_names = None
+
     def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._apis = _official()
         import grpc

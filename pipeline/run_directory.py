@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, home, lock, resume, scratch, untrusted, version_policy
+from pipeline import files, home, lock, models_folder, resume, scratch, untrusted, version_policy
 from pipeline.config import Config
 from pipeline.errors import UsageError
 
@@ -19,9 +19,6 @@ RUNS = Path("runs")
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
 _REMEDY = "wait until it has ended, or give another --run-directory"
-# Files that may lie beside models and versions: configuration of TensorFlow Serving and of its
-# containers, and words on them.
-_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
 
 
 class RunDirectory:
@@ -128,19 +125,7 @@ def _check(config: Config) -> None:
             raise UsageError(
                 f"--run-directory: {place} is the folder of the exported models; give another"
             )
-        found = [p for p in config.export.directory.glob("[!.]*") if p.is_file()]
-        names = [p.name for p in found if p.suffix not in _SERVER_FILES]
-        if names:
-            raise UsageError(
-                f"--export.directory: {config.export.directory} is no folder of models: "
-                f"it holds {min(names)!r}; choose another"
-            )
-        foreign = _foreign(target)
-        if foreign:
-            raise UsageError(
-                f"{target} holds {foreign[0]!r}, which is no exported version; "
-                "choose another --export.directory or --export.name"
-            )
+        models_folder.check(config.export.directory, target)
         version_policy.pinned(target)  # or it would be refused when the run is over
 
 
@@ -277,10 +262,3 @@ def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
             # No `dict()`, for which an empty list would be a section, too.
             completed[section.name] = {**defaults, **completed[section.name]}
     return completed
-
-
-def _foreign(target: Path) -> list[str]:
-    """Names in a model's folder that are no versions; hidden files are nobody's business."""
-    found = [p for p in sorted(target.glob("[!.]*")) if p.suffix not in _SERVER_FILES or p.is_dir()]
-    good = [p for p in found if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
-    return [path.name for path in found if path not in good]

@@ -150,7 +150,8 @@ def _tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
     if array.dtype.kind == "f" and wanted.dtype.kind == "f":  # fewer digits will do
         with np.errstate(over="ignore"):
             return array.astype(wanted.dtype)
-    if array.dtype.kind in "biu" and wanted.dtype.kind in "biuf":
+    truth = array.dtype.kind == "b" and wanted.dtype.kind in "iu"  # a mask is no picture of 0 and 1
+    if array.dtype.kind in "biu" and wanted.dtype.kind in "biuf" and not truth:
         converted = array.astype(wanted.dtype)
         if np.array_equal(converted, array):
             return converted

@@ -7,6 +7,7 @@ own loader and session.
 
 import ctypes
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -100,7 +101,7 @@ class Session:
         self._graph = self._c.TF_NewGraph()
         meta_graph = self._c.TF_NewBuffer()
         self._session = self._c.TF_LoadSessionFromSavedModel(
-            self._c.TF_NewSessionOptions(), None, str(directory).encode(),
+            self._c.TF_NewSessionOptions(), None, os.fsencode(directory),
             (c_char_p * 1)(b"serve"), 1, self._graph, meta_graph, status,
         )  # fmt: skip
         self._check(status)

@@ -16,7 +16,8 @@ def ask(request: urllib.request.Request, timeout: float) -> http.client.HTTPResp
     never late.
 
     Args:
-        request: Of `http` or `https`; redirects are followed.
+        request: Of `http` or `https`; a redirect is a refusal, as urllib would follow it without
+            what was posted.
         timeout: Seconds for all of it, but for a host of many addresses, each of which has as long.
 
     Raises:
@@ -24,7 +25,8 @@ def ask(request: urllib.request.Request, timeout: float) -> http.client.HTTPResp
         OSError, http.client.HTTPException: There is no reply; TimeoutError where it is late.
     """
     until = time.monotonic() + timeout
-    return urllib.request.build_opener(_Http(until), _Https(until)).open(request, timeout=timeout)
+    handlers = _Http(until), _Https(until), _NoRedirect()
+    return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
 
 
 def whole(reply: Any, most: int) -> bytes:
@@ -84,6 +86,11 @@ class _Http(_Handler, urllib.request.HTTPHandler):
 
 class _Https(_Handler, urllib.request.HTTPSHandler):
     """The same over TLS."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _left(until: float) -> float:

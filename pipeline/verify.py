@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from pipeline import digests, files, flags, proof, publish, refusals
+from pipeline import digests, files, flags, proof, publish, refusals, version_policy
 from pipeline.checked import require, require_path
 from pipeline.errors import UsageError, plain, run_command
 
@@ -133,16 +133,27 @@ def _read(output: str, errors: str, code: int | None) -> list[Check]:
     return list(checks.values())
 
 
-def newest(directory: Path) -> Path:
-    """A version directory: the given one, or the highest version in a model's folder."""
+def chosen(directory: Path) -> Path:
+    """A version directory: the given one, or in a model's folder that which a server would answer
+    with, the pinned one or the newest.
+
+    Raises:
+        UsageError: There is none.
+    """
     if not directory.is_dir():
         raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
     if any((directory / name).is_file() for name in ("saved_model.pb", *_OURS)):
         return directory
-    versions = files.versions(directory)
-    if not versions:
+    live = publish.live(directory)
+    if live is None and (pinned := version_policy.pinned(directory)):
+        raise UsageError(
+            f"{directory / version_policy.NAME} pins version {', '.join(map(str, pinned))}, "
+            f"which is not there: a server would answer nothing; python -m pipeline.export "
+            f"{directory.name} --unpin takes the newest"
+        )
+    if live is None:
         raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
-    return versions[max(versions)]
+    return live
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +179,8 @@ class _Command(Options):
     """
 
     directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]]
-    """A version (saved_models/digits/1), or a model: its newest version."""
+    """A version (saved_models/digits/1), or a model: the version that is served, which is the
+    pinned one or the newest."""
 
 
 def _options(arguments: list[str]) -> tuple[Path, Options]:
@@ -230,7 +242,7 @@ def main(arguments: list[str]) -> int:
     if options.runtime_version is not None:
         print(instructions(directory, options.runtime_version))
         return 0
-    outcome = verify(newest(directory), fuzzed=options.fuzz, python=options.python)
+    outcome = verify(chosen(directory), fuzzed=options.fuzz, python=options.python)
     name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
     if not files.is_version(name):
         why = f"{name!r} is no version number: never served"

@@ -71,6 +71,21 @@ def pin(model: Path, version: int | None) -> None:
     files.write_text(path, _with_policy(model, _read(path) or new(model.name), policy))
 
 
+def rename(model: Path) -> None:
+    """Gives the file the name of its folder where that was copied or renamed since `new` made it.
+
+    One that was edited, but for its policy, is somebody's own.
+    """
+    text = _read(model / NAME)
+    blanked = _blanked(text)
+    name, policies = _name(text, blanked, 0, len(text)), list(_POLICY.finditer(blanked))
+    if name in (None, model.name) or len(policies) != 1:
+        return
+    start, stop = policies[0].span()
+    if text[:start] + NEWEST + text[stop:] == new(name):
+        files.write_text(model / NAME, new(model.name).replace(NEWEST, text[start:stop]))
+
+
 def new(name: str) -> str:
     """A `models.config` for one model, in a container that has its folder at /models/NAME."""
     quoted, place = (

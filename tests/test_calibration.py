@@ -42,6 +42,18 @@ def test_calibration_mends_the_error_and_changes_no_answer():
     np.testing.assert_array_equal((logits / found).argmax(1), logits.argmax(1))
 
 
+@pytest.mark.parametrize("examples", [10, 20, 50])
+def test_few_examples_do_no_harm(examples):
+    """Likelihood alone took a network that is right in all of 20 but one to be 10 times too shy."""
+    logits, labels = honest()
+    harm = []
+    for part in np.split(np.arange(100 * examples), 100):
+        found = calibration.temperature(logits[part], labels[part])
+        harm.append(calibration.measured(logits, labels, found)["loss"])
+    before = calibration.measured(logits, labels)["loss"]
+    assert max(harm) - before < 0.08 and np.mean(harm) - before < 0.02
+
+
 def test_where_all_is_right_nothing_can_be_learned():
     logits = np.eye(3) * 2
     assert calibration.temperature(logits, np.arange(3)) == 1.0

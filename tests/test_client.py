@@ -152,6 +152,7 @@ def test_a_refusal_is_one_line_with_its_status(pictures):
         ({"image": IMAGES}, "there is no input 'image'; did you mean 'images'"),
         ({}, r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]"),
         ({"images": IMAGES / 255}, "images must be uint8 .* received float64"),
+        ({"images": IMAGES > 127}, "images must be uint8 .* received bool"),
         ({"images": IMAGES.astype(np.int16) + 1}, "images must be uint8 .* out of its range"),
         ({"images": [[1], [2, 3]]}, "its lists differ in length"),
         ({"images": [["a"]]}, "received str"),

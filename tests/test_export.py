@@ -169,6 +169,18 @@ def mixed(run, policy):
     return model
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "None had to be left out."), (1200, "1,200 unfit ones were left out; the run's")],
+)
+def test_the_model_card_tells_what_cleaning_left_out(digits_run, count, said):
+    about = provenance.read(digits_run.export)
+    about["trained"]["left_out"] = count
+    for enabled in (True, False):
+        config = digits_run.config.changed(clean={"enabled": enabled})
+        assert (said in model_card.text(config, about, {}, (), {})) == enabled
+
+
 @pytest.mark.parametrize(("precision", "most"), [("float16", 5e-3), ("bfloat16", 4e-2)])
 def test_an_export_in_16_bits_is_near_and_answers_in_32(digits_run, tmp_path, precision, most):
     config = digits_run.config.changed(export={"directory": tmp_path, "precision": precision})
@@ -211,6 +223,7 @@ def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
         "of": digits_run.result["steps"],
         "complete": True,
         "examples": {name: len(split) for name, split in digits_run.splits.items()},
+        "left_out": 0,
     }
     assert about["judged"] == "test" and about["versions"]["keras"] == keras.__version__
     assert about["precision"] == about["trained_precision"] == "float32"
@@ -287,10 +300,15 @@ def test_a_finished_run_is_exported_in_another_way_without_training(workplace, c
         "precision  float32 in the export, mixed_bfloat16 in training; on 64 examples the answers"
     )
     assert said in shown and "calibrated temperature " in shown
+    served = next(line for line in shown.splitlines() if line.startswith("as served  test loss "))
     about = provenance.read(first.export)
     assert about["difference"]["probabilities"] > 0
     # The gate is to compare what is published; the run tells of what was trained.
     assert about["metrics"]["loss"] != first.test["loss"]
+    assert (
+        f"loss {about['metrics']['loss']:.4f}  accuracy {about['metrics']['accuracy']:.4f}"
+        in served
+    )
     assert about["metrics"]["loss"] == pytest.approx(first.test["loss"], rel=0.02)
     card = (first.export / model_card.FILE).read_text()
     assert "Of the test split as this version computes, in float32; of " in card

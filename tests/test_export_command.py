@@ -73,9 +73,10 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     assert new.pop("export") == "saved_models/digits/2" and old.pop("export").endswith("/1")
     assert new.pop("verification")["passed"] and old.pop("verification")
     assert new == old, "what the run measured is kept"
-    assert export_command.main(["mine", "--export.name", "other", "--export.keep=1"]) == 0
+    assert export_command.main(["mine", "--export.name", "an other", "--export.keep=1"]) == 0
     assert contents("mine") == after, "an export elsewhere is not the run's own"
-    assert files.versions(Path("saved_models/other")).keys() == {1}
+    assert files.versions(Path("saved_models/an other")).keys() == {1}
+    assert "-m pipeline.verify 'saved_models/an other/1'\n" in capsys.readouterr().out
 
 
 def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys):
@@ -114,7 +115,8 @@ def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys)
     assert files.versions(Path("saved_models/digits")).keys() == {1}
     publish.pin(Path("saved_models/digits"), 1)
     assert export_command.main([*words, "--force"]) == 0
-    assert "pinned     to 1: --unpin has servers take 2" in capsys.readouterr().out
+    unpinned = "pinned     to 1: python -m pipeline.export digits --unpin has servers take 2"
+    assert unpinned in capsys.readouterr().out
     assert files.versions(Path("saved_models/digits")).keys() == {1, 2}
 
 
@@ -182,6 +184,8 @@ def test_a_version_is_pinned_and_unpinned(versions, capsys):
     assert "served     saved_models/digits/3" in capsys.readouterr().out
     assert version_policy.pinned(versions) == ()
     assert "max_batch_size { value: 5 }" not in batches.read_text()
+    assert export_command.main(["digits", "--unpin"]) == 0
+    assert "pinned     nothing (as before)" in capsys.readouterr().out
 
 
 def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
@@ -223,11 +227,15 @@ def test_wrong_words_are_refused(versions, words, message):
     ("words", "message"),
     [
         (["min"], "min is no run: it has no config.json; did you mean"),
-        (["mine", "--train.epochs", "3"], "mine is a run with other options"),
+        (["mine", "--train.epochs", "3", "--force"], "--train.epochs is not for an export, which"),
+        (["mine", "--source.name", "folder"], "--source.name is not for an export"),
+        (["mine", "--runtime.precision", "auto"], "--runtime.precision is not for an export"),
+        (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
+        (["mine", "--task", "regression"], "--task is not for an export"),
         (["mine", "--export.tolerance", "-1"], "--export.tolerance must be at least 0"),
         (["mine", "--export.keep", "0"], "--export.keep must be at least 1"),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
-        (["mine", "--dry-run"], "--dry-run is not for an export; leave it away"),
+        (["mine", "--dry-run"], "--dry-run is not for an export, which"),
         (["mine", "--run-directory", "x"], "--run-directory is not for an export"),
     ],
 )

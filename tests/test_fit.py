@@ -168,6 +168,29 @@ def test_library_use(digits_run):
             fit(wrong)
 
 
+ONE = np.zeros((1, 8, 8, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "message"),
+    [
+        # A cast to uint8 made black pictures of these, and answered.
+        ("serving_default", {"images": ONE / 255}, "images must be uint8 .*, received float64"),
+        ("serving_default", {"images": ONE - np.int32(1)}, "some values are out of its range"),
+        ("serving_default", {"images": ONE > 0}, "images must be uint8 .*, received bool"),
+        ("serving_default", {"images": ONE[0]}, r"\[\?, 8, 8, 1\], received \[8, 8, 1\]"),
+        ("serving_default", {"images": ONE[:0]}, "the batch is empty"),
+        ("serving_default", {"image": ONE}, "no input 'image'; did you mean 'images'"),
+        ("serving_default", {}, "the input 'images' is missing"),
+        ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
+        ("image_bytes", {"image_bytes": [b"none"]}, "the file is no JPEG, PNG"),
+    ],
+)
+def test_a_run_refuses_what_its_export_would(digits_run, signature, inputs, message):
+    with pytest.raises(UsageError, match=message):
+        digits_run.predict(signature, **inputs)
+
+
 @pytest.mark.long
 def test_mixed_bfloat16_trains_and_its_export_passes(workplace):
     run = fit(

@@ -10,7 +10,7 @@ import serving
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from pipeline import hand_off, provenance
+from pipeline import hand_off, provenance, version_policy
 
 VECTOR = {
     "serving_default": {
@@ -85,16 +85,33 @@ def test_compose_starts_what_the_docker_lines_start(digits_run):
 
 
 def test_what_somebody_has_made_his_own_stays(tmp_path):
-    hand_off.write(tmp_path, "first", VECTOR, (1, 8))
-    own = tmp_path / "batching.config"
+    model = tmp_path / "first"
+    model.mkdir()
+    hand_off.write(model, VECTOR, (1, 8))
+    model = model.rename(tmp_path / "second")
+    own, models = model / "batching.config", model / "models.config"
     own.write_text(own.read_text().partition("\n")[2])
-    models = tmp_path / "models.config"
-    models.write_text("model_config_list { }\n")
-    kept = own.read_text()
-    hand_off.write(tmp_path, "second", VECTOR, (1, 2))
-    assert own.read_text() == kept and models.read_text() == "model_config_list { }\n"
-    assert "# second, served" in (tmp_path / "SERVING.md").read_text()
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    models.write_text(f"# mine\n{models.read_text()}")
+    kept = own.read_text(), models.read_text()
+    hand_off.write(model, VECTOR, (1, 2))
+    assert (own.read_text(), models.read_text()) == kept
+    assert "# second, served" in (model / "SERVING.md").read_text()
+    assert not [path for path in model.iterdir() if path.name.startswith(".")]
+
+
+def test_a_model_that_was_renamed_is_served_under_its_new_name(tmp_path):
+    model = tmp_path / "it's {first}"
+    model.mkdir()
+    hand_off.write(model, VECTOR, (1, 8))
+    version_policy.pin(model, 4)
+    model = model.rename(tmp_path / "second")
+    hand_off.write(model, VECTOR, (1, 8))
+    assert version_policy.pinned(model) == (4,)
+    expected = version_policy.new("second").partition("model_version_policy")[0]
+    assert (model / "models.config").read_text().startswith(expected)
+    before = (model / "models.config").stat().st_mtime_ns
+    hand_off.write(model, VECTOR, (1, 8))
+    assert (model / "models.config").stat().st_mtime_ns == before
 
 
 @pytest.fixture(scope="module")

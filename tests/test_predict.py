@@ -40,6 +40,17 @@ def test_a_folder_is_answered_in_order_of_its_names(ask, models, pictures, label
     assert ran.said.startswith("answered   9, ")
 
 
+def test_images_that_no_model_takes_are_noted(ask, models, pictures):
+    for name in ("a/one.HEIC", "b/two.tiff", "b/notes.txt", "b/.three.tif"):
+        (pictures / name).write_bytes(b"")
+    ran = ask(models / "pictures", "data", "data/*/**", "data/*.bmp")
+    assert ran.code == 1 and len(ran.records) == 18
+    note, skipped, _ = ran.said.splitlines()
+    assert note.startswith("note       2 files passed by, such as data/a/one.HEIC: not .jpg ")
+    why = "no file is named so, and none fits the pattern"
+    assert skipped == f"skipped    data/*.bmp: {why}"
+
+
 def test_the_pinned_version_answers_as_behind_a_server(ask, models, pictures, tmp_path):
     model = tmp_path / "pinned"
     for version in ("1", "2"):

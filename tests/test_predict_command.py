@@ -31,7 +31,15 @@ def test_names_are_read_from_a_list(ask, models, pictures, monkeypatch, separato
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_a_name_may_be_anything(workplace, models, form):
-    names = [b"\xff.png", b"new\nline.png", b'"a",b.png', b"[1].png", b"-.png", "ü.png".encode()]
+    names = [
+        b"\xff.png",
+        b"new\nline.png",
+        b"re\rturn.png",
+        b'"a",b.png',
+        b"[1].png",
+        b"-.png",
+        "ü.png".encode(),
+    ]
     for name in names:
         (workplace / os.fsdecode(name)).write_bytes(png(IMAGES[0]))
     words = ["--format", form, models / "pictures", "--", *map(os.fsdecode, names)]
@@ -67,7 +75,7 @@ def test_a_table_has_a_heading_and_columns_for_more_classes(ask, models, picture
         assert row == {name: str(value) for name, value in line.items()}
 
 
-def test_output_appears_whole_or_not_at_all(ask, models, pictures, monkeypatch):
+def test_output_appears_whole_or_not_at_all(ask, models, pictures, monkeypatch, capsys):
     ran = ask(models / "pictures", "data", "--output", "answers/all.jsonl")
     assert ran.code == 0 and ran.text == ""
     first = (pictures.parent / "answers/all.jsonl").read_text()
@@ -85,8 +93,12 @@ def test_output_appears_whole_or_not_at_all(ask, models, pictures, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ask(models / "pictures", "data/a", "--output", "answers/all.jsonl", "--batch-size", "2")
     assert len(calls) == 1
-    assert [path.name for path in (pictures.parent / "answers").iterdir()] == ["all.jsonl"]
-    assert (pictures.parent / "answers/all.jsonl").read_text() == first
+    answers = pictures.parent / "answers"
+    assert sorted(path.name for path in answers.iterdir()) == ["all.jsonl", "all.jsonl.part"]
+    assert (answers / "all.jsonl").read_text() == first
+    assert first.startswith((answers / "all.jsonl.part").read_text()), "what was answered is kept"
+    assert len((answers / "all.jsonl.part").read_text().splitlines()) == 2
+    assert "kept       2, " in capsys.readouterr().err
 
 
 def test_progress_moves_on_a_terminal(ask, models, pictures, monkeypatch):

@@ -114,7 +114,8 @@ def test_keep_deletes_the_oldest_and_only_what_is_ours(model, tmp_path):
     assert outcome.directory.name == "7"
     assert numbers(model) == [1, 2, 5, 6, 7]
     assert outcome.notes == (
-        "pinned     to 2: --unpin has servers take 7",
+        f"pinned     to 2: python -m pipeline.export {model.name} --unpin --export.directory "
+        f"{model.parent} has servers take 7",
         "deleted    version 3, 4 (--export.keep 2)",
     )
     assert (tmp_path / "elsewhere/saved_model.pb").read_text() == "whole"

@@ -313,4 +313,21 @@ def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplac
     (target / "models.config").write_bytes(b"\xff")
     refused(config, r"digits/models\.config cannot be read: it is no text in UTF-8; mend it")
     (target / "x.md").mkdir()
-    refused(config, "'x.md', which is no exported version")
+    refused(config, "'x.md', which is no exported version; move it away, or choose another")
+
+
+def test_beside_versions_there_may_be_what_servers_pass_by(config, workplace):
+    """The pictures, say, that the examples in SERVING.md ask about."""
+    target = workplace / "saved_models/digits"
+    (target / "photos").mkdir(parents=True)
+    (target / "picture.png").write_text("")
+    refused(config, "'photos', which is no exported version; move it away")
+    (target / "1").mkdir()
+    (target / "1/saved_model.pb").write_text("")
+    (workplace / "saved_models/notes.txt").write_text("")
+    run_directory.check(config)
+    (target / "7").write_text("")
+    refused(config, "'7', which is no exported version")
+    (target / "7").unlink()
+    (target / "1/saved_model.pb").unlink()
+    refused(config, "saved_models is no folder of models: it holds 'notes.txt'")

@@ -46,6 +46,7 @@ class Saying:
     """A client whose model answers each request for files with these columns."""
 
     model = "http://localhost:8501/v1/models/m"
+    feature_names = None
 
     def __init__(self, **columns):
         self.columns = columns
@@ -273,6 +274,40 @@ def test_tables_without_rows_are_named(workplace, name):
     (workplace / name).write_bytes(raw)
     (item,) = asked.rows([name], WIDTH)
     assert "no array of numbers" in item.error or "no rows of numbers" in item.error
+
+
+NAMES = ["age", "bmi", "s 1"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "columns", "found"),
+    [
+        ("age,bmi,s 1", NAMES, [1, 2, 3]),
+        ("s 1, age,bmi", NAMES, [2, 3, 1]),
+        ("s 1,age,bmi", None, [1, 2, 3]),
+        ("s 1,age,bmi", ["0", "1", "2"], [1, 2, 3]),
+        ("0,1,2", NAMES, [1, 2, 3]),
+        ("age,bmi,s1", NAMES, "its heading is 'age, bmi, s1', and the model takes 'age, bmi, s 1'"),
+        ("age,age,bmi", NAMES, "its heading is 'age, age, bmi'"),
+        ("a,a,b", ["a", "a", "b"], [1, 2, 3]),
+        ("a,b,a", ["a", "a", "b"], "its heading is"),
+    ],
+)
+def test_a_heading_puts_columns_in_order_or_is_refused(workplace, heading, columns, found):
+    (workplace / "a.csv").write_text(f"{heading}\n1,2,3\n")
+    (item,) = asked.rows(["a.csv"], 3, columns)
+    if isinstance(found, str):
+        assert item.error.startswith(found)
+    else:
+        assert item.value.tolist() == found and item.name == {"file": "a.csv", "row": 0}
+
+
+def test_of_whole_numbers_only_a_count_from_0_is_a_heading(workplace):
+    (workplace / "a.csv").write_text("0,1,3\n1,2,3\n")
+    (workplace / "b.csv").write_text("0,1,2\n1,2\n1,2,3\n")
+    assert [item.value.tolist() for item in asked.rows(["a.csv"], 3)] == [[0, 1, 3], [1, 2, 3]]
+    short, whole = asked.rows(["b.csv"], 3, NAMES)
+    assert short.error == "it has 2 numbers, and the model takes 3" and whole.name["row"] == 1
 
 
 def test_digits_apart_are_no_number(workplace):

@@ -93,6 +93,19 @@ def test_evaluation_equals_a_count_by_hand(task):
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
 
 
+def test_of_two_classes_the_first_is_not_counted_twice(task):
+    two = type(task)({**task.facts, "class_names": ["cat", "dog"]})
+    answers = {
+        "truth": np.array([0, 1]),
+        "class": np.array([0, 0]),
+        "probabilities": np.array([[0.6, 0.4]] * 2, np.float32),
+        "outputs": np.log(np.array([[0.6, 0.4]] * 2, np.float32)),
+        "loss": np.ones(2, np.float32),
+    }
+    found = two.evaluate(answers)
+    assert found["accuracy"] == 0.5 and not [name for name in found if name.startswith("top_")]
+
+
 TWO_ANSWERS = {
     "truth": np.array([0, 1]),
     "class": np.array([0, 2]),

@@ -88,6 +88,43 @@ def test_what_answers_need_not_be_a_server_of_models(code, body, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("asks", ["status", "predict"])
+def test_a_redirect_is_named_and_not_followed(code, asks):
+    """urllib makes a GET of a POST that is redirected, which was told of as bad pictures."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(code)
+            self.send_header("Location", f"https://models.test{self.path}")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{server.server_port}/v1/models/m")
+        with pytest.raises(ServingError) as caught:
+            getattr(client, asks)()
+        thread.join()
+    said = "it redirects to https://models.test/v1/models/m: give that address"
+    assert caught.value.message == said and caught.value.status != "INVALID_ARGUMENT"
+
+
+def test_a_proxy_that_fails_is_named(closed, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{closed}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(ServingError, match="the variable no_proxy") as caught:
+        Client("http://models.test:8501/v1/models/m").status()
+    assert f"asked through the proxy 127.0.0.1:{closed};" in str(caught.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(ServingError, match="refused$"):
+        Client(f"http://127.0.0.1:{closed}/v1/models/m").status()
+
+
 def test_columns_are_written_as_documented():
     """The example of api_rest.md; strings, which may be any bytes, in base 64."""
     tag = served.strings(["foo", "bar"])

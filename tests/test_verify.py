@@ -1,6 +1,7 @@
 """The proof of an export: what passes, and what each sabotage is caught by."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -12,9 +13,9 @@ import exports
 import pytest
 from conftest import run_module
 
-from pipeline import digests, files, proof, publish, server_operations
+from pipeline import digests, files, proof, publish, server_operations, version_policy
 from pipeline.errors import UsageError
-from pipeline.verify import instructions, main, newest, verify
+from pipeline.verify import chosen, instructions, main, verify
 
 FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 
@@ -67,6 +68,13 @@ def test_ten_thousand_fuzzed_strings_do_no_harm(whole):
         assert int(words[0]) + int(words[2]) == 10_000
 
 
+def test_a_folder_with_any_bytes_in_its_name_is_as_good(version, tmp_path):
+    place = tmp_path / os.fsdecode(b"\xff")
+    shutil.move(version.parent, place)
+    result = run_module("pipeline.verify", version.name, "--fuzz", "0", cwd=place)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_a_program_that_is_no_python_is_told(version, tmp_path):
     words = (version, "--python", shutil.which("echo"))
     result = run_module("pipeline.verify", *words, cwd=tmp_path)
@@ -78,7 +86,7 @@ def test_a_program_that_is_no_python_is_told(version, tmp_path):
 def test_versions_that_no_server_reads_are_no_versions(version, name):
     other = version.with_name(name)
     shutil.copytree(version, other)
-    assert newest(version.parent) == version
+    assert chosen(version.parent) == version
     assert set(files.versions(version.parent)) == {3}
 
 
@@ -179,15 +187,20 @@ def test_a_version_that_is_no_number_is_never_served(version, tmp_path):
 
 def test_leading_zeros_are_the_same_number(version):
     version = version.rename(version.with_name("007"))
-    assert newest(version.parent) == version
+    assert chosen(version.parent) == version
 
 
-def test_the_newest_version_is_taken_from_a_model_folder(version, tmp_path):
+def test_of_a_model_the_version_is_taken_that_is_served(version, tmp_path):
     shutil.copytree(version, version.with_name("12"))
-    assert newest(version.parent).name == "12"
+    assert chosen(version.parent).name == "12"
+    version_policy.pin(version.parent, 3)
+    assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
+    version_policy.pin(version.parent, 4)
+    with pytest.raises(UsageError, match=r"pins version 4, which is not there: .* --unpin takes"):
+        chosen(version.parent)
     for wrong in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="saved_models/digits/1"):
-            newest(wrong)
+            chosen(wrong)
     (version / proof.GOLDEN).unlink()
     (version / digests.MANIFEST).unlink()
     with pytest.raises(UsageError, match=r"no export of this package: it has no assets.extra/gol"):

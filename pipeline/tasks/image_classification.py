@@ -207,7 +207,7 @@ class ImageClassification(Task):
             "examples": len(truth),
             "loss": float(answers["loss"].mean()),
             "accuracy": float((truth == answered).mean()),
-            f"top_{top}_accuracy": float((rank < top).mean()),
+            **({f"top_{top}_accuracy": float((rank < top).mean())} if top > 1 else {}),
             "calibration_error": calibration.measured(logits, truth)["calibration_error"],
             **calibrated,
             "per_class": {
