@@ -42,6 +42,28 @@ def closed():
         return server.getsockname()[1]
 
 
+@contextlib.contextmanager
+def replying(code, body, elsewhere=None):
+    """Address of a model behind something that answers one request so."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(code)
+            if elsewhere:
+                self.send_header("Location", f"{elsewhere}{self.path}")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/models/m"
+        thread.join()
+
+
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}/v1/models/m", "grpc://127.0.0.1:{}/m"])
 def test_a_server_that_is_not_there_is_told_from_one_that_is_slow(deaf, closed, form):
     if form.startswith("grpc"):
@@ -69,22 +91,11 @@ def test_a_server_that_is_not_there_is_told_from_one_that_is_slow(deaf, closed, 
     ],
 )
 def test_what_answers_need_not_be_a_server_of_models(code, body, message):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        client = Client(f"http://127.0.0.1:{server.server_port}/v1/models/m")
-        with pytest.raises(ServingError, match=message) as caught:
-            client.status()
-        thread.join()
+    with (
+        replying(code, body) as address,
+        pytest.raises(ServingError, match=message) as caught,
+    ):
+        Client(address).status()
     assert "\n" not in str(caught.value)
 
 
@@ -92,23 +103,9 @@ def test_what_answers_need_not_be_a_server_of_models(code, body, message):
 @pytest.mark.parametrize("asks", ["status", "predict"])
 def test_a_redirect_is_named_and_not_followed(code, asks):
     """urllib makes a GET of a POST that is redirected, which was told of as bad pictures."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(code)
-            self.send_header("Location", f"https://models.test{self.path}")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        client = Client(f"http://127.0.0.1:{server.server_port}/v1/models/m")
-        with pytest.raises(ServingError) as caught:
-            getattr(client, asks)()
-        thread.join()
+    elsewhere = "https://models.test"
+    with replying(code, b"", elsewhere) as address, pytest.raises(ServingError) as caught:
+        getattr(Client(address), asks)()
     said = "it redirects to https://models.test/v1/models/m: give that address"
     assert caught.value.message == said and caught.value.status != "INVALID_ARGUMENT"
 
