@@ -1,8 +1,8 @@
 """What a temperature fitted on few examples does to the others' loss: `calibration.py FOLDER`.
 
 FOLDER holds TensorFlow Datasets' `cifar10` and `fashion_mnist`. Networks are trained for a minute
-or less; of the logits of their test examples 200 random parts are taken to fit a temperature, once
-by their likelihood alone and once as exports do; it is judged on 2,000 of the others, or all.
+or less; of the logits of their test examples 200 random parts are taken to fit a temperature, by
+their likelihood alone and with priors of several widths; it is judged on 2,000 others, or all.
 """
 
 import sys
@@ -14,6 +14,7 @@ from pipeline.fit import fit
 
 DRAWS = 200
 SIZES = (10, 20, 50, 100, 200)
+WIDTHS = (np.inf, 1.0, 0.5, 0.35, 0.25)
 QUIET = {"export": {"enabled": False}, "log": {"progress": False, "tensorboard": False}}
 
 
@@ -43,8 +44,8 @@ def changes(logits, truth, size, width):
 
 
 def main():
-    lines = ["| network | loss | best T | fitted on | alone: mean, worst | exported: mean, worst |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = [f"| network | loss | best T | fitted on | {' | '.join(map(str, WIDTHS))} |"]
+    lines.append("|---" * (4 + len(WIDTHS)) + "|")
     for name, run in networks(sys.argv[1]):
         test = stream.evaluation(run.splits["test"], run.config.train)
         said = evaluate.answers(run.model, run.task, test)
@@ -52,8 +53,8 @@ def main():
         loss = calibration.measured(logits, truth)["loss"]
         best = calibration.temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):
-            two = [changes(logits, truth, size, width) for width in (np.inf, calibration.WIDTH)]
-            cells = " | ".join(f"{of.mean():+.3f}, {of.max():+.3f}" for of in two)
+            found = [changes(logits, truth, size, width) for width in WIDTHS]
+            cells = " | ".join(f"{of.mean():+.3f}, {of.max():+.3f}" for of in found)
             lines.append(f"| {name} | {loss:.3f} | {best:.2f} | {size} | {cells} |")
     print("\n".join(lines))
 

@@ -11,15 +11,15 @@ from scipy.special import logsumexp
 _BINS = 15  # as in the paper
 # Beyond these a network is not calibrated but broken.
 _LOWEST, _HIGHEST = 0.05, 20.0
-WIDTH = 0.35
+_WIDTH = 0.35
 """Of what log T is held to be before any example was seen: normal around 0.
 
 The likelihood of 20 examples alone made a loss of 0.6 worse by 2.4 nats; with this the worst of 200
-draws is 0.13, from 50 examples on 0.05, and what there is to gain is gained: `benchmarks/accuracy.md`.
+draws is 0.13, of 50 examples 0.05, and what there is to gain is gained: `benchmarks/accuracy.md`.
 """
 
 
-def temperature(logits: np.ndarray, labels: np.ndarray, width: float = WIDTH) -> float:
+def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -> float:
     """The most probable T, so that softmax(logits / T) gives the labels a high likelihood.
 
     It changes no answer, only how sure it sounds: above 1 less, below 1 more. Few examples move it

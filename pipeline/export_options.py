@@ -63,6 +63,8 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
     """As `flags.changes` of a Config; UsageError for an option that training alone takes."""
     found = flags.changes(words, Config)
     _require(found, Options, "--")
+    if not found.get("export", {}).get("enabled", True):
+        raise UsageError("--export.no-enabled asks for no export; leave it away")
     return found
 
 

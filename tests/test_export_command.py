@@ -232,6 +232,7 @@ def test_wrong_words_are_refused(versions, words, message):
         (["mine", "--runtime.precision", "auto"], "--runtime.precision is not for an export"),
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
         (["mine", "--task", "regression"], "--task is not for an export"),
+        (["mine", "--export.no-enabled"], "--export.no-enabled asks for no export"),
         (["mine", "--export.tolerance", "-1"], "--export.tolerance must be at least 0"),
         (["mine", "--export.keep", "0"], "--export.keep must be at least 1"),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),

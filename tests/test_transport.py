@@ -1,6 +1,7 @@
 """What goes over the network: servers that are none, the documented JSON, tensors of gRPC."""
 
 import base64
+import contextlib
 import http.server
 import json
 import socket
