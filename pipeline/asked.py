@@ -17,6 +17,8 @@ from pipeline.checked import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
+# Whole numbers counted from 0 are a heading; two or three may be a row as well.
+_FEWEST = 4
 # Which TensorFlow does not decode, and cameras, scanners and phones write.
 _OTHER_IMAGES = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff")
 _MAGIC = b"\x93NUMPY"
@@ -38,7 +40,7 @@ class Item(NamedTuple):
 
 
 def named(
-    words: Iterable[str], endings: tuple[str, ...], others: list[str] | None = None
+    words: Iterable[str], endings: tuple[str, ...], others: set[str] | None = None
 ) -> list[str]:
     """The files that words name, in their order.
 
@@ -47,7 +49,7 @@ def named(
             passed by; or a pattern (`**` for any depth). A word that is none of these is kept: it
             cannot be read, and will be named for that.
         endings: In lower case, such as `.png`.
-        others: Gets the files of folders that are images by name, but have other endings.
+        others: Gets the files of folders that are images by name, but of formats not taken.
 
     Raises UsageError for an empty word.
     """
@@ -81,7 +83,7 @@ def _matching(pattern: str) -> Iterator[str]:
             yield from _matching(os.path.join(inside, *after))
 
 
-def _inside(folder: str, endings: tuple[str, ...], others: list[str] | None) -> Iterator[str]:
+def _inside(folder: str, endings: tuple[str, ...], others: set[str] | None) -> Iterator[str]:
     # A folder that cannot be listed stands for its files: reading it will say why.
     denied: list[str] = []
     for place, files in _folders(folder, denied):
@@ -90,8 +92,8 @@ def _inside(folder: str, endings: tuple[str, ...], others: list[str] | None) -> 
                 continue
             if name.lower().endswith(endings):
                 yield os.path.join(place, name)
-            elif others is not None and name.lower().endswith(_OTHER_IMAGES):
-                others.append(os.path.join(place, name))
+            elif others is not None and endings == IMAGES and name.lower().endswith(_OTHER_IMAGES):
+                others.add(os.path.join(place, name))
     yield from denied
 
 
@@ -126,8 +128,8 @@ def images(names: Iterable[str]) -> Iterator[Item]:
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """The rows of each file, float32 (width,): `.npy` (rows, width), or `.csv` with commas.
 
-    A first line of a `.csv` in which no number stands, or 0, 1, 2, ... as pandas writes for columns
-    without names, is a heading.
+    A first line of a `.csv` in which no number stands, or with the names of the columns, or 0, 1,
+    2, 3, ... as pandas writes for columns without names, is a heading.
 
     Args:
         names: Of the files.
@@ -159,15 +161,17 @@ def _array(name: str) -> np.ndarray:
 
 
 def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
-    lines = csv.reader(io.StringIO(untrusted.read_text(Path(name))))
+    lines = csv.reader(io.StringIO(untrusted.read_text(Path(name))), skipinitialspace=True)
     filled = (line for line in lines if line)
     first = next(filled, [])
-    counted = len(first) > 1 and first == _counted(len(first))
-    order = None
-    if any(_is_number(cell) for cell in first) and not counted:
+    order, heading = None, [cell.strip() for cell in first]
+    wanted = [column.strip() for column in columns or ()]
+    if wanted == _counted(len(wanted)):  # of a source that has no names
+        wanted = []
+    if not any(map(_is_number, first)) or sorted(heading) == sorted(wanted):
+        order = _order(heading, wanted) if wanted else None
+    elif len(first) < _FEWEST or heading != _counted(len(first)):
         yield first
-    elif columns and not counted and [*columns] != _counted(len(columns)):
-        order = _order([cell.strip() for cell in first], columns)
     for line in filled:
         yield line if order is None or len(line) != len(order) else [line[at] for at in order]
 
@@ -176,9 +180,9 @@ def _counted(count: int) -> list[str]:
     return list(map(str, range(count)))
 
 
-def _order(heading: list[str], columns: Sequence[str]) -> list[int]:
+def _order(heading: list[str], columns: list[str]) -> list[int]:
     """Places of the columns in a heading; ValueError if it names others."""
-    if heading == [*columns]:
+    if heading == columns:
         return list(range(len(columns)))
     if sorted(heading) != sorted(columns) or len(set(columns)) != len(columns):
         raise ValueError(

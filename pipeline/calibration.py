@@ -15,7 +15,7 @@ _WIDTH = 0.35
 """Of what log T is held to be before any example was seen: normal around 0.
 
 The likelihood of 20 examples alone made a loss of 0.6 worse by 2.4 nats; with this the worst of 200
-draws is 0.13, of 50 examples 0.05, and what there is to gain is gained: `benchmarks/accuracy.md`.
+draws is 0.13, of 50 examples 0.04, and what there is to gain is gained: `benchmarks/accuracy.md`.
 """
 
 
@@ -37,7 +37,8 @@ def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -
     logits = logits.astype(np.float64)
     if not (logits.max(axis=1) > logits[np.arange(len(labels)), labels]).any():
         return 1.0
-    # The loss is convex in 1 / T and falls, then rises, in log T.
+    # The loss is convex in 1 / T. With the other term there may be a second minimum where all
+    # logits are tiny, and the network says nothing.
     found = minimize_scalar(
         lambda exponent: (
             measured(logits, labels, np.exp(exponent))["loss"] * len(labels)

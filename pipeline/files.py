@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -104,12 +104,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def written(path: Path, unfinished: Path) -> Iterator[TextIO]:
+def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
     """A file for text in UTF-8 that gets its name at the end.
 
-    What an error leaves gets the name `unfinished`; nothing is left where it cannot be written.
+    Args:
+        path: Its name.
+        keep: Moves away what there is before an error; not called where it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    scratch.sweep(path.parent)  # of what was killed
     beside = scratch.file(path.parent)
     try:
         # Names of files need not be Unicode; the escape is the one of JSON.
@@ -121,7 +124,7 @@ def written(path: Path, unfinished: Path) -> Iterator[TextIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             if beside.stat().st_size and not isinstance(error, OSError):
-                beside.rename(unfinished)
+                keep(beside)
         scratch.remove(beside)
         raise
     scratch.release(beside)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import cluster, command_line, console, files, outcome, run_directory, scratch
+from pipeline.checked import require
 from pipeline.config import Config
 from pipeline.errors import Diverged, OutOfMemory, UsageError, reason, run_command, suggest
 from pipeline.run_directory import RunDirectory
@@ -65,6 +66,7 @@ class Run:
         from pipeline import served
 
         offered = self.task.serve(self.model)
+        require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
         if signature not in offered:
             raise UsageError(f"there is no signature {signature!r}; {suggest(signature, offered)}")
         function, specs = offered[signature]

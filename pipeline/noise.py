@@ -16,6 +16,14 @@ _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skippin
 _TURN = threading.RLock()
 
 
+def _renew() -> None:
+    global _TURN
+    _TURN = threading.RLock()  # the thread that held it is not in the child
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
 @contextmanager
 def of_start() -> Iterator[None]:
     """While TensorFlow starts, as a module of Python or as a library."""

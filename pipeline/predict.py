@@ -3,9 +3,12 @@
 import contextlib
 import csv
 import dataclasses
+import functools
 import io
+import itertools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -118,20 +121,16 @@ def _line(cells: list[Any]) -> str:
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
-def _part(output: Path) -> Path:
-    """Where the answers are of a command that could not go on; a link stays one."""
-    return Path(f"{os.path.realpath(output)}.part")
-
-
 @contextlib.contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
+def _opened(output: Path | None, progress: "_Progress") -> Iterator[TextIO]:
     """Where the answers go, in UTF-8; what a name holds beside is escaped as JSON does."""
     if output is not None and output.exists() and not output.is_file():
         with output.open("w", encoding="utf-8", errors="backslashreplace") as stream:
             yield stream  # a pipe or a device stays what it is
         return
     if output is not None:
-        with files.written(Path(os.path.realpath(output)), _part(output)) as stream:
+        output = Path(os.path.realpath(output))  # a link stays one
+        with files.written(output, functools.partial(progress.keep, output)) as stream:
             yield stream
         return
     if sys.stdout is None:
@@ -165,10 +164,16 @@ class _Progress:
     def end(self) -> None:
         self.say("answered", self._counts())
 
-    def keep(self, output: Path | None) -> None:
-        """Says where the answers are, of a command that could not go on."""
-        if output is not None and self._answered and _part(output).is_file():
-            self.say("kept", f"{self._counts()}, in {_part(output)}")
+    def keep(self, output: Path, answers: Path) -> None:
+        """Gives the answers of a command that could not go on a name that is free, and tells it."""
+        name = os.fsdecode(os.fsencode(output.name)[:200])  # of 255 bytes that there may be
+        for number in itertools.count(1):
+            part = output.with_name(f"{name}.part{number if number > 1 else ''}")
+            with contextlib.suppress(FileExistsError):
+                part.touch(exist_ok=False)
+                break
+        answers.rename(part)
+        self.say("kept", f"{self._counts()}, in {part}")
 
     def say(self, name: str, text: str) -> None:
         if sys.stderr is not None:  # `print` would take stdout for it
@@ -255,29 +260,21 @@ def main(arguments: list[str]) -> int:
     model, words, options = _parsed(arguments)
     with Client(model, options.timeout) as client:
         question = Question(client, options.top)
-        others: list[str] = []
+        progress, others = _Progress(options), set()
         names = asked.named(_listed(words), question.endings, others)
+        taken = ", ".join(f"*{ending}" for ending in question.endings)
+        if others:
+            count = f"{len(others):,} file{'s' * (len(others) > 1)}"
+            progress.say("note", f"{count} passed by, such as {min(others)}; taken are {taken}")
         if not names:
-            taken = ", ".join(f"*{ending}" for ending in question.endings)
             raise UsageError(f"{' '.join(words)[:200]} names no files; {model} takes {taken}")
         _require_other(options.output, names)
-        progress = _Progress(options)
-        if others:
-            count = len(set(others))
-            count = f"{count:,} file{'s' * (count > 1)}"
-            taken = " ".join(question.endings)
-            progress.say("note", f"{count} passed by, such as {others[0]}: not {taken}")
-        try:
-            with _opened(options.output) as stream:
-                writer = _Writer(stream, options.layout)
-                for record in question.answers(names, options.batch_size):
-                    progress.count(record)
-                    if "error" not in record:
-                        writer.write(record)
-        except BaseException as error:
-            if not isinstance(error, OSError):
-                progress.keep(options.output)
-            raise
+        with _opened(options.output, progress) as stream:
+            writer = _Writer(stream, options.layout)
+            for record in question.answers(names, options.batch_size):
+                progress.count(record)
+                if "error" not in record:
+                    writer.write(record)
     progress.end()
     return 1 if progress.skipped else 0
 
@@ -286,4 +283,6 @@ if __name__ == "__main__":
     # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 lends it to a model that is loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # answers that there are are kept
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     run_command(main)

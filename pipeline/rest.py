@@ -109,9 +109,9 @@ class Rest:
             with error:
                 status = _STATUS.get(error.code, "UNKNOWN")
                 said = _message(error) or f"HTTP {error.code} {error.reason}"
-                to = error.headers.get("Location")
-                if error.code in _REDIRECTS and to:
-                    said = f"it redirects to {to.removesuffix(path)[:500]}: give that address"
+                said += self._by_proxy() if error.code == 407 else ""
+                if error.code in _REDIRECTS and (to := error.headers.get("Location")):
+                    said = _redirected(urllib.parse.urljoin(url, to), path)
             raise ServingError(self._url, status, said) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(error) from None
@@ -122,12 +122,15 @@ class Rest:
     def _unavailable(self, error: Exception) -> ServingError:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(why, TimeoutError):
-            said = f"no answer within {self._timeout:g} s"
+            said = f"no answer within {self._timeout:g} s{self._by_proxy()}"
             return ServingError(self._url, "DEADLINE_EXCEEDED", said)
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        if proxy := _proxy(self._url):
-            said += f", asked through the proxy {proxy}; the variable no_proxy names hosts without"
-        return ServingError(self._url, "UNAVAILABLE", said)
+        return ServingError(self._url, "UNAVAILABLE", said + self._by_proxy())
+
+    def _by_proxy(self) -> str:
+        proxy = _proxy(self._url)
+        meant = "; the variable no_proxy names hosts that are asked without"
+        return f", asked through the proxy {proxy}{meant}" if proxy else ""
 
     def _read(self, reading: Callable[[], Any]) -> Any:
         try:
@@ -135,6 +138,14 @@ class Rest:
         except served.STRANGE:
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._url, "UNKNOWN", said) from None
+
+
+def _redirected(to: str, path: str) -> str:
+    """What to say of a redirect that was answered to a request for `path` below a model."""
+    bare = to.rstrip("/").removesuffix(path)
+    if not path or bare != to.rstrip("/"):
+        return f"it redirects to {bare[:500]}: give that address"
+    return f"it redirects to {to[:500]}, which is no address of a model"
 
 
 def _proxy(url: str) -> str | None:

@@ -168,6 +168,8 @@ def strings(value: Any) -> np.ndarray:
         ValueError: Lists beside each other differ in length.
         TypeError: Something is no string; its message says what.
     """
+    if hasattr(value, "__array__") and not isinstance(value, bytes | str):
+        value = np.asarray(value)  # also of TensorFlow and pandas
     flat, shape = [value.tolist() if isinstance(value, np.ndarray) else value], []
     while flat and isinstance(flat[0], list | tuple):
         shape.append(len(flat[0]))

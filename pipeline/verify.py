@@ -144,15 +144,18 @@ def chosen(directory: Path) -> Path:
         raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
     if any((directory / name).is_file() for name in ("saved_model.pb", *_OURS)):
         return directory
-    live = publish.live(directory)
-    if live is None and (pinned := version_policy.pinned(directory)):
-        raise UsageError(
-            f"{directory / version_policy.NAME} pins version {', '.join(map(str, pinned))}, "
-            f"which is not there: a server would answer nothing; python -m pipeline.export "
-            f"{directory.name} --unpin takes the newest"
-        )
-    if live is None:
+    if not files.versions(directory):
         raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
+    live = publish.live(directory)
+    if live is None:
+        pinned = ", ".join(map(str, version_policy.pinned(directory)))
+        # As a path, which no name in saved_models/ can be.
+        path = directory if len(directory.parts) > 1 else f"./{directory}"
+        raise UsageError(
+            f"{directory / version_policy.NAME} pins version {pinned}, which is not there: a "
+            "server would answer nothing; python -m pipeline.export "
+            f"{shlex.quote(str(path))} --unpin takes the newest"
+        )
     return live
 
 

@@ -74,8 +74,10 @@ def pin(model: Path, version: int | None) -> None:
 def rename(model: Path) -> None:
     """Gives the file the name of its folder where that was copied or renamed since `new` made it.
 
-    One that was edited, but for its policy, is somebody's own.
+    One that was edited, but for its policy, is somebody's own. A link gives no name.
     """
+    if model.is_symlink():
+        return
     text = _read(model / NAME)
     blanked = _blanked(text)
     name, policies = _name(text, blanked, 0, len(text)), list(_POLICY.finditer(blanked))

@@ -109,6 +109,9 @@ def test_a_model_that_was_renamed_is_served_under_its_new_name(tmp_path):
     assert version_policy.pinned(model) == (4,)
     expected = version_policy.new("second").partition("model_version_policy")[0]
     assert (model / "models.config").read_text().startswith(expected)
+    (tmp_path / "link").symlink_to("second")
+    hand_off.write(tmp_path / "link", VECTOR, (1, 8))
+    assert (model / "models.config").read_text().startswith(expected), "a link renames nothing"
     before = (model / "models.config").stat().st_mtime_ns
     hand_off.write(model, VECTOR, (1, 8))
     assert (model / "models.config").stat().st_mtime_ns == before

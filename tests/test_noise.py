@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
+import warnings
 
 from pipeline import noise
 
@@ -52,3 +54,28 @@ def test_threads_at_once_give_the_descriptor_back(tmp_path):
             thread.join()
         os.write(2, b"after\n")
     assert (tmp_path / "stderr").read_text() == "after\n"
+
+
+def test_a_child_may_hold_lines_back_that_another_thread_holds_at_the_fork(tmp_path):
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with noise.held(("noise",)):
+            held.set()
+            over.wait(60)
+
+    with errors(tmp_path / "stderr"):
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that other threads are not in the child
+            child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends it where it waits for ever
+            with noise.held(("noise",)):
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        over.set()
+        thread.join()
+    assert code == 0

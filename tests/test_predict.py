@@ -46,7 +46,12 @@ def test_images_that_no_model_takes_are_noted(ask, models, pictures):
     ran = ask(models / "pictures", "data", "data/*/**", "data/*.bmp")
     assert ran.code == 1 and len(ran.records) == 18
     note, skipped, _ = ran.said.splitlines()
-    assert note.startswith("note       2 files passed by, such as data/a/one.HEIC: not .jpg ")
+    expected = "note       2 files passed by, such as data/a/one.HEIC; taken are *.jpg, "
+    assert note.startswith(expected)
+    (pictures / "others").mkdir()
+    (pictures / "others/four.jxl").touch()
+    with pytest.raises(UsageError, match="data/others names no files"):
+        ask(models / "pictures", "data/others")
     why = "no file is named so, and none fits the pattern"
     assert skipped == f"skipped    data/*.bmp: {why}"
 

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import served_models
+import serving
 from asking import IMAGES, number
 from conftest import REPOSITORY, run_module
 from served_models import png
@@ -99,6 +101,44 @@ def test_output_appears_whole_or_not_at_all(ask, models, pictures, monkeypatch, 
     assert first.startswith((answers / "all.jsonl.part").read_text()), "what was answered is kept"
     assert len((answers / "all.jsonl.part").read_text().splitlines()) == 2
     assert "kept       2, " in capsys.readouterr().err
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        ask(models / "pictures", "data/a", "--output", "answers/all.jsonl", "--batch-size", "4")
+    assert len((answers / "all.jsonl.part").read_text().splitlines()) == 2, "it stays"
+    assert len((answers / "all.jsonl.part2").read_text().splitlines()) == 4
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        ask(models / "pictures", "data/a", "--output", f"answers/{'ü' * 127}", "--batch-size", "4")
+    assert (answers / f"{'ü' * 100}.part").is_file(), "a name may have 255 bytes"
+
+
+def test_a_command_that_is_ended_keeps_its_answers(models, pictures):
+    backend, second = serving.Backend(pictures=models / "pictures/1"), threading.Event()
+    real, over = backend.run, threading.Event()
+
+    def run(*request):
+        if backend.requests:
+            second.set()
+            over.wait(60)
+            raise serving.Refused("UNAVAILABLE", "too late")
+        return real(*request)
+
+    backend.run = run
+    with serving.rest(backend) as address:
+        words = [f"{address}/pictures", "data", "--batch-size", "2", "--output", "all.csv"]
+        command = [sys.executable, "-m", "pipeline.predict", *words]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        with subprocess.Popen(
+            command, cwd=pictures.parent, env=environment, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert second.wait(60)
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
+        over.set()
+    assert process.returncode == 143, said
+    assert said.startswith("kept       2, ") and said.endswith("/all.csv.part\n")
+    assert len((pictures.parent / "all.csv.part").read_text().splitlines()) == 3
+    assert not (pictures.parent / "all.csv").exists()
 
 
 def test_progress_moves_on_a_terminal(ask, models, pictures, monkeypatch):

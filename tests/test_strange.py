@@ -286,7 +286,9 @@ NAMES = ["age", "bmi", "s 1"]
         ("s 1, age,bmi", NAMES, [2, 3, 1]),
         ("s 1,age,bmi", None, [1, 2, 3]),
         ("s 1,age,bmi", ["0", "1", "2"], [1, 2, 3]),
-        ("0,1,2", NAMES, [1, 2, 3]),
+        ('age, "bmi", s 1', NAMES, [1, 2, 3]),
+        ("age,bmi,s 1", ["age ", "bmi", " s 1"], [1, 2, 3]),
+        ("2021,2019,2020", ["2019", "2020", "2021"], [2, 3, 1]),
         ("age,bmi,s1", NAMES, "its heading is 'age, bmi, s1', and the model takes 'age, bmi, s 1'"),
         ("age,age,bmi", NAMES, "its heading is 'age, age, bmi'"),
         ("a,a,b", ["a", "a", "b"], [1, 2, 3]),
@@ -302,12 +304,26 @@ def test_a_heading_puts_columns_in_order_or_is_refused(workplace, heading, colum
         assert item.value.tolist() == found and item.name == {"file": "a.csv", "row": 0}
 
 
-def test_of_whole_numbers_only_a_count_from_0_is_a_heading(workplace):
-    (workplace / "a.csv").write_text("0,1,3\n1,2,3\n")
-    (workplace / "b.csv").write_text("0,1,2\n1,2\n1,2,3\n")
-    assert [item.value.tolist() for item in asked.rows(["a.csv"], 3)] == [[0, 1, 3], [1, 2, 3]]
+@pytest.mark.parametrize("columns", [None, ["a", "b", "c", "d"]])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0,1,2,4\n1,2,3,4", [[0, 1, 2, 4], [1, 2, 3, 4]]),
+        ("0,1,2,3\n1,2,3,4", [[1, 2, 3, 4]]),
+        # Of so few numbers it is as likely to be a row.
+        ("0,1\n1,0\n2,5", [[0, 1], [1, 0], [2, 5]]),
+    ],
+)
+def test_of_whole_numbers_only_a_long_count_from_0_is_a_heading(workplace, text, found, columns):
+    (workplace / "a.csv").write_text(text)
+    assert [item.value.tolist() for item in asked.rows(["a.csv"], len(found[0]), columns)] == found
+
+
+def test_rows_below_a_heading_are_counted_from_0(workplace):
+    (workplace / "b.csv").write_text("s 1,bmi,age\n1,2\n1,2,3\n")
     short, whole = asked.rows(["b.csv"], 3, NAMES)
-    assert short.error == "it has 2 numbers, and the model takes 3" and whole.name["row"] == 1
+    assert short.error == "it has 2 numbers, and the model takes 3" and short.name["row"] == 0
+    assert whole.name["row"] == 1 and whole.value.tolist() == [3, 2, 1]
 
 
 def test_digits_apart_are_no_number(workplace):

@@ -51,7 +51,7 @@ def replying(code, body, elsewhere=None):
         def do_GET(self):
             self.send_response(code)
             if elsewhere:
-                self.send_header("Location", f"{elsewhere}{self.path}")
+                self.send_header("Location", elsewhere.format(self.path))
             self.end_headers()
             self.wfile.write(body)
 
@@ -104,11 +104,18 @@ def test_what_answers_need_not_be_a_server_of_models(code, body, message):
 @pytest.mark.parametrize("asks", ["status", "predict"])
 def test_a_redirect_is_named_and_not_followed(code, asks):
     """urllib makes a GET of a POST that is redirected, which was told of as bad pictures."""
-    elsewhere = "https://models.test"
+    elsewhere = "https://models.test{}/"
     with replying(code, b"", elsewhere) as address, pytest.raises(ServingError) as caught:
         getattr(Client(address), asks)()
     said = "it redirects to https://models.test/v1/models/m: give that address"
     assert caught.value.message == said and caught.value.status != "INVALID_ARGUMENT"
+
+
+def test_a_redirect_to_something_else_is_told_as_it_is():
+    with replying(302, b"", "/login") as address, pytest.raises(ServingError) as caught:
+        Client(address).metadata()
+    to = f"{address.partition('/v1')[0]}/login"
+    assert caught.value.message == f"it redirects to {to}, which is no address of a model"
 
 
 def test_a_proxy_that_fails_is_named(closed, monkeypatch):

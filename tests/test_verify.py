@@ -190,14 +190,18 @@ def test_leading_zeros_are_the_same_number(version):
     assert chosen(version.parent) == version
 
 
-def test_of_a_model_the_version_is_taken_that_is_served(version, tmp_path):
+def test_of_a_model_the_version_is_taken_that_is_served(version, tmp_path, monkeypatch):
     shutil.copytree(version, version.with_name("12"))
     assert chosen(version.parent).name == "12"
     version_policy.pin(version.parent, 3)
     assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
     version_policy.pin(version.parent, 4)
-    with pytest.raises(UsageError, match=r"pins version 4, which is not there: .* --unpin takes"):
+    remedy = rf"pins version 4, which is not there: .*\.export {version.parent} --unpin takes"
+    with pytest.raises(UsageError, match=remedy):
         chosen(version.parent)
+    monkeypatch.chdir(version.parent)
+    with pytest.raises(UsageError, match=r"pipeline\.export \./\. --unpin takes"):
+        chosen(Path())
     for wrong in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="saved_models/digits/1"):
             chosen(wrong)
