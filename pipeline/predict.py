@@ -283,6 +283,7 @@ if __name__ == "__main__":
     # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 lends it to a model that is loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # answers that there are are kept
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what was answered is kept
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     run_command(main)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -129,9 +130,15 @@ def test_a_command_that_is_ended_keeps_its_answers(models, pictures):
         command = [sys.executable, "-m", "pipeline.predict", *words]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(
-            command, cwd=pictures.parent, env=environment, stderr=subprocess.PIPE, text=True
+            ["nohup", *command],
+            cwd=pictures.parent,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
             assert second.wait(60)
+            process.send_signal(signal.SIGHUP)
             process.terminate()
             said = process.communicate(timeout=60)[1]
         over.set()
