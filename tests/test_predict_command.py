@@ -113,7 +113,8 @@ def test_output_appears_whole_or_not_at_all(ask, models, pictures, monkeypatch, 
     assert (answers / f"{'ü' * 100}.part").is_file(), "a name may have 255 bytes"
 
 
-def test_a_command_that_is_ended_keeps_its_answers(models, pictures):
+@pytest.mark.parametrize("strikes", ["SIGTERM", "SIGHUP", "SIGHUP under nohup"])
+def test_a_command_that_is_ended_keeps_its_answers(models, pictures, strikes):
     backend, second = serving.Backend(pictures=models / "pictures/1"), threading.Event()
     real, over = backend.run, threading.Event()
 
@@ -121,16 +122,16 @@ def test_a_command_that_is_ended_keeps_its_answers(models, pictures):
         if backend.requests:
             second.set()
             over.wait(60)
-            raise serving.Refused("UNAVAILABLE", "too late")
         return real(*request)
 
     backend.run = run
     with serving.rest(backend) as address:
         words = [f"{address}/pictures", "data", "--batch-size", "2", "--output", "all.csv"]
         command = [sys.executable, "-m", "pipeline.predict", *words]
+        name, under, _ = strikes.partition(" under nohup")
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(
-            ["nohup", *command],
+            ["nohup", *command] if under else command,
             cwd=pictures.parent,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -138,14 +139,17 @@ def test_a_command_that_is_ended_keeps_its_answers(models, pictures):
             text=True,
         ) as process:
             assert second.wait(60)
-            process.send_signal(signal.SIGHUP)
-            process.terminate()
+            process.send_signal(signal.Signals[name])
+            if under:
+                over.set()
             said = process.communicate(timeout=60)[1]
         over.set()
-    assert process.returncode == 143, said
-    assert said.startswith("kept       2, ") and said.endswith("/all.csv.part\n")
-    assert len((pictures.parent / "all.csv.part").read_text().splitlines()) == 3
-    assert not (pictures.parent / "all.csv").exists()
+    answers = pictures.parent / ("all.csv" if under else "all.csv.part")
+    assert process.returncode == (0 if under else 128 + signal.Signals[name]), said
+    assert len(answers.read_text().splitlines()) == (10 if under else 3)
+    if not under:
+        assert said.startswith("kept       2, ") and said.endswith("/all.csv.part\n")
+        assert not (pictures.parent / "all.csv").exists()
 
 
 def test_progress_moves_on_a_terminal(ask, models, pictures, monkeypatch):
