@@ -3,7 +3,10 @@
 import hashlib
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import numpy as np
 import psutil
@@ -66,10 +69,14 @@ def place(
 ) -> disk.Place:
     """Where the disk cache keeps a split, and what makes that stale."""
     name = Path(config.source.title).stem
-    own = [sys.modules[type(part).__module__] for part in (source, task)]
+    kinds = [kind for part in (source, task) for kind in type(part).__mro__[:-1]]
+    own = {*_DECODERS, *(sys.modules[kind.__module__] for kind in kinds)}
     code = hashlib.sha256(tf.__version__.encode())
-    for file in sorted({module.__file__ for module in (*own, *_DECODERS)}):
-        code.update(Path(file).read_bytes())
+    for module in sorted(own, key=lambda module: module.__name__):
+        if file := getattr(module, "__file__", None):
+            code.update(Path(file).read_bytes())
+        # And what runs: in a notebook a file may have changed since it was imported.
+        code.update(_compiled(vars(module), module.__name__))
     options = {k: str(v) for k, v in config.source.options().items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
@@ -88,6 +95,27 @@ def place(
             "what is left out": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
         },
     )
+
+
+def _compiled(members: Mapping[str, Any], module: str) -> bytes:
+    """What the functions and classes of a module do."""
+    found = b""
+    for name, member in sorted(members.items()):
+        if getattr(member, "__module__", None) != module:
+            continue
+        inner = _compiled(vars(member), module) if isinstance(member, type) else b""
+        function = getattr(member, "__wrapped__", member)
+        found += name.encode() + inner + _code(getattr(function, "__code__", None))
+    return found
+
+
+def _code(code: CodeType | None) -> bytes:
+    """The same in every process, unlike `marshal`, which depends on references."""
+    if code is None:
+        return b""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    constants = [repr(one) for one in code.co_consts if isinstance(one, int | float | str | bytes)]
+    return code.co_code + repr((constants, code.co_names)).encode() + b"".join(map(_code, inner))
 
 
 def decoded(source: Source, task: Task) -> dict[str, tf.TensorSpec]:

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import time
 
+import numpy as np
+
 from pipeline import cleaning, files, run_directory, shelf, splits, stream, untrusted
 from pipeline.cleaning import Cleaning
 from pipeline.config import Config
@@ -72,6 +74,19 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
+def _unlearned(facts: Facts, train: Split) -> list[Decision]:
+    """A note on classes without an example to train on."""
+    names = facts.get("class_names")
+    if names is None or "label" not in train.store.short:
+        return []
+    counts = np.bincount(train.column("label"), minlength=len(names))
+    lacking = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
+    if not lacking:
+        return []
+    some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3:,} others" if lacking[3:] else "")
+    return [Decision("note", f"train has no example of {some}", "which cannot be learned")]
+
+
 def load(config: Config) -> Data:
     """Opens the source, cleans, decodes, divides, learns the facts.
 
@@ -93,6 +108,7 @@ def load(config: Config) -> Data:
         splits.require_same_examples(run.splits, parts, source.location)
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
+    decisions += [] if config.dry_run else _unlearned(facts, parts["train"])
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = shelf.take("tasks", config.task)(facts)

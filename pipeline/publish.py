@@ -98,6 +98,9 @@ def compared(folder: Path, before: Path, tolerance: float, by: tuple[str, int]) 
     than. A new one has to tell, of the same split.
     """
     name, sign = by
+    classes = [provenance.read(version).get("class_names") for version in (folder, before)]
+    if None not in classes and classes[0] != classes[1]:
+        return False, f"it has other classes than version {before.name}, which is served"
     (new, split), (old, other) = judged(folder, name), judged(before, name)
     if old is None:
         return True, f"version {before.name}, which is served, tells of no {name}"

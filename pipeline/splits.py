@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -69,6 +70,34 @@ def divide(
         for name, mask in masks.items()
         if name in shares or name == "train"
     }
+
+
+def require_apart(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
+    """Raises UsageError where splits of a source share a group, or an id.
+
+    Args:
+        splits: As the source has them.
+        locate: What a person calls the example of an id.
+    """
+    for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
+        ids = np.intersect1d(first.column("id"), second.column("id"))
+        if len(ids):
+            raise UsageError(
+                f"the source gives {len(ids):,} examples of {one} ids that {other} has, such as "
+                f"{ids[0]}: they would be taken for the same; give each its own"
+            )
+        if "group" not in first.store.short or "group" not in second.store.short:
+            continue
+        groups = np.intersect1d(first.column("group"), second.column("group"))
+        if len(groups):
+            names = (
+                locate(int(split.column("id")[split.column("group") == groups[0]][0]))
+                for split in (first, second)
+            )
+            raise UsageError(
+                f"{len(groups):,} groups are in {one} and in {other}: {' and '.join(names)} belong "
+                "together; move each group into one split, or give no groups"
+            )
 
 
 def _is_class(labels: np.ndarray | None) -> bool:

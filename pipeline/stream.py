@@ -13,7 +13,7 @@ from pipeline.columns import READ_ERRORS
 from pipeline.config import Config, Train
 from pipeline.contracts import Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError, reason
-from pipeline.splits import Split, divide
+from pipeline.splits import Split, divide, require_apart
 from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
 from pipeline.untuned import untuned
 
@@ -52,6 +52,7 @@ def load(
         splits[name] = Split(store, rows)
         short = {key: splits[name].column(key) for key in store.short}
         task.check(short, name, source.location)
+    require_apart(splits, source.location)
     decisions = [dataclasses.replace(decision, reason="; ".join([decision.reason, *notes]))]
     shares = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in shares.items() if share and name not in splits}

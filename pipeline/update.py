@@ -233,6 +233,10 @@ def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UsageError("--train.optimizer: loss scaling is built in; give the optimizer inside")
+    if getattr(optimizer, "loss_scale_factor", None):
+        raise UsageError(
+            "--train.optimizer: loss scaling is built in; leave loss_scale_factor away"
+        )
     for name, flag in {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}.items():
         if getattr(optimizer, name, None):
             raise UsageError(f"--train.optimizer: leave {name} away and use --train.{flag}")

@@ -146,6 +146,13 @@ CASES = {
         lambda f: (save(f / "train"), save(f / "test", images_and_labels(12, (4, 4, 3))[0])),
         r"test: images of shape \(4, 4, 3\), those of train have \(4, 5, 3\)",
     ),
+    "other classes in the test": (
+        lambda f: (
+            save(f / "train", class_names=["a", "b", "c", "d"]),
+            save(f / "test", class_names=["b", "a", "c", "d"]),
+        ),
+        "test/class_names.npy names other classes than train's, or in another order",
+    ),
     "two validations": (
         lambda f: (save(f / "train"), save(f / "val"), save(f / "valid")),
         "has valid and val, which are one split",

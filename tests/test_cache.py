@@ -1,6 +1,8 @@
 """Where decoded examples lie changes no bit; what cannot be decoded is named."""
 
+import importlib
 import io
+import sys
 
 import keras
 import numpy as np
@@ -130,6 +132,33 @@ def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeyp
     code.write_text("another way")
     monkeypatch.setattr(cache.decoding, "__file__", str(code))
     assert "because the code that decodes changed" in note(limit=20)
+
+
+def test_the_disk_cache_follows_what_a_class_inherits_and_what_runs(tmp_path, monkeypatch):
+    def note():
+        import own_task
+
+        task = own_task.Own(TASK.facts)
+        return str(loaded(Encoded(), task, cache="disk", validation=0.25, test=0)[1][0])
+
+    base = """
+from pipeline.tasks.image_classification import ImageClassification
+class Base(ImageClassification):
+    def decode(self, example):
+        image = super().decode(example)["image"]
+        return {**example, "image": image + %d}
+"""
+    (tmp_path / "own_base.py").write_text(base % 1)
+    (tmp_path / "own_task.py").write_text("from own_base import Base\nclass Own(Base):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "not there" in note() and "found" in note()
+    (tmp_path / "own_base.py").write_text(base % 20)
+    assert "the code that decodes changed" in note(), "a file was changed, and the old one runs"
+    for name in ("own_base", "own_task"):
+        monkeypatch.delitem(sys.modules, name)
+    importlib.invalidate_caches()
+    assert "the code that decodes changed" in note(), "the new one runs"
+    assert "found" in note()
 
 
 @pytest.mark.parametrize("kind", ["memory", "none"])

@@ -154,12 +154,18 @@ def remove(root, name):
         file.rmdir() if file.is_dir() else file.unlink()
 
 
+def rename_all(root):
+    (root / "train").rename(root / "Training")
+    (root / "val").rename(root / "dev")
+
+
 CASES = {
     "an empty class": (lambda r: (r / "train/moth").mkdir(), "train/moth holds no images"),
     "a class unknown to train": (lambda r: (r / "val/ants").mkdir(), "val/ants.*mean 'ant'"),
     "no classes": (lambda r: remove(r, "train"), "train has no sub-folders"),
     "a third folder": (lambda r: (r / "extra").mkdir(), "extra is no split beside train"),
     "two validations": (lambda r: (r / "valid").mkdir(), "valid and val, which are one split"),
+    "splits by other names": (rename_all, "has Training, dev, which would be classes; splits are"),
     "no train": (lambda r: (r / "train").rename(r / "test"), "has test, val but no folder train"),
 }
 
@@ -170,6 +176,15 @@ def test_refused_by_name(root, case):
     spoil(root)
     with pytest.raises(UsageError, match=message):
         take(root)
+
+
+def test_groups_hold_across_splits_too(root):
+    """Of one patient in train and val; the hash of groups divides train alone."""
+    source = take(root, group=r"(ant|bee)")
+    facts = shelf.take("tasks", "image_classification", "facts")(source.info, image_size=(2, 2))
+    task = shelf.take("tasks", "image_classification")(facts)
+    with pytest.raises(UsageError, match=r"groups are in train and in validation: train/.* and v"):
+        loaded(source, task)
 
 
 def test_a_file_is_no_folder(tmp_path):

@@ -131,7 +131,8 @@ def test_a_command_that_is_ended_keeps_its_answers(models, pictures, strikes):
         name, under, _ = strikes.partition(" under nohup")
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(
-            ["nohup", *command] if under else command,
+            # This process may itself be under nohup.
+            ["env", "--default-signal=HUP", *["nohup"] * bool(under), *command],
             cwd=pictures.parent,
             env=environment,
             stdout=subprocess.DEVNULL,

@@ -216,6 +216,16 @@ def test_the_gate_compares_with_what_is_served_and_the_same_split(model):
     assert published(model, None, tolerance=0.1).refused
 
 
+def test_the_gate_compares_no_models_of_other_classes(model):
+    for classes, worse in (("cat", "dog"), False), (("dog", "cat"), True), (("cat", "dog"), False):
+        folder = finished(model, {"test": {"accuracy": 0.5}})
+        provenance.write(folder, {**provenance.read(folder), "class_names": classes})
+        outcome = publish.publish(folder, model, Export(tolerance=0.1), ACCURACY)
+        assert outcome.refused == worse
+        if worse:
+            assert outcome.quality == "it has other classes than version 1, which is served"
+
+
 HUGE = f'{{"metrics": {{"accuracy": {10**400}}}}}'
 
 

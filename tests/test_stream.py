@@ -287,6 +287,20 @@ def test_a_group_stays_in_one_split():
     assert abs(shares["test"] - 0.2) < 0.05 and abs(shares["validation"] - 0.1) < 0.04
 
 
+def test_splits_of_a_source_share_no_group_and_no_id():
+    def split(ids, **columns):
+        columns = {"id": np.array(ids), **{k: np.array(v) for k, v in columns.items()}}
+        return splits.Split(stores.Memory(columns), np.arange(len(ids)))
+
+    train, test = split([1, 2, 3], group=[7, 8, 8]), split([4, 5], group=[9, 8])
+    splits.require_apart({"train": train, "test": split([4, 5], group=[9, 10])}, str)
+    splits.require_apart({"train": train, "test": split([4, 5])}, str)
+    with pytest.raises(UsageError, match="1 groups are in train and in test: 2 and 5 belong"):
+        splits.require_apart({"train": train, "test": test}, str)
+    with pytest.raises(UsageError, match="gives 2 examples of train ids that test has, such as 2"):
+        splits.require_apart({"train": train, "test": split([2, 3, 5])}, str)
+
+
 def test_groups_of_two_kinds_are_joined_where_they_touch():
     columns = {"id": np.arange(8), "group": np.array([5, 5, 6, 6, 7, 7, 8, 9])}
     train = splits.Split(stores.Memory(columns), np.arange(8))
@@ -324,6 +338,25 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
     path.write_bytes(whole[:50])
     with pytest.raises(UsageError, match="splits.npz is damaged"):
         splits.require_same_examples(path, held(60), where)
+
+
+def test_classes_without_an_example_to_train_on_are_noted(tmp_path):
+    images, labels = np.zeros((60, 2, 2, 1), np.uint8), np.sort(np.arange(60) % 3)
+    np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=["a", "b", "c"])
+    settings = config.Config(
+        recipe="own",
+        source=config.Source(name="arrays", path=tmp_path / "sorted.npz"),
+        model=config.Model(name="tiny"),
+    )
+
+    def notes(**options):
+        found = data.load(settings.changed(**options)).decisions
+        return [str(decision) for decision in found if decision.name == "note"]
+
+    assert notes() == []
+    said = "train has no example of 'b', 'c' (which cannot be learned)"
+    assert notes(data={"limit": 20}) == [said]
+    assert notes(data={"limit": 20}, dry_run=True) == []
 
 
 def test_a_run_is_not_resumed_with_other_data(tmp_path):

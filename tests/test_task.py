@@ -18,8 +18,9 @@ def task():
     return shelf.take("tasks", "image_classification")(FACTS)
 
 
-def info(shape=(6, 4, 3), class_names=("cat", "dog")):
-    return Info({"train": 1}, {"image": tf.TensorSpec(shape, tf.uint8)}, class_names)
+def info(shape=(6, 4, 3), class_names=("cat", "dog"), image=tf.uint8, label=tf.int64):
+    fields = {"image": tf.TensorSpec(shape, image), "label": tf.TensorSpec((), label)}
+    return Info({"train": 1}, fields, class_names)
 
 
 def test_facts_come_from_the_source():
@@ -31,6 +32,9 @@ def test_facts_come_from_the_source():
         facts(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
         facts(info(class_names=("cat",)))
+    for wrong in ({"image": tf.float32}, {"image": tf.uint16}, {"label": tf.float32}):
+        with pytest.raises(UsageError, match="must be uint8 or encoded .* labels whole numbers"):
+            facts(info(**wrong))
 
 
 def test_pixels_of_the_right_size_are_left_alone(task):

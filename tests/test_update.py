@@ -224,6 +224,8 @@ def test_rules_of_a_foreign_optimizer_that_would_be_wrong_are_refused(tmp_path, 
         "    return keras.optimizers.SGD(rate, use_ema=True)\n"
         "def scaling(rate):\n"
         "    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))\n"
+        "def multiplying(rate):\n"
+        "    return keras.optimizers.SGD(rate, loss_scale_factor=1024.0)\n"
         "def nothing(rate):\n"
         "    return None\n"
         "one = keras.optimizers.SGD(0.1)\n"
@@ -236,6 +238,7 @@ def test_rules_of_a_foreign_optimizer_that_would_be_wrong_are_refused(tmp_path, 
         "accumulating": "use --train.accumulate",
         "averaging": "use --train.ema",
         "scaling": "loss scaling is built in",
+        "multiplying": "loss scaling is built in; leave loss_scale_factor away",
         "nothing": "foreign.nothing gives no Keras optimizer but None",
         "used": "it has trained another model",
     }.items():

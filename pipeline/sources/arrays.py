@@ -62,7 +62,14 @@ def _folder(root: Path) -> Source:
             if key not in columns:
                 raise UsageError(f"{folder} has no {key}.npy")
         short = _short(columns, folder)
-        given = columns.get("class_names") if split == "train" else np.array(names)
+        given = columns.get("class_names")
+        if split != "train":
+            if given is not None and given.tolist() != list(names):
+                raise UsageError(
+                    f"{folder}/class_names.npy names other classes than train's, or in another "
+                    "order; give all splits the same"
+                )
+            given = np.array(names)
         names = _class_names(short["label"], given, folder)
         parts[split] = _part(folder / "images.npy", columns["images"], short)
         if parts[split].shape != parts["train"].shape:

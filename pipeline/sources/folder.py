@@ -20,6 +20,8 @@ _KINDS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
 # No image below decoding's limit of pixels takes more; a longer file would be read whole.
 _MOST_BYTES = 2**29
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+# What people name them, too.
+_NEARLY = ("training", "dev", "eval", "evaluation", "testing")
 
 
 class _File(NamedTuple):
@@ -191,8 +193,13 @@ def _split_folders(root: Path) -> dict[str, Path]:
     names = set(_folders(root))
     known = {name for theirs in _SPLITS.values() for name in theirs}
     if "train" not in names:
-        if names and names <= known:
-            raise UsageError(f"{root} has {', '.join(sorted(names))} but no folder train")
+        if names and {name.lower() for name in names} <= {*known, *_NEARLY}:
+            if names <= known:
+                raise UsageError(f"{root} has {', '.join(sorted(names))} but no folder train")
+            raise UsageError(
+                f"{root} has {', '.join(sorted(names))}, which would be classes; splits are named "
+                "train, validation and test"
+            )
         return {"train": root}
     if names - known:
         raise UsageError(

@@ -19,8 +19,12 @@ from pipeline.image_headers import common_shape
 from pipeline.record_files import Records
 from pipeline.untuned import untuned
 
-_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
-_WORD = re.compile(r"(?<![a-z])(train|validation|valid|val|test)(?![a-z])")
+_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test", "testing"),
+}
+_WORD = re.compile(r"(?<![a-z])(train|training|validation|valid|val|test|testing)(?![a-z])")
 _CLASSES = "labels.txt"
 # An id is a hash of the file's path, and in these lowest bits the number of the record.
 _BITS = 24

@@ -18,9 +18,10 @@ def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str,
     Raises UsageError if images differ in size and no `image_size` (height, width) is given.
     """
     field = info.field("image")
+    if field.dtype not in (tf.uint8, tf.string) or not info.field("label").dtype.is_integer:
+        raise UsageError("images must be uint8 or encoded files, and labels whole numbers")
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
-    if image_size is not None:
-        size = list(image_size)
+    size = size if image_size is None else list(image_size)
     if None in size:
         raise UsageError("the images have different sizes; give --data.image-size HEIGHT WIDTH")
     if not info.class_names or len(info.class_names) < 2:
@@ -292,9 +293,8 @@ class ImageClassification(Task):
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
         images = columns["image"]
         encoded = endpoints.encoded(images)
-        examples = [endpoints.example({"image/encoded": image}) for image in encoded]
         return {
             "serving_default": {"images": images},
             "image_bytes": {"image_bytes": encoded},
-            "classify": {"inputs": examples},
+            "classify": {"inputs": [endpoints.example({"image/encoded": e}) for e in encoded]},
         }
