@@ -117,7 +117,8 @@ class _Rest(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
-        self.wfile.write(raw)
+        with contextlib.suppress(BrokenPipeError):  # a client that was ended
+            self.wfile.write(raw)
 
     def _found(self, pattern):
         version = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
