@@ -97,13 +97,14 @@ def place(
     )
 
 
-def _compiled(members: Mapping[str, Any], module: str) -> bytes:
-    """What the functions and classes of a module do."""
+def _compiled(members: Mapping[str, Any], module: str, above: tuple[type, ...] = ()) -> bytes:
+    """What the functions and classes of a module do; `above` are those whose members they are."""
     found = b""
     for name, member in sorted(members.items()):
         if getattr(member, "__module__", None) != module:
             continue
-        inner = _compiled(vars(member), module) if isinstance(member, type) else b""
+        within = isinstance(member, type) and member not in above  # one may name itself
+        inner = _compiled(vars(member), module, (*above, member)) if within else b""
         function = getattr(member, "__wrapped__", member)
         found += name.encode() + inner + _code(getattr(function, "__code__", None))
     return found

@@ -149,7 +149,9 @@ class Base(ImageClassification):
         return {**example, "image": image + %d}
 """
     (tmp_path / "own_base.py").write_text(base % 1)
-    (tmp_path / "own_task.py").write_text("from own_base import Base\nclass Own(Base):\n    pass\n")
+    (tmp_path / "own_task.py").write_text(
+        "from own_base import Base\nclass Own(Base):\n    pass\nOwn.own = Own\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert "not there" in note() and "found" in note()
     (tmp_path / "own_base.py").write_text(base % 20)
