@@ -33,7 +33,7 @@ def test_a_room_is_small_and_says_what_it_owns(path):
     if path.name == "__init__.py":
         assert text == "", "package files import nothing"
         return
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 400
     tree = ast.parse(text)
     assert ast.get_docstring(tree)
     for node in tree.body:
