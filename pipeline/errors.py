@@ -109,6 +109,15 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     sys.exit(code)
 
 
+def not_a_command(said: str) -> None:
+    """Ends a module that was started by `python -m` and is not a command: one line, exit code 2."""
+
+    def main(arguments: list[str]) -> int:
+        raise UsageError(said)
+
+    run_command(main)
+
+
 def _ended(main: Callable[[list[str]], int | None]) -> int | None:
     """The exit code of a command, after what is to be said of its end."""
     try:

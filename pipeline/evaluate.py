@@ -6,13 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import not_a_command, reason
+
+if __name__ == "__main__":  # before TensorFlow is imported
+    not_a_command(
+        "pipeline.evaluate is not a command: python -m pipeline.fit evaluates each run at its end "
+        "(RUN/result.json), python -m pipeline.export RUN evaluates its newest checkpoint and "
+        "exports it"
+    )
+
 import numpy as np
 import tensorflow as tf
 
 from pipeline import files
 from pipeline.build import SteppedModel
 from pipeline.contracts import Batches, Facts, Task
-from pipeline.errors import reason
 from pipeline.replicas import explained
 from pipeline.step import forward
 from pipeline.untuned import untuned

@@ -3,6 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from pipeline.errors import OutOfMemory, Terminated, not_a_command
+
+if __name__ == "__main__":  # before TensorFlow is imported
+    not_a_command("pipeline.training is not a command: python -m pipeline.fit trains")
+
 import keras
 
 from pipeline import checkpoints, probe, recovery, replicas, report, run_directory, shelf
@@ -10,7 +15,6 @@ from pipeline.build import build
 from pipeline.callbacks import standard
 from pipeline.config import Config
 from pipeline.contracts import Batches, Task
-from pipeline.errors import OutOfMemory, Terminated
 from pipeline.guards import Guard
 from pipeline.journal import Journal
 from pipeline.recovery import Plan

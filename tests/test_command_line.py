@@ -17,6 +17,14 @@ def test_without_words_the_recipe_is_digits():
     assert configure([]) == shelf.take("recipes", "digits")()
 
 
+@pytest.mark.parametrize("module", ["evaluate", "training"])
+def test_a_module_that_is_not_a_command_names_the_right_one(module, tmp_path):
+    result = run_module(f"pipeline.{module}", "runs/digits-1", cwd=tmp_path)
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith(f"error: pipeline.{module} is not a command: python -m pip")
+    assert result.stderr.count("\n") == 1
+
+
 def test_words_change_the_recipe():
     config = configure(
         [
