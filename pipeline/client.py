@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipeline import served
 from pipeline.checked import require, require_path
 from pipeline.errors import UsageError, suggest
 from pipeline.rest import Rest
-from pipeline.served import Signature, Version
+from pipeline.served import Field, ServingError, Signature, Version
 
 _REST = re.compile(
     r"https?://[^/\s]+(/[^/\s]+)*/v1/models/[^/:\s]+(/(versions/\d+|labels/[^/:]+))?"
@@ -33,6 +33,7 @@ MEANT = (
     "http://HOST:8501/v1/models/NAME[/versions/N] or grpc://HOST:8500/NAME[/N]"
 )
 _LONGEST = 10**6  # seconds; sockets take no 10**10
+_REGRESSION = {"prediction": Field(np.dtype(np.float32), (None,))}
 
 
 class Client:
@@ -67,9 +68,11 @@ class Client:
 
         Returns:
             Output name -> array; strings as str, but as bytes where the name ends in `_bytes`.
+            They are the outputs of the signature, in its order; others are left out.
 
         Raises:
-            ServingError: The server's status and message.
+            ServingError: The server's status and message; or `UNKNOWN`, and what is wrong with the
+                reply (`served.check`).
             UsageError: No such signature or input, or values that its type cannot hold.
         """
         known = self._known.get(_named(signature))
@@ -77,12 +80,16 @@ class Client:
             near = suggest(signature, self._known)
             raise UsageError(f"{self.model} has no signature {signature!r}; {near}")
         given = served.tensors(known, inputs)
-        return served.answer(self._transport.predict(signature, given, known.outputs))
+        count = next((len(values) for values in given.values() if values.ndim), 1)
+        reply = self._transport.predict(signature, given, known.outputs)
+        answer = served.answer({name: reply[name] for name in known.outputs if name in reply})
+        self._require(served.check, answer, known.outputs, count)
+        return answer
 
     def classify(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
     ) -> list[list[tuple[str, float]]]:
-        """(label, score) pairs of each example, the most probable first.
+        """(label, probability) pairs of each example, the most probable first.
 
         Args:
             examples: Feature name -> bytes, str, number, or a list of them:
@@ -90,10 +97,13 @@ class Client:
             signature: Its name.
 
         Raises:
-            ServingError: The server's status and message.
+            ServingError: As of `predict`.
             UsageError: A feature is none of these.
         """
-        return self._transport.classify(_named(signature), _all_features(examples))
+        given = _all_features(examples)
+        answer = self._transport.classify(_named(signature), given)
+        self._require(served.check_pairs, answer, len(given))
+        return answer
 
     def regress(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
@@ -105,10 +115,13 @@ class Client:
             signature: Its name.
 
         Raises:
-            ServingError: The server's status and message.
+            ServingError: As of `predict`.
             UsageError: A feature is none of these.
         """
-        return self._transport.regress(_named(signature), _all_features(examples))
+        given = _all_features(examples)
+        values = self._transport.regress(_named(signature), given)
+        self._require(served.check, {"prediction": values}, _REGRESSION, len(given))
+        return values
 
     def metadata(self) -> dict[str, Signature]:
         """Signature name -> what it takes and answers; raises ServingError."""
@@ -133,6 +146,12 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _require(self, check: Callable[..., None], *about: Any) -> None:
+        try:
+            check(*about)
+        except ValueError as error:
+            raise ServingError(self.model, "UNKNOWN", str(error)) from None
 
     @functools.cached_property
     def _known(self) -> dict[str, Signature]:

@@ -135,8 +135,9 @@ class Rest:
     def _read(self, reading: Callable[[], Any]) -> Any:
         try:
             return reading()
-        except served.STRANGE:
+        except served.STRANGE as error:
             said = "the reply is not one of TensorFlow Serving"
+            said = str(error) if isinstance(error, served.Unreadable) else said
             raise ServingError(self._url, "UNKNOWN", said) from None
 
 
@@ -174,9 +175,10 @@ def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, 
 
     Args:
         reply: Its JSON.
-        outputs: Name -> type. One that is not among them gets the type that its values suggest.
+        outputs: Name -> type. Others are left out.
 
     Raises:
+        Unreadable: Values of an output are not of its type.
         LookupError, TypeError, ValueError: It is no such reply.
     """
     if "predictions" in reply:
@@ -188,7 +190,14 @@ def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, 
     else:
         named = _is_named(reply["outputs"])
         values = reply["outputs"] if named else {_only(outputs): reply["outputs"]}
-    return {name: _array(value, outputs.get(name)) for name, value in values.items()}
+    found = {}
+    for name, field in outputs.items():
+        if name in values:
+            try:
+                found[name] = _array(values[name], field.dtype)
+            except served.STRANGE as error:
+                raise served.Unreadable(f"{name} must be {field}, received {error}") from None
+    return found
 
 
 def _is_named(value: Any) -> bool:
@@ -202,13 +211,13 @@ def _only(outputs: Mapping[str, Field]) -> str:
     return name
 
 
-def _array(value: Any, field: Field | None) -> np.ndarray:
-    dtype = np.array(value).dtype if field is None else field.dtype
-    if dtype.kind in "OU":
+def _array(value: Any, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "O":
         return served.strings(_decoded(value))
     python = _PYTHON.get(dtype.kind, (int, float, type(None)))
-    if not all(type(one) in python for one in np.array(value, object).flat):
-        raise ValueError(f"no {dtype}")
+    for one in np.array(value, object).flat:
+        if type(one) not in python:
+            raise ValueError(json.dumps(one)[:100])
     with np.errstate(over="raise"):  # FloatingPointError, as of a number that no float32 can be
         return np.array(value, dtype)
 

@@ -1,7 +1,7 @@
 """What a served model takes, answers and says of itself, whoever serves it and however."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,12 @@ STRANGE = (
     *(RecursionError, TypeError, ValueError),
 )
 """What reading a reply of another shape raises."""
+_MOST = 1 + 2**-10  # of a probability: half precision may round above 1
+_OURS = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
+
+
+class Unreadable(ValueError):
+    """A value of a reply is not of its output's type; the message names both."""
 
 
 class ServingError(UsageError):
@@ -199,6 +205,75 @@ def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         name: text(array) if array.dtype == object and not name.endswith("_bytes") else array
         for name, array in outputs.items()
     }
+
+
+def check(answer: Mapping[str, np.ndarray], promised: Mapping[str, Field], count: int) -> None:
+    """That a reply can be right.
+
+    Every output of the signature is there, in its type. Of those that this package exports,
+    `probabilities` and `top_scores` are from 0 to 1, `prediction` is finite, `class` is the most
+    probable class and `label` the first of `top_labels`.
+
+    Args:
+        answer: Output name -> array, as from `answer`.
+        promised: The outputs of the signature.
+        count: Examples that were sent.
+
+    Raises:
+        ValueError: It names the output and the value.
+    """
+    for name, field in promised.items():
+        if name not in answer:
+            raise ValueError(f"the reply lacks the output {name}")
+        values = answer[name]
+        rank = values.ndim if field.shape is None else len(field.shape)
+        fits = values.dtype == field.dtype and values.ndim == rank
+        if name in _OURS and values.ndim:
+            fits &= len(values) == count and values.size > 0
+        if not fits:
+            found = Field(values.dtype, values.shape)
+            raise ValueError(f"{name} is {found} for {count} examples, not {field}")
+        if name in ("probabilities", "top_scores") and values.dtype.kind == "f":
+            _require(name, values, (values >= 0) & (values <= _MOST), "a probability")
+        elif name == "prediction" and values.dtype.kind == "f":
+            _require(name, values, np.isfinite(values), "a finite number")
+    if {"probabilities", "class", "label"} <= promised.keys():
+        _check_class(answer)
+
+
+def _require(name: str, values: np.ndarray, good: np.ndarray, meant: str) -> None:
+    for at in np.argwhere(~good)[:1].tolist():
+        raise ValueError(f"{name}{at} is {values[tuple(at)]!s}, not {meant}")
+
+
+def _check_class(answer: Mapping[str, np.ndarray]) -> None:
+    probabilities, classes, labels = (answer[n] for n in ("probabilities", "class", "label"))
+    if (probabilities.ndim, classes.ndim, classes.dtype.kind, labels.ndim) != (2, 1, "i", 1):
+        return  # of a model that this package did not export
+    best = probabilities.argmax(axis=1)
+    there = (classes >= 0) & (classes < probabilities.shape[1])
+    rows, chosen = np.arange(len(classes)), np.where(there, classes, 0)
+    good = there & (probabilities[rows, chosen] == probabilities[rows, best])  # equal ones will do
+    for at in np.flatnonzero(~good)[:1]:
+        raise ValueError(f"class[{at}] is {classes[at]}, but the most probable class is {best[at]}")
+    top = answer.get("top_labels", labels)
+    first = top[:, 0] if top.ndim == 2 else labels
+    for at in np.flatnonzero(labels != first)[:1]:
+        raise ValueError(f"label[{at}] is {labels[at]!r}, but top_labels begin with {first[at]!r}")
+
+
+def check_pairs(answer: Sequence[Sequence[tuple[str, float]]], count: int) -> None:
+    """That an answer to `classify` can be right: (label, probability) pairs of each example.
+
+    Raises:
+        ValueError: It names the label and the value.
+    """
+    if len(answer) != count:
+        raise ValueError(f"the reply has {len(answer)} answers to {count} examples")
+    for at, pairs in enumerate(answer):
+        for label, score in pairs:
+            if not (isinstance(label, str) and 0 <= score <= _MOST):
+                raise ValueError(f"scores[{at}] of {label!r} is {score}, not a probability")
 
 
 def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | list[float]]:

@@ -14,6 +14,7 @@ from pipeline import served
 from pipeline.client import Client
 from pipeline.errors import UsageError
 from pipeline.served import Field, ServingError, Version
+from pipeline.session import Session
 
 FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
@@ -102,6 +103,77 @@ def test_the_documented_half_plus_three(pictures):
     assert got["y"].dtype == np.float32
     strange = pictures.predict("half_plus_three", x=[np.nan, np.inf])["y"]
     assert np.isnan(strange[0]) and strange[1] == np.inf
+
+
+def altered(monkeypatch, **columns):
+    """Each model answers so from now on, behind every transport; None: without that output."""
+    real = Session.run
+
+    def run(self, *arguments):
+        outputs = {**real(self, *arguments), **columns}
+        return {name: array for name, array in outputs.items() if array is not None}
+
+    monkeypatch.setattr(Session, "run", run)
+
+
+SHARES = np.full((3, 6), 0.1, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"probabilities": SHARES * np.float32([[1], [np.nan], [1]])},
+            "probabilities[1, 0] is nan, not a probability",
+        ),
+        ({"probabilities": SHARES - 5}, "probabilities[0, 0] is -4.9, not a probability"),
+        ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
+        ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but the most probable class is "),
+        ({"label": np.array([b"six"] * 3, object)}, "label[0] is 'six', but top_labels begin with"),
+        ({"label": None}, "the reply lacks the output label"),
+        ({"top_scores": None}, "the reply lacks the output top_scores"),
+    ],
+)
+def test_a_reply_that_cannot_be_right_is_refused(pictures, monkeypatch, columns, said):
+    pictures.predict(images=IMAGES)
+    altered(monkeypatch, **columns)
+    with pytest.raises(ServingError) as caught:
+        pictures.predict(images=IMAGES)
+    assert str(caught.value).startswith(f"{pictures.model}: UNKNOWN: {said}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_probability_may_be_rounded_above_1(pictures, monkeypatch):
+    one = np.zeros((3, 6), np.float32)
+    one[:, 4] = 1.0005
+    labels = np.array([[b"vier"] * 5] * 3, object)
+    columns = {"probabilities": one, "top_scores": one[:, :5], "class": np.int32([4] * 3)}
+    altered(monkeypatch, **columns, label=labels[:, 0], top_labels=labels)
+    assert pictures.predict(images=IMAGES)["label"].tolist() == ["vier"] * 3
+
+
+def test_outputs_are_those_of_the_signature_in_its_order(pictures, monkeypatch):
+    """Otherwise the columns of a table would change from one request to the next."""
+    wanted = list(pictures.metadata()["serving_default"].outputs)
+    altered(monkeypatch, other=np.float32([1, 2, 3]))
+    assert list(pictures.predict(images=IMAGES)) == wanted
+
+
+def test_values_that_are_no_numbers_are_refused(rows, pictures, monkeypatch):
+    example = {"image/encoded": png(IMAGES[0])}
+    rows.regress([{"features": [1.0, 2.0, 0.5]}]), pictures.classify([example])
+    altered(monkeypatch, prediction=np.float32([np.inf]), outputs=np.float32([np.nan]))
+    for asks in (
+        lambda: rows.predict(features=[[1, 2, 3]]),
+        lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
+    ):
+        with pytest.raises(ServingError, match=r"prediction\[0\] is (inf|nan), not a fin"):
+            asks()
+    altered(monkeypatch, prediction=np.float32([-1e30]))
+    assert rows.predict(features=[[1, 2, 3]])["prediction"].tolist() == [np.float32(-1e30)]
+    altered(monkeypatch, scores=np.float32([[0.5, 7, 0, 0, 0]]))
+    with pytest.raises(ServingError, match=r"scores\[0\] of '.*' is 7.0, not a probability"):
+        pictures.classify([example])
 
 
 def test_examples_are_classified(pictures):

@@ -170,6 +170,24 @@ def test_a_server_that_goes_away_ends_the_command(ask, models, pictures, capsys)
     assert len(capsys.readouterr().out.splitlines()) == 2, "what was answered stays"
 
 
+def test_a_table_keeps_its_columns(ask, models, pictures, capsys):
+    backend = serving.Backend(pictures=models / "pictures/1")
+    real = backend.run
+
+    def poorer(session, name, inputs):
+        outputs = real(session, name, inputs)
+        if len(backend.requests) > 1:
+            del outputs["label"]
+        return outputs
+
+    backend.run = poorer
+    with serving.rest(backend) as address, pytest.raises(ServingError) as caught:
+        ask(f"{address}/pictures", "data", "--batch-size", "2", "--format", "csv")
+    assert str(caught.value) == f"{address}/pictures: UNKNOWN: the reply lacks the output label"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "file,label,class,probability" and len(lines) == 3
+
+
 def test_rows_of_tables_are_answered(ask, models, workplace):
     (workplace / "a.csv").write_text("x,y,z\n1,2,3\n\n4,five,6\n1,2\n0.1,0,-0e0\nnan,1,1\n")
     np.save(workplace / "b.npy", np.array([[1, 2, 3], [4, 5, 6]]))

@@ -43,55 +43,74 @@ def test_threads_may_ask_one_model_right_and_wrong(models):
 
 
 class Saying:
-    """A client whose model answers each request for files with these columns."""
+    """What answers each request for files with these columns, instead of a server."""
 
-    model = "http://localhost:8501/v1/models/m"
     feature_names = None
 
     def __init__(self, **columns):
         self.columns = columns
 
     def metadata(self):
-        text, whole = Field(np.dtype(object), (None,)), Field(np.dtype(np.int32), (None,))
-        outputs = {"label": text, "class": whole, "top_labels": Field(text.dtype, (None, 5))}
-        return {"image_bytes": Signature({"image_bytes": text}, outputs)}
+        text, number = np.dtype(object), np.dtype(np.float32)
+        outputs = {
+            "label": Field(text, (None,)),
+            "class": Field(np.dtype(np.int32), (None,)),
+            "probabilities": Field(number, (None, 2)),
+            "top_labels": Field(text, (None, 2)),
+            "top_scores": Field(number, (None, 2)),
+        }
+        return {"image_bytes": Signature({"image_bytes": Field(text, (None,))}, outputs)}
 
-    def predict(self, signature, **inputs):
+    def predict(self, signature, inputs, outputs):
         return self.columns
 
 
+def answering(columns):
+    """A client that gets these answers."""
+    client = Client("http://localhost:8501/v1/models/m")
+    client._transport = Saying(**columns)
+    return client
+
+
 TWO = {
-    "label": np.array(["a", "b"], object),
+    "label": np.array([b"a", b"b"], object),
     "class": np.array([0, 1], np.int32),
     "probabilities": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
-    "top_labels": np.array([["a", "b"], ["b", "a"]], object),
+    "top_labels": np.array([[b"a", b"b"], [b"b", b"a"]], object),
     "top_scores": np.array([[0.75, 0.25], [0.75, 0.25]], np.float32),
 }
 
 
 @pytest.mark.parametrize(
-    "strange",
+    ("strange", "said"),
     [
-        {name: column[:1] for name, column in TWO.items()},
-        {name: np.concatenate([column, column]) for name, column in TWO.items()},
-        {},
-        {**TWO, "class": np.array([0, 7], np.int32)},
-        {**TWO, "class": np.array([0, -1], np.int32)},
-        {**TWO, "class": np.array([0, 1.5], np.float32)},
-        {**TWO, "class": np.int32(0)},
-        {**TWO, "probabilities": np.array([0.75, 0.25], np.float32)},
-        {**TWO, "label": np.array([["a"], ["b"]], object)},
-        {**TWO, "top_scores": np.array([0.75, 0.25], np.float32)},
+        ({name: column[:1] for name, column in TWO.items()}, "label is string [1] for 2 examples"),
+        (
+            {name: np.concatenate([column, column]) for name, column in TWO.items()},
+            "label is string [4] for 2 examples, not string [?]",
+        ),
+        ({}, "the reply lacks the output label"),
+        ({"class": np.int32([0, 7])}, "class[1] is 7, but the most probable class is 1"),
+        ({"class": np.int32([0, -1])}, "class[1] is -1, but the most probable class is 1"),
+        ({"class": np.int32([1, 1])}, "class[0] is 1, but the most probable class is 0"),
+        ({"class": np.float32([0, 1.5])}, "class is float32 [2] for 2 examples, not int32 [?]"),
+        ({"class": np.int32(0)}, "class is int32 [] for 2 examples"),
+        ({"probabilities": np.float32([0.75, 0.25])}, "probabilities is float32 [2] for 2"),
+        ({"probabilities": np.zeros((2, 0), np.float32)}, "probabilities is float32 [2, 0]"),
+        ({"label": np.array([[b"a"], [b"b"]], object)}, "label is string [2, 1] for 2 examples"),
+        ({"label": TWO["label"][::-1]}, "label[0] is 'b', but top_labels begin with 'a'"),
+        ({"top_scores": np.float32([0.75, 0.25])}, "top_scores is float32 [2] for 2 examples"),
     ],
-    ids=["few", "many", "none", "7", "-1", "1.5", "scalar", "one number", "nested", "no scores"],
 )
-def test_answers_that_no_signature_gives_are_said_to_be(strange, workplace):
+def test_answers_that_no_signature_gives_are_said_to_be(strange, said, workplace):
     for name in "ab":
         (workplace / f"{name}.png").write_bytes(b"x")
-    asked_of = Question(Saying(**TWO), 2)
+    asked_of = Question(answering(TWO), 2)
     assert [row["label"] for row in asked_of.answers(["a.png", "b.png"], 2)] == ["a", "b"]
-    with pytest.raises(ServingError, match="UNKNOWN: its answer to 2 examples is not one"):
-        list(Question(Saying(**strange), 2).answers(["a.png", "b.png"], 2))
+    wrong = answering({**TWO, **strange} if strange else {})
+    with pytest.raises(ServingError) as caught:
+        list(Question(wrong, 2).answers(["a.png", "b.png"], 2))
+    assert str(caught.value).startswith(f"http://localhost:8501/v1/models/m: UNKNOWN: {said}")
 
 
 @pytest.mark.parametrize("harm", ["type", "short", "many", "none", "negative", "huge"])

@@ -159,8 +159,7 @@ def test_replies_are_read_as_documented():
         assert read["y"].tolist() == [1.0, 1.0] and read["raw_bytes"].tolist() == [b"\x00"] * 2
     alone = rest.arrays({"outputs": raw}, {"raw_bytes": STRING})["raw_bytes"]
     assert alone.shape == () and alone.item() == b"\x00"
-    newer = rest.arrays({"outputs": {"y": [1.0, 2.0], "n": [1, 2], "s": ["a", "b"]}}, {"y": FLOAT})
-    assert newer["n"].tolist() == [1, 2] and newer["s"].tolist() == [b"a", b"b"]
+    assert set(rest.arrays({"outputs": {"y": [1.0], "other": [1]}}, {"y": FLOAT})) == {"y"}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_replies_are_read_as_documented():
      ([1e300], np.float32), (["1"], np.float32), ([True], np.float32), ([1], np.bool_)],
 )  # fmt: skip
 def test_a_number_of_another_kind_is_no_reply(values, dtype):
-    with pytest.raises(served.STRANGE):
+    with pytest.raises(served.Unreadable, match=rf"y must be {np.dtype(dtype)} \[\?\], received"):
         rest.arrays({"outputs": values}, {"y": Field(np.dtype(dtype), (None,))})
 
 
