@@ -13,15 +13,20 @@ MANIFEST = Path("assets.extra/manifest.json")
 _WITHOUT = {str(MANIFEST)}
 
 
+class NoManifest(Failure):
+    """A version has no manifest, as those of the first release."""
+
+
 def read(directory: Path) -> dict[str, Any]:
     """What the manifest of a version says.
 
     Raises:
-        Failure: It is missing, cannot be read, or is no manifest.
+        NoManifest: It is missing.
+        Failure: It cannot be read, or is not a manifest.
     """
     path = directory / MANIFEST
     if not os.path.lexists(path):
-        raise Failure(f"{MANIFEST} is missing: nothing tells which files were written")
+        raise NoManifest(f"{MANIFEST} is missing: nothing tells which files were written")
     try:
         manifest = untrusted.read_json(path)
     except (OSError, ValueError) as error:
@@ -46,19 +51,22 @@ def require_files(directory: Path) -> None:
 def check(directory: Path, manifest: dict[str, Any]) -> str:
     """That every file of the version is the one that was written, and none is missing or more.
 
-    Raises Failure naming the first file of another kind.
+    Raises Failure naming all files for which that does not hold.
     """
     require_files(directory)
     wanted = manifest["files"]
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     there = {path.relative_to(directory).as_posix(): path for path in paths}
-    for name in sorted(set(wanted) - set(there)):
-        raise Failure(f"{name} is missing")
-    for name in sorted(set(there) - set(wanted) - _WITHOUT):
-        raise Failure(f"{name} is not in the manifest: it was added afterwards")
-    for name, entry in wanted.items():
+    added = set(there) - set(wanted) - _WITHOUT
+    wrong = [f"{name} is not in the manifest: it was added afterwards" for name in sorted(added)]
+    for name, entry in sorted(wanted.items()):
+        if name not in there:
+            wrong.append(f"{name} is missing")
+            continue
         with untrusted.opened(there[name]) as file:
             same = os.fstat(file.fileno()).st_size == entry["size"]  # reading 2 TB takes hours
             if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise Failure(f"{name} is not what was written: another size or sha256")
+                wrong.append(f"{name} is not what was written: another size or sha256")
+    if wrong:
+        raise Failure("; ".join(wrong))
     return f"{len(wanted)} files are what was written"

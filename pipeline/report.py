@@ -20,7 +20,7 @@ from pipeline.errors import plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 from pipeline.splits import Split
-from pipeline.verify import Verification
+from pipeline.verify import PROVED, Verification
 
 
 def say(name: str, text: object) -> None:
@@ -206,12 +206,12 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
             again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
             say("next", f"{again} --export.tolerance None publishes it all the same")
     elif config.dry_run:
-        say("export", f"verified by {len(proved['checks'])} checks")
+        say("export", f"verified: {PROVED}")
     elif not Path(result["export"]).is_dir():
         again = f"{_python()} -m pipeline.export {shlex.quote(str(run))} makes it again"
         say("export", f"{result['export']}, since deleted for newer versions; {again}")
     else:
-        say("export", f"{result['export']}, verified by {len(proved['checks'])} checks")
+        say("export", f"{result['export']}, verified: {PROVED}")
         _served(Path(result["export"]), result)
         say("serve", f"{Path(result['export']).parent}/SERVING.md tells how, and how to call it")
         say("next", f"{_python()} -m pipeline.verify {shlex.quote(result['export'])}")

@@ -29,6 +29,23 @@ def test_files_that_are_not_those_written_are_named(tmp_path, harm):
         digests.check(tmp_path, digests.read(tmp_path))
 
 
+def test_all_files_that_differ_are_named(tmp_path):
+    (tmp_path / "assets.extra").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(name.encode())
+    exports.write_manifest(tmp_path)
+    for name in ("a", "d"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "b").unlink()
+    with pytest.raises(Failure) as caught:
+        digests.check(tmp_path, digests.read(tmp_path))
+    assert str(caught.value).split("; ") == [
+        "d is not in the manifest: it was added afterwards",
+        "a is not what was written: another size or sha256",
+        "b is missing",
+    ]
+
+
 def test_what_has_another_size_is_not_read(tmp_path, monkeypatch):
     """A file of 2 TB with holes takes hours to read."""
     (tmp_path / "assets.extra").mkdir()

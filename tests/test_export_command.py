@@ -62,7 +62,7 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     before = contents("mine")
     assert export_command.main(["mine"]) == 0
     said = capsys.readouterr().out
-    assert "export     saved_models/digits/2, verified by" in said
+    assert "export     saved_models/digits/2, verified: the SavedModel answers as" in said
     assert "digits in mine, trained for" in said and "epoch" not in said
     for name, values in answers("saved_models/digits/1").items():
         np.testing.assert_array_equal(answers("saved_models/digits/2")[name], values)
@@ -192,7 +192,7 @@ def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
     (versions / "2/variables/variables.index").write_bytes(b"")
     assert export_command.main(["digits", "--pin", "2"]) == 1
     said = capsys.readouterr().out
-    assert "FAILED  loads" in said
+    assert "FAILED  digests" in said
     assert "NOT pinned: saved_models/digits/2 must not be served" in said
     assert not (versions / version_policy.NAME).exists()
 

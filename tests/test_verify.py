@@ -98,7 +98,8 @@ def test_the_proof_runs_without_python_tensorflow(swift):
 def test_the_command_prints_a_table_and_a_verdict(swift, tmp_path):
     result = run_module("pipeline.verify", swift, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("passed all 19 checks\n")
+    said = "passed all 19 checks: the SavedModel answers as the trained model does\n"
+    assert result.stdout.endswith(said)
     assert "refuses serving_default: axis 2 empty" in result.stdout
     as_json = run_module("pipeline.verify", swift.parent, "--json", "--fuzz", "0", cwd=tmp_path)
     values = json.loads(as_json.stdout)
@@ -142,6 +143,18 @@ def test_another_interpreter_runs_the_proof(swift, tmp_path, monkeypatch):
         program(name, script)
         with pytest.raises(UsageError, match=f"{name} does not run the proof: .*{said}.* numpy"):
             verify(swift, python=tmp_path / name)
+
+
+def test_an_interpreter_that_does_not_start_is_named(swift, tmp_path, monkeypatch):
+    (tmp_path / "python").write_text("#!/nowhere/python\n")
+    (tmp_path / "python").chmod(0o755)
+    said = f"cannot be started with {tmp_path}/python: No such file"
+    with pytest.raises(UsageError, match=said):
+        verify(swift, python=tmp_path / "python")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UsageError, match=said) as caught:
+        verify(swift)
+    assert "--python" not in str(caught.value) and "None" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
