@@ -115,6 +115,7 @@ def test_a_new_source_name_drops_the_options_of_the_old(npz, tmp_path):
         ("--train.clip-norm 0", "--train.clip-norm must be positive, and finite"),
         ("--train.ema 1", "--train.ema must be at least 0 and below 1"),
         ("--train.class-weight 3=-1", "--train.class-weight 3 must be a number from 0 to 1e6"),
+        ("--data.augment cutmix flip mixup", "cutmix and mixup both mix labels; use only one"),
         ("--train.freeze-epochs 2", "--train.freeze-epochs says when --train.freeze ends"),
         ("--train.freeze a --train.freeze-epochs 40", "40 never comes in --train.epochs 40"),
         ("--train.synchronized-batch-norm --train.accumulate 2", "leave one of them away"),
