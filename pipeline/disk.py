@@ -1,7 +1,6 @@
 """Decoded examples in a folder of the disk: built once, checked when opened, shared by runs."""
 
 import dataclasses
-import errno
 import fcntl
 import hashlib
 import json
@@ -159,8 +158,17 @@ def _require_room(directory: Path, size: int) -> None:
     """Before anything is written: a disk filled to the brim harms others, too."""
     free = shutil.disk_usage(directory).free
     if size > free:
-        short = f"it needs {size / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free"
-        raise OSError(errno.ENOSPC, short)
+        raise UsageError(
+            f"--data.cache disk: the decoded examples need {_shown(size)}, but {directory} has "
+            f"{_shown(free)} free; free some, or choose another --data.cache-directory or "
+            "--data.cache"
+        )
+
+
+def _shown(size: int) -> str:
+    """A number of bytes, in the unit that leaves digits before the point."""
+    unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if size >= u[0]), (1e3, "kB"))
+    return f"{size / unit:,.1f} {name}"
 
 
 def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:

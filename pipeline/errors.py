@@ -49,9 +49,35 @@ class Terminated(SystemExit):
 def suggest(wrong: str, names: Iterable[str]) -> str:
     """End of an error message: the nearest of `names` if one is near, else all of them."""
     names = sorted(names)
-    same = [name for name in names if name.lower() == wrong.lower()]
-    near = same or difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+    near = nearest(wrong, names, cutoff=0.5)
+    return did_you_mean(near) if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """End of an error message that suggests one name, or any of several."""
+    return f"did you mean {' or '.join(map(repr, names))}?"
+
+
+def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
+    """The names that a wrong one may stand for; none if no name is near.
+
+    Those that differ from it in case alone; else those with these initials (`lr`:
+    `learning_rate`); else the closest by spelling, one that begins with it before all others.
+
+    Args:
+        wrong: What was given.
+        names: The names that there are.
+        cutoff: Least similarity by spelling, from 0 to 1, as `difflib` counts it.
+    """
+    given, names = wrong.lower(), list(names)
+    if same := [name for name in names if name.lower() == given]:
+        return same
+    words = {name: re.split("[-_]", name.lower()) for name in names}
+    initials = {name: "".join(word[:1] for word in parts) for name, parts in words.items()}
+    if len(given) > 1 and (same := [name for name in names if initials[name] == given]):
+        return same
+    longer = [name for name in names if len(given) > 2 and name.lower().startswith(given)]
+    return difflib.get_close_matches(wrong, longer or names, n=1, cutoff=0 if longer else cutoff)
 
 
 def one_line(name: str) -> str:

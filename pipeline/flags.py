@@ -10,13 +10,13 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import tyro
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, did_you_mean, nearest
 
 _HIDDEN = typing.get_args(tyro.conf.Suppress[str])[1]
 # What starts with - and is a value all the same.
@@ -66,14 +66,28 @@ def _is_flag(word: str) -> bool:
 def _unknown(name: str, known: dict[str, _Flag]) -> str:
     if not _is_flag(name):
         return f"{_short(name)} belongs to no option; options start with --"
-    # Dashes make all alike, and the nearest is looked for in a time that grows with both strings.
-    bare = name.lstrip("-").replace("_", "-")[:100]
-    same = [flag for flag in known if flag.rpartition(".")[2] == bare]
-    near = (
-        same if len(same) == 1 else difflib.get_close_matches(f"--{bare}", known, n=1, cutoff=0.7)
-    )
-    hint = f"did you mean {near[0]!r}?" if near else "--help after the recipe shows all options"
+    near = _near(name, known)
+    hint = did_you_mean(near) if near else "--help after the recipe shows all options"
     return f"unknown option {_short(name)}; {hint}"
+
+
+def _near(name: str, known: Iterable[str]) -> list[str]:
+    """The flags that a wrong one may stand for.
+
+    The last parts are compared, first those of its own section: the name of the section makes all
+    its flags look alike (`--train.lr`, `--train.l2`).
+    """
+    # Comparing takes a time that grows with both strings.
+    bare = name.lstrip("-").replace("_", "-")[:100]
+    section, _, last = bare.rpartition(".")
+    parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
+    own = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
+    for some in (own, parts):
+        if near := nearest(last, some.values(), cutoff=0.75):
+            return [flag for flag, part in some.items() if part in near]
+    whole = {flag[2:]: flag for flag in parts}  # `train-epochs`, `tarin.epochs`
+    close = [] if own else difflib.get_close_matches(bare, whole, n=1, cutoff=0.75)
+    return [whole[text] for text in close]
 
 
 def _value(name: str, flag: _Flag, given: list[str], rest: list[str]) -> Any:

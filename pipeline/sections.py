@@ -93,6 +93,8 @@ class Data(Checked):
         require(0 <= seed < 2**31, "--data.split-seed", seed, "at least 0 and below 2**31")
         for name, options in self.augment.items():
             shelf.check("augment", name, options, "--data.augment: {}")
+        if {"cutmix", "mixup"} <= set(self.augment):
+            raise UsageError("--data.augment: cutmix and mixup both mix labels; use only one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

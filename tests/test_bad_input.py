@@ -2,6 +2,7 @@
 
 import io
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -185,19 +186,29 @@ def test_the_reason_of_an_error_is_one_plain_line(message, wanted):
     assert "\n" not in reason(error)
 
 
-def test_what_is_no_plain_file_is_refused_before_it_is_read(root):
+def test_what_is_no_plain_file_is_an_example_that_cannot_be_decoded(root, monkeypatch):
+    """And is never opened: a pipe would wait for a writer, the others have no end."""
     (root / "ant/endless.jpg").symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match="endless.jpg is no file of at most 512 MiB"):
-        shelf.take("sources", "folder")(path=root)
-    (root / "ant/endless.jpg").unlink()
     os.mkfifo(root / "ant/pipe.png")
-    with pytest.raises(UsageError, match="pipe.png is no file of at most"):
-        shelf.take("sources", "folder")(path=root)
-    (root / "ant/pipe.png").unlink()
-    with (root / "ant/long.png").open("wb") as file:
+    monkeypatch.chdir(root)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("bee/socket.png")
+    with (root / "bee/long.png").open("wb") as file:
         file.truncate(2**29 + 1)  # a hole
-    with pytest.raises(UsageError, match="long.png is no file of at most"):
-        shelf.take("sources", "folder")(path=root)
+    bad = {"ant/endless.jpg", "ant/pipe.png", "bee/long.png", "bee/socket.png"}
+    source = shelf.take("sources", "folder")(path=root)
+    (note,) = source.info.notes
+    assert "4 files cannot be read, such as ant/endless.jpg: not a regular file; --clean" in note
+    settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
+    left_out = cleaning.clean(source, settings).dropped
+    undecodable = [id for id, why in left_out.items() if why == "undecodable"]
+    assert {source.location(id) for id in undecodable} == bad
+    with pytest.raises(UsageError, match=r"ant/endless.jpg cannot be decoded: .* --clean.enabled"):
+        loaded(source, task_of(source))
+    (root / "ant/endless.jpg").unlink()
+    (root / "ant/pipe.png").unlink()
+    source = shelf.take("sources", "folder")(path=root)
+    assert "bee/long.png: larger than 512 MiB" in source.info.notes[0]
 
 
 def test_links_back_into_the_data_bring_no_images_of_other_classes(root):

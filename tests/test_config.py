@@ -70,6 +70,7 @@ def test_a_damaged_config_file_is_refused(tmp_path, text, message):
     ("section", "value", "message"),
     [
         ("train", {"epoch": 3}, "unknown option 'train.epoch'; did you mean 'epochs'"),
+        ("train", {"lr": 3}, "unknown option 'train.lr'; did you mean 'learning_rate'"),
         ("train", {"epochs": "3"}, "--train.epochs must be int, received '3'"),
         ("train", None, "--train must be Train, received None"),
         ("data", {"augment": {"crop": None}}, "--data.augment must be dict"),

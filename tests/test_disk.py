@@ -142,8 +142,11 @@ def test_a_full_or_closed_disk_is_one_line(tmp_path, monkeypatch):
         free = 1000
 
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: Usage)
-    with pytest.raises(UsageError, match="it needs 0.0 GB and 0.0 GB are free; choose another"):
+    short = f"examples need 4.8 MB, but {tmp_path} has 1.0 kB free; free some, or choose another"
+    with pytest.raises(UsageError, match=short):
         obtain(place(tmp_path))
+    shown = [disk._shown(size) for size in (0, 40_000_000, 2_345_600_000)]
+    assert shown == ["0.0 kB", "40.0 MB", "2.3 GB"]
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="--data.cache disk: cannot write"):
         obtain(place(tmp_path / "file"))

@@ -1,6 +1,7 @@
 """The folder source: what counts as an example, and what is refused by name."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +141,21 @@ def test_links_in_a_circle_end(root):
     assert not any("circle" in place for place in places)
     assert not any("deep/up" in place for place in places)  # it would bring bees
     assert "train/ant/circle (a link back into the data)" in source.info.notes[0]
+
+
+@pytest.mark.parametrize("way", ["relative", "a link", "a link to train"])
+def test_links_back_into_the_data_are_left_out_however_the_root_is_given(root, monkeypatch, way):
+    (root / "train/ant/bees").symlink_to("../bee wasp")
+    (root / "train/ant/all").symlink_to("..")
+    monkeypatch.chdir(root.parent)
+    if way == "a link to train":
+        (root / "train").rename("elsewhere")
+        (root / "train").symlink_to("../elsewhere")
+    elif way == "a link":
+        Path("linked").symlink_to("insects")
+    source = take(Path("linked") if way == "a link" else Path("insects"))
+    assert np.bincount(source.columns("train")["label"]).tolist() == [5, 5]
+    assert "train/ant/all (a link back into the data)" in source.info.notes[0]
 
 
 def test_hashes_that_meet_are_found(root, monkeypatch):

@@ -64,6 +64,8 @@ class Folder(Source):
         self._ignored: list[str] = []
         self._unreadable: list[str] = []
         folders = _split_folders(root)
+        # Where links inside of a class must not lead: the root may be relative, or a link itself.
+        self._real = {folder.resolve() for folder in (root, *folders.values())}
         classes = tuple(sorted(_folders(folders["train"])))
         if not classes:
             raise UsageError(f"{folders['train']} has no sub-folders; make one for each class")
@@ -77,7 +79,7 @@ class Folder(Source):
                 columns["group"] = _groups(files, group)
             self._files[split], self._columns[split] = files, columns
         fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
-        everything = (root / f.relative for files in self._files.values() for f in files)
+        everything = (root / f.relative for files in self._files.values() for f in files if f.time)
         self.info = Info(
             splits={split: len(files) for split, files in self._files.items()},
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
@@ -96,8 +98,7 @@ class Folder(Source):
                 raise UsageError(
                     f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
                 )
-            images = _images(folder / name, self._root, self._ignored, self._unreadable, set())
-            found = sorted(images)
+            found = sorted(self._images(folder / name, set()))
             if not found and split == "train":
                 raise UsageError(
                     f"{folder / name} holds no images; remove it, or fill it with files named "
@@ -106,6 +107,46 @@ class Folder(Source):
             files += found
             labels += [classes.index(name)] * len(found)
         return files, labels
+
+    def _images(self, folder: Path, seen: set[tuple[int, int]]) -> Iterator[_File]:
+        """Image files at any depth; each real folder once, so that links in a circle end.
+
+        A link to another place among the data would bring the images of other classes.
+        """
+        there, relative = folder.stat(), folder.relative_to(self._root).as_posix()
+        if folder.is_symlink() and self._is_data(folder.resolve()):
+            self._ignored.append(f"{relative} (a link back into the data)")
+            return
+        if (there.st_dev, there.st_ino) in seen:
+            self._ignored.append(f"{relative} (read by another name)")
+            return
+        seen.add((there.st_dev, there.st_ino))
+        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+            if _is_folder(entry):
+                yield from self._images(folder / entry.name, seen)
+            elif Path(entry.name).suffix.lower() not in _KINDS:
+                self._ignored.append(entry.name)
+            else:
+                yield self._file(entry, f"{relative}/{entry.name}")
+
+    def _is_data(self, real: Path) -> bool:
+        return any(real.is_relative_to(own) or own.is_relative_to(real) for own in self._real)
+
+    def _file(self, entry: os.DirEntry[str], relative: str) -> _File:
+        """What is known without opening it: a pipe would wait for a writer."""
+        try:
+            found = entry.stat()
+            if not os.access(entry.path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            if found.st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES // 2**20} MiB")
+        except OSError as error:  # an example that cannot be decoded
+            self._unreadable.append(f"{relative}: {error.strerror}")
+            return _File(relative, 0, 0)
+        # The time of the last change of anything: who puts other bytes in can set the other.
+        return _File(relative, found.st_size, found.st_ctime_ns)
 
     def _ids(self, files: list[_File]) -> np.ndarray:
         for file in files:
@@ -211,44 +252,6 @@ def _split_folders(root: Path) -> dict[str, Path]:
         if len(several) > 1:
             raise UsageError(f"{root} has {' and '.join(several)}, which are one split; join them")
     return {ours: root / theirs[0] for ours, theirs in found.items() if theirs}
-
-
-def _images(
-    folder: Path, root: Path, ignored: list[str], unreadable: list[str], seen: set
-) -> Iterator[_File]:
-    """Image files at any depth; each real folder once, so that links in a circle end.
-
-    A link to another place among the data would bring the images of other classes.
-    """
-    real = folder.resolve()
-    if folder.is_symlink() and (real.is_relative_to(root) or root.is_relative_to(real)):
-        ignored.append(f"{folder.relative_to(root).as_posix()} (a link back into the data)")
-        return
-    there = folder.stat()
-    if (there.st_dev, there.st_ino) in seen:
-        ignored.append(f"{folder.relative_to(root).as_posix()} (read by another name)")
-        return
-    seen.add((there.st_dev, there.st_ino))
-    for entry in sorted(_entries(folder), key=lambda entry: entry.name):
-        if _is_folder(entry):
-            yield from _images(folder / entry.name, root, ignored, unreadable, seen)
-        elif Path(entry.name).suffix.lower() not in _KINDS:
-            ignored.append(entry.name)
-        else:
-            relative = (folder / entry.name).relative_to(root).as_posix()
-            try:
-                found = entry.stat()
-                if not os.access(entry.path, os.R_OK):
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            except OSError as error:  # an example that cannot be decoded
-                unreadable.append(f"{relative}: {error.strerror}")
-                yield _File(relative, 0, 0)
-                continue
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-                what = f"no file of at most {_MOST_BYTES // 2**20} MiB, as images are"
-                raise UsageError(f"{entry.path} is {what}; move it away")
-            # The time of the last change of anything: who puts other bytes in can set the other.
-            yield _File(relative, found.st_size, found.st_ctime_ns)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
