@@ -1,7 +1,6 @@
 """The data of a run: from its config to decoded splits and the task that has learned from them."""
 
 import dataclasses
-import json
 import time
 
 import numpy as np
@@ -41,31 +40,46 @@ class Data:
         self.cleaning.write(run)
         files.write_json(run.facts, self.facts)
         splits.write_examples(run.splits, self.splits)
-        files.write_text(run.source, _told(self.source))
+        _record(run, self.source)
 
 
-def _changed(run: RunDirectory, source: Source) -> bool:
-    """Whether the files of the source are not those that the run has written down."""
+def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
+    """What `_record` has written; None in a new run."""
     try:
-        before = untrusted.read_json(run.source)["fingerprint"]
-        if not isinstance(before, str | None):
+        before = untrusted.read_json(run.source)
+        found = {"fingerprint": before["fingerprint"], "content": before.get("content")}
+        if not all(isinstance(value, str | None) for value in found.values()):
             raise ValueError
     except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
-    return before != source.fingerprint()
+    return found
 
 
-def _told(source: Source) -> str:
-    return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
+def _record(run: RunDirectory, source: Source) -> None:
+    """By what the data of a run are known: cheaply, and where that has changed, by their content.
+
+    All examples are read for that, unless it has been written before.
+    """
+    fingerprint, before = source.fingerprint(), _recorded(run)
+    if before is None or before["fingerprint"] != fingerprint:
+        content = None if fingerprint is None else source.content()
+        files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
-    """Raises UsageError if files have changed whose examples and classes are the same."""
-    if not _changed(run, source):
+    """Raises UsageError if the content of examples has changed whose ids and classes are the same.
+
+    Where the fingerprint has changed all examples are read: a copy, a hard link or other
+    permissions change the times of a file alone.
+    """
+    before = _recorded(run)
+    if before is None or before["fingerprint"] == source.fingerprint():
         return []
-    what = "a file has another size, time or content; the examples and classes are the same"
+    if before["content"] is not None and before["content"] == source.content():
+        return []
+    what = "a file has another content; the examples and classes are the same"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} have changed since the run in {run} began: {what}; "
