@@ -88,17 +88,35 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
-def _unlearned(facts: Facts, train: Split) -> list[Decision]:
-    """A note on classes without an example to train on."""
+def _unlearned(facts: Facts, train: Split, limit: int | None) -> list[Decision]:
+    """A note on classes without an example to train on; UsageError if there is but one with any."""
     names = facts.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
+    if np.count_nonzero(counts) < 2:
+        more = "examples of other classes" + (" or a larger --data.limit" if limit else "")
+        raise UsageError(
+            f"train has examples of one class only, {names[int(counts.argmax())]!r}, and a "
+            f"classifier needs two; give {more}"
+        )
     lacking = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
     if not lacking:
         return []
     some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3:,} others" if lacking[3:] else "")
     return [Decision("note", f"train has no example of {some}", "which cannot be learned")]
+
+
+def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
+    """The source, or the sample of it that `--data.limit` asks for; and the splits of an earlier
+    run that are kept: split -> ids.
+
+    Raises UsageError if one of them cannot be read.
+    """
+    path = run_directory.earlier_splits(config)
+    known = splits.read_examples(path, "give another --data.splits") if path else {}
+    source = shelf.take("sources", config.source.name)(**config.source.options())
+    return splits.limited(source, config.data, known), known
 
 
 def load(config: Config) -> Data:
@@ -109,12 +127,12 @@ def load(config: Config) -> Data:
     Raises:
         UsageError: Any of this cannot be done; the message names the file, record or option.
     """
-    source = shelf.take("sources", config.source.name)(**config.source.options())
+    source, known = opened(config)
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
     clean = cleaning.clean(source, config)
     start = time.monotonic()
-    parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups)
+    parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups, known)
     seconds = time.monotonic() - start
     decisions = [*clean.decisions, *decisions]
     if config.run_directory:
@@ -122,7 +140,8 @@ def load(config: Config) -> Data:
         splits.require_same_examples(run.splits, parts, source.location)
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
-    decisions += [] if config.dry_run else _unlearned(facts, parts["train"])
+    notes = _unlearned(facts, parts["train"], config.data.limit)
+    decisions += [] if config.dry_run else notes
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = shelf.take("tasks", config.task)(facts)
