@@ -58,6 +58,10 @@ class ArraySource(Source):
             digest.update(np.ascontiguousarray(column))
         return digest.hexdigest()
 
+    def content(self) -> str:
+        """The fingerprint."""
+        return self.fingerprint()
+
     def location(self, id: int) -> str:
         """Such as `example 17 of mine.npz`."""
         return f"example {id} of {self._name}" if self._name else f"example {id}"

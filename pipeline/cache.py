@@ -16,6 +16,7 @@ from pipeline import decoding, devices, disk, orientation, raw_numbers
 from pipeline.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.errors import UsageError
+from pipeline.splits import Sampled
 
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
@@ -32,7 +33,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     """
     in_order = any(source.reader(split) is None for split in source.info.splits)
     keyed = source.fingerprint() is not None
-    size = decoded_size(source, task, options)
+    size = decoded_size(source, task)
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
     anew = "each example is decoded in each epoch"
@@ -69,7 +70,8 @@ def place(
 ) -> disk.Place:
     """Where the disk cache keeps a split, and what makes that stale."""
     name = Path(config.source.title).stem
-    kinds = [kind for part in (source, task) for kind in type(part).__mro__[:-1]]
+    whole = source.whole if isinstance(source, Sampled) else source
+    kinds = [kind for part in (whole, task) for kind in type(part).__mro__[:-1]]
     own = {*_DECODERS, *(sys.modules[kind.__module__] for kind in kinds)}
     code = hashlib.sha256(tf.__version__.encode())
     for module in sorted(own, key=lambda module: module.__name__):
@@ -129,10 +131,10 @@ def decoded(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     return tf.data.Dataset.from_tensors(example()).map(task.decode).element_spec
 
 
-def decoded_size(source: Source, task: Task, options: Data) -> int:
+def decoded_size(source: Source, task: Task) -> int:
     """Bytes of all decoded examples of all splits."""
     each = sum(s.dtype.size * s.shape.num_elements() for s in decoded(source, task).values())
-    return each * sum(min(n, options.limit or n) for n in source.info.splits.values())
+    return each * sum(source.info.splits.values())
 
 
 def memory() -> tuple[int, int]:

@@ -5,7 +5,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
-from pipeline import command_line, files, manifest, outcome, shelf
+from pipeline import command_line, files, manifest, outcome, run_directory
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -23,6 +23,7 @@ CLEANED = Path("cleaned")
 
 def _check(config: Config) -> None:
     """Raises UsageError unless manifest and gallery can be written, and not over others."""
+    run_directory.earlier_splits(config)
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
     files.require_outside(folder, config.source.path, "--clean.directory")
@@ -102,10 +103,10 @@ def main(arguments: list[str]) -> int:
 
     allowed = ("devices", "gpu_memory", "require_gpu")
     runtime.start(Runtime(replicas=1, **{n: getattr(config.runtime, n) for n in allowed}))
-    from pipeline import cleaning
+    from pipeline import cleaning, data
     from pipeline.report import say
 
-    source = shelf.take("sources", config.source.name)(**config.source.options())
+    source, _ = data.opened(config)
     doubted = _doubted(config, trained) if trained else {}
     found = cleaning.Found(source, config)
     found.doubt(doubted)

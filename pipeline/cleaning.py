@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import files, home, manifest
@@ -20,7 +19,7 @@ class Found:
 
     Args:
         source: Where the examples come from.
-        config: Its section `clean`, and the limit of its data.
+        config: Its section `clean`.
 
     Raises:
         UsageError: These are no images, or they cannot even be read.
@@ -31,7 +30,7 @@ class Found:
 
         start = time.monotonic()
         self._source, self._config = source, config
-        self._scan = scan.scan(source, config.data.limit)
+        self._scan = scan.scan(source)
         self.entries = findings.find(source, self._scan, config.clean.near)
         self.entries = decided(self.entries, config)
         self.notes = [*source.info.notes, *findings.notes(source, self._scan, self.entries)]
@@ -66,7 +65,7 @@ class Cleaning:
     dropped: dict[int, str] = dataclasses.field(default_factory=dict)
     """Id -> reason of the examples to leave out."""
     groups: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Id -> group of examples that no split may divide; the others are alone."""
+    """Id -> group of examples that are nearly the same; the others are like none."""
     decisions: "tuple[Decision, ...]" = ()
     found: Found | None = None
     """What this run has found itself and is still to write."""
@@ -93,7 +92,7 @@ def clean(source: "Source", config: Config) -> Cleaning:
     if not options.enabled and options.manifest is None:
         return Cleaning()
     if not options.enabled:
-        entries = _known(manifest.read(options.manifest), source, options.manifest)
+        entries = _known(manifest.read(options.manifest), source, config)
         entries, where = decided(entries, config), options.manifest
     elif before is not None and before.is_file():
         entries, where = manifest.read(before), "as this run began"
@@ -122,7 +121,7 @@ def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entr
     return manifest.decided(entries, "keep" if config.clean.allow_leakage else "stop")
 
 
-def _known(entries: list[manifest.Entry], source: "Source", path: Path) -> list[manifest.Entry]:
+def _known(entries: list[manifest.Entry], source: "Source", config: Config) -> list[manifest.Entry]:
     """The entries on examples that are there; UsageError if it is a manifest of other data."""
     ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
     known = [
@@ -130,10 +129,10 @@ def _known(entries: list[manifest.Entry], source: "Source", path: Path) -> list[
         for entry in entries
         if entry["id"] in ids and entry.get("file") in (None, source.location(entry["id"]))
     ]
-    if entries and not known:
+    if entries and not known and config.data.limit is None:
         raise UsageError(
-            f"--clean.manifest: none of the {len(entries):,} examples in {path} is in this source; "
-            "give the manifest of these data"
+            f"--clean.manifest: none of the {len(entries):,} examples in {config.clean.manifest} "
+            "is in this source; give the manifest of these data"
         )
     return known
 

@@ -19,6 +19,15 @@ def is_short(spec: tf.TensorSpec) -> bool:
     return length is not None and length * spec.dtype.size <= 4096
 
 
+def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
+    """The examples at some positions, in their order; the others are read and passed over."""
+    wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
+    wanted[rows] = True
+    mask = tf.constant(wanted)
+    numbered = examples.take(len(wanted)).enumerate()
+    return numbered.filter(lambda row, _: mask[row]).map(lambda _, example: example)
+
+
 def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     """The short fields (`is_short`) of all examples, (examples, ...); the others are let go.
 

@@ -9,6 +9,7 @@ of shape (batch,).
 
 import abc
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.columns import short_columns
+from pipeline.columns import joined, short_columns
 from pipeline.errors import UsageError
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]
+_KEY = (0x70697065, 0x6C696E65)  # of SipHash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +80,31 @@ class Source(abc.ABC):
         return short_columns(self.examples(split), split)
 
     def fingerprint(self) -> str | None:
-        """Another text for other data; None where that cannot be told without reading them all."""
+        """Another text for other data; None where that cannot be told without reading them all.
+
+        It may change although the data have not, as by a time of the files.
+        """
         return None
+
+    def content(self) -> str:
+        """Another text for other examples or names; reads all examples and decodes none."""
+        names = (self.info.class_names, self.info.feature_names)
+        digest = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
+        for split in self.info.splits:
+            hashes = self.examples(split).map(_hashes, num_parallel_calls=tf.data.AUTOTUNE)
+            digest.update(joined(hashes.batch(1024), split)["hashes"].tobytes())
+        return digest.hexdigest()
 
     def location(self, id: int) -> str:
         """What a person calls the example: a file, or a record in one."""
         return f"example {id}"
+
+
+def _hashes(example: Example) -> Example:
+    """Of each field, with its type and shape."""
+    contents = [tf.io.serialize_tensor(example[name]) for name in sorted(example)]
+    hashes = [tf.strings.to_hash_bucket_strong(c, 2**63 - 1, _KEY) for c in contents]
+    return {"hashes": tf.stack(hashes)}
 
 
 class Task(abc.ABC):

@@ -1,7 +1,6 @@
 """The data of a run: from its config to decoded splits and the task that has learned from them."""
 
 import dataclasses
-import json
 import time
 
 import numpy as np
@@ -41,31 +40,46 @@ class Data:
         self.cleaning.write(run)
         files.write_json(run.facts, self.facts)
         splits.write_examples(run.splits, self.splits)
-        files.write_text(run.source, _told(self.source))
+        _record(run, self.source)
 
 
-def _changed(run: RunDirectory, source: Source) -> bool:
-    """Whether the files of the source are not those that the run has written down."""
+def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
+    """What `_record` has written; None in a new run."""
     try:
-        before = untrusted.read_json(run.source)["fingerprint"]
-        if not isinstance(before, str | None):
+        before = untrusted.read_json(run.source)
+        found = {"fingerprint": before["fingerprint"], "content": before.get("content")}
+        if not all(isinstance(value, str | None) for value in found.values()):
             raise ValueError
     except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
-    return before != source.fingerprint()
+    return found
 
 
-def _told(source: Source) -> str:
-    return json.dumps({"fingerprint": source.fingerprint()}) + "\n"
+def _record(run: RunDirectory, source: Source) -> None:
+    """By what the data of a run are known: cheaply, and where that has changed, by their content.
+
+    All examples are read for that, unless it has been written before.
+    """
+    fingerprint, before = source.fingerprint(), _recorded(run)
+    if before is None or before["fingerprint"] != fingerprint:
+        content = None if fingerprint is None else source.content()
+        files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
-    """Raises UsageError if files have changed whose examples and classes are the same."""
-    if not _changed(run, source):
+    """Raises UsageError if the content of examples has changed whose ids and classes are the same.
+
+    Where the fingerprint has changed all examples are read: a copy, a hard link or other
+    permissions change the times of a file alone.
+    """
+    before = _recorded(run)
+    if before is None or before["fingerprint"] == source.fingerprint():
         return []
-    what = "a file has another size, time or content; the examples and classes are the same"
+    if before["content"] is not None and before["content"] == source.content():
+        return []
+    what = "a file has another content; the examples and classes are the same"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} have changed since the run in {run} began: {what}; "
@@ -74,17 +88,35 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
-def _unlearned(facts: Facts, train: Split) -> list[Decision]:
-    """A note on classes without an example to train on."""
+def _unlearned(facts: Facts, train: Split, limit: int | None) -> list[Decision]:
+    """A note on classes without an example to train on; UsageError if there is but one with any."""
     names = facts.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
+    if np.count_nonzero(counts) < 2:
+        more = "examples of other classes" + (" or a larger --data.limit" if limit else "")
+        raise UsageError(
+            f"train has examples of one class only, {names[int(counts.argmax())]!r}, and a "
+            f"classifier needs two; give {more}"
+        )
     lacking = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
     if not lacking:
         return []
     some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3:,} others" if lacking[3:] else "")
     return [Decision("note", f"train has no example of {some}", "which cannot be learned")]
+
+
+def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
+    """The source, or the sample of it that `--data.limit` asks for; and the splits of an earlier
+    run that are kept: split -> ids.
+
+    Raises UsageError if one of them cannot be read.
+    """
+    path = run_directory.earlier_splits(config)
+    known = splits.read_examples(path, "give another --data.splits") if path else {}
+    source = shelf.take("sources", config.source.name)(**config.source.options())
+    return splits.limited(source, config.data, known), known
 
 
 def load(config: Config) -> Data:
@@ -95,12 +127,12 @@ def load(config: Config) -> Data:
     Raises:
         UsageError: Any of this cannot be done; the message names the file, record or option.
     """
-    source = shelf.take("sources", config.source.name)(**config.source.options())
+    source, known = opened(config)
     facts = shelf.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
     task = shelf.take("tasks", config.task)(facts)
     clean = cleaning.clean(source, config)
     start = time.monotonic()
-    parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups)
+    parts, decisions = stream.load(source, task, config, clean.dropped, clean.groups, known)
     seconds = time.monotonic() - start
     decisions = [*clean.decisions, *decisions]
     if config.run_directory:
@@ -108,7 +140,8 @@ def load(config: Config) -> Data:
         splits.require_same_examples(run.splits, parts, source.location)
     facts = {**facts, **task.learn(parts["train"].column)}
     facts = run_directory.frozen(config.run_directory, facts)
-    decisions += [] if config.dry_run else _unlearned(facts, parts["train"])
+    notes = _unlearned(facts, parts["train"], config.data.limit)
+    decisions += [] if config.dry_run else notes
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = shelf.take("tasks", config.task)(facts)

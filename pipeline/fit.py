@@ -118,9 +118,9 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
 
 
 def _enough(config: Config) -> int:
-    """So many examples that no held-out part of them is empty, with odds of a billion to one."""
-    shares = [share for share in (config.data.validation, config.data.test) if share]
-    return max([4 * config.train.batch_size, *(math.ceil(20 / share) for share in shares)])
+    """So many examples that about four batches of them are not held out."""
+    share = 1 - config.data.validation - config.data.test
+    return math.ceil(4 * config.train.batch_size / share)
 
 
 def _fit(config: Config) -> Run:

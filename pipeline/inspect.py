@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, files, shelf
+from pipeline import command_line, files, run_directory, shelf
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 
@@ -35,6 +35,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
+    run_directory.earlier_splits(config)
     files.check_writable(INSPECTED, "the folder of the page")
     if config.source.name == "folder":
         files.require_outside(INSPECTED, config.source.path, "the folder of the page")

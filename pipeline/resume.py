@@ -35,6 +35,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 # diverges, to go on elsewhere. The checkpoints mean the same under it: their step, their variables.
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
+    "data": ("splits",),
     "source": ("path",),
     "train": (
         *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),

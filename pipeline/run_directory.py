@@ -113,6 +113,7 @@ def _check(config: Config) -> None:
             files.require_outside(path, config.source.path, flag)
     if config.data.cache == "disk" or config.data.cache_directory is not None:
         files.check_writable(config.data.cache_folder, "--data.cache-directory")
+    earlier_splits(config)
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
         lock.require_free(run.path / ".lock", str(run), _REMEDY)
@@ -211,6 +212,26 @@ def decided(path: Path | None, name: str, known: Collection[str] | None = None) 
         return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def earlier_splits(config: Config) -> Path | None:
+    """The file that `--data.splits` means, which may be damaged; None if it is not given.
+
+    A run that is resumed does without: it has written its own.
+
+    Raises UsageError if there is none.
+    """
+    path = config.data.splits
+    if path is None or (path.suffix == ".npz" and path.is_file()):
+        return path
+    own = RunDirectory(config.run_directory).splits if config.run_directory else None
+    found = next((p for p in (RunDirectory(path).splits, own) if p and p.is_file()), None)
+    if found is None:
+        raise UsageError(
+            f"--data.splits: {path} is not the folder of a run, and not its splits.npz; give the "
+            "run whose splits are to be kept"
+        )
+    return found
 
 
 def export_directory(config: Config) -> Path:

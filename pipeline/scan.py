@@ -75,8 +75,8 @@ class Scan:
         return some
 
 
-def scan(source: Source, limit: int | None = None) -> Scan:
-    """Reads and measures all examples of all splits, of each split at most `limit`.
+def scan(source: Source) -> Scan:
+    """Reads and measures all examples of all splits.
 
     Raises:
         UsageError: The source has no images and labels, or what it reads is no example at all.
@@ -87,7 +87,7 @@ def scan(source: Source, limit: int | None = None) -> Scan:
             "only images of uint8 pixels or encoded bytes with labels can be cleaned; this source "
             f"has {', '.join(f'{name} ({spec.dtype.name})' for name, spec in fields.items())}"
         )
-    counts = {name: min(n, limit or n) for name, n in source.info.splits.items()}
+    counts = source.info.splits
     total = sum(counts.values())
     if not total:
         raise UsageError("the source holds no examples")

@@ -24,7 +24,8 @@ class Clean(Checked):
     drop_leakage: bool = False
     """Leave the copy out that is not held out: validation goes before train, test before both."""
     near: bool = True
-    """Look for near duplicates, too: re-encoded, resized, mirrored, moved by a pixel."""
+    """Look for near duplicates, too: re-encoded, resized, mirrored, moved by a pixel. Of those that
+    a division of train would put into several splits the held-out ones are kept."""
     directory: Path | None = None
     """Folder for the manifest and the gallery of the command; None: the next free
     cleaned/RECIPE-N."""
@@ -51,9 +52,13 @@ class Data(Checked):
     test: float = 0.2
     """Share of train that is held out for the test, where the source has no such split."""
     split_seed: int = 0
-    """Seed of these parts; not the run's seed, so that runs are tested on the same examples."""
+    """Seed of these parts and of the sample of `limit`; not the run's seed, so that runs are tested
+    on the same examples."""
+    splits: Path | None = None
+    """Folder of an earlier run, or its splits.npz: its examples stay in their splits, and only new
+    ones are divided."""
     limit: int | None = None
-    """Read at most this many examples of each split of the source."""
+    """Use at most this many examples of each split of the source: a sample that has every class."""
     cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
     """Where decoded examples are kept; auto: on the GPU, in memory or on the disk, the first where
     they fit, else they are decoded anew in each epoch."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.columns import READ_ERRORS, is_short
+from pipeline.columns import READ_ERRORS, chosen, is_short
 from pipeline.contracts import Example, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.untuned import untuned
@@ -170,11 +170,7 @@ class Sequential(Undecoded):
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
         """The examples of these rows as they are in the source, in its order."""
-        wanted = np.zeros(int(rows.max()) + 1, bool)
-        wanted[rows] = True
-        mask = tf.constant(wanted)
-        examples = self._source.examples(self._split).take(len(wanted)).enumerate()
-        return examples.filter(lambda row, _: mask[row]).map(lambda _, example: example)
+        return chosen(self._source.examples(self._split), rows)
 
     def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
         """The same, decoded."""

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from pipeline import cache, disk, sequence
 from pipeline.columns import READ_ERRORS
-from pipeline.config import Config, Train
+from pipeline.config import Config, Data, Train
 from pipeline.contracts import Batches, Decision, Share, Source, Task
 from pipeline.errors import UsageError, reason
-from pipeline.splits import Split, divide, require_apart
+from pipeline.splits import PARTS, Split, divide, require_apart, shares, without_copies
 from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
 from pipeline.untuned import untuned
 
@@ -29,15 +29,18 @@ def load(
     config: Config,
     dropped: Mapping[int, str] | None = None,
     groups: Mapping[int, int] | None = None,
+    known: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Split], list[Decision]]:
     """Decodes everything once, unless there is no room for it, and divides it into the splits.
 
     Args:
         source: Where the examples come from: that of `config.source`.
         task: Decodes and checks them: that of `config.task`.
-        config: Of it the shares, limits and the cache of `data`.
+        config: Of it the shares and the cache of `data`.
         dropped: Ids of examples to leave out.
-        groups: Id -> group of those that stay in one split, beside the source's own groups.
+        groups: Id -> group of those that are nearly the same: of each group that is divided, only
+            what is held out is kept.
+        known: Split -> ids of an earlier run that stay in it.
 
     Raises:
         UsageError: The data do not fit into memory, a split is empty, a label is wrong.
@@ -52,27 +55,34 @@ def load(
         splits[name] = Split(store, rows)
         short = {key: splits[name].column(key) for key in store.short}
         task.check(short, name, source.location)
-    require_apart(splits, source.location)
     decisions = [dataclasses.replace(decision, reason="; ".join([decision.reason, *notes]))]
-    shares = {"validation": options.validation, "test": options.test}
-    missing = {name: share for name, share in shares.items() if share and name not in splits}
-    if missing:
-        splits.update(divide(splits["train"], missing, options.split_seed, groups or {}))
-        held_out = ", ".join(f"{share:g} for {name}" for name, share in missing.items())
-        decisions.append(Decision("splits", held_out, _how(splits["train"], groups or {})))
+    known = known or {}
+    held_out = shares(source.info.splits, options, known)
+    if held_out:
+        value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
+        decisions.append(Decision("splits", value, _how(splits["train"], options, known)))
+        divided = divide(splits["train"], held_out, options.split_seed, known)
+        divided, copies = without_copies(divided, groups or {})
+        splits.update(divided)
+        if copies:
+            value = ", ".join(f"{count:,} of {name}" for name, count in copies.items())
+            reason = "near duplicates of examples that are held out for test or validation"
+            decisions.append(Decision("excluded", value, reason))
+    require_apart(splits, source.location)
     for name, split in splits.items():
         if not len(split):
             raise UsageError(
                 f"the split {name!r} is empty; change --data.validation, --data.test or the source"
                 + (f" ({len(left_out):,} examples are left out by cleaning)" if dropped else "")
             )
-    return {
-        name: splits[name] for name in ("train", "validation", "test") if name in splits
-    }, decisions
+    return {name: splits[name] for name in PARTS if name in splits}, decisions
 
 
-def _how(train: Split, groups: Mapping[int, int]) -> str:
-    """What decided who is held out."""
+def _how(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
+    """What decided who is held out; `train` is still whole.
+
+    Raises UsageError if the earlier run, whose splits are kept, had other data.
+    """
     reason = "held out of train by a hash of the ids"
     if "group" in train.store.short:
         _, counts = np.unique(train.store.short["group"], return_counts=True)
@@ -80,9 +90,17 @@ def _how(train: Split, groups: Mapping[int, int]) -> str:
             "held out of train by a hash of the group; "
             f"{len(counts):,} groups, the largest of {counts.max():,} examples"
         )
-    if groups:
-        reason += "; near duplicates stay together"
-    return reason
+    if options.splits is None:
+        return reason
+    before = np.concatenate([np.zeros(0, np.int64), *known.values()])
+    there = int(np.isin(before, train.column("id")).sum())
+    if not there and options.limit is None:
+        raise UsageError(
+            f"--data.splits: none of the {len(before):,} examples of {options.splits} is in this "
+            "source; give a run of these data"
+        )
+    reason = f"{there:,} as in {options.splits}, the others {reason}"
+    return reason + f"; {len(before) - there:,} of its examples are not here"
 
 
 def _store(
@@ -90,10 +108,10 @@ def _store(
 ) -> tuple[Store, str]:
     """The decoded examples of one of the source's splits, and what is to be said of that."""
     specs = cache.decoded(source, task)
-    count = min(source.info.splits[split], config.data.limit or source.info.splits[split])
+    count = source.info.splits[split]
     if kind == "none":
         columns = source.columns(split).items()
-        short = {name: values[:count] for name, values in columns if name in specs}
+        short = {name: values for name, values in columns if name in specs}
         kind = Sequential if source.reader(split) is None else Fresh
         return kind(source, task, split, specs, short), ""
 
@@ -119,7 +137,7 @@ def _store(
 def _decoded(
     source: Source, task: Task, split: str, count: int, dropped: np.ndarray, at_once: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The first examples of a split that are not left out, decoded, in the source's order.
+    """The examples of a split that are not left out, decoded, in the source's order.
 
     So many `at_once`, and several such blocks are under way: 256 pictures of 224 pixels at once
     raised the peak by 100 MB.

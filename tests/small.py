@@ -57,7 +57,9 @@ def trained_where(place, machine, accumulate=1):
     return history["loss"], [variable.numpy() for variable in model.variables]
 
 
-def loaded(source, task=TASK, dropped=(), groups=None, **data):
+def loaded(source, task=TASK, dropped=(), groups=None, known=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
-    return stream.load(source, task, settings, dict.fromkeys(dropped, "why"), groups)
+    source = splits.limited(source, settings.data, known or {})
+    dropped = dict.fromkeys(dropped, "why")
+    return stream.load(source, task, settings, dropped, groups or {}, known or {})

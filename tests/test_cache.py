@@ -163,6 +163,41 @@ class Base(ImageClassification):
     assert "found" in note()
 
 
+@pytest.mark.parametrize("reads_by_index", [True, False])
+def test_the_sample_of_a_limit_is_the_same_in_every_cache(reads_by_index):
+    def load_sample(kind):
+        return load(Encoded(reads_by_index=reads_by_index), cache=kind, limit=16)[0]
+
+    whole, wanted = load(Encoded(), cache="memory")[0], load_sample("memory")
+    assert sum(map(len, wanted.values())) == 16
+    for name, split in wanted.items():
+        assert set(split.column("label")) == {0, 1, 2}
+        assert abs(len(split) - 16 / COUNT * len(whole[name])) <= 1
+        places = np.flatnonzero(np.isin(whole[name].column("id"), split.column("id")))
+        for field, values in whole[name].take(places).items():
+            np.testing.assert_array_equal(split.column(field), values)
+        for kind in ("device", "disk", "none"):
+            np.testing.assert_array_equal(
+                load_sample(kind)[name].column("image"), split.column("image")
+            )
+
+
+def test_of_a_sample_nothing_else_is_decoded():
+    wanted = load(Encoded(), limit=16)[0].values()
+    others = set(range(COUNT)) - {i - 100 for split in wanted for i in split.column("id").tolist()}
+    assert len(others) == COUNT - 16
+    load(Encoded(damaged=min(others)), limit=16, cache="memory")
+
+
+def test_the_disk_cache_follows_the_sample():
+    def note(**options):
+        return str(load(Encoded(), cache="disk", limit=16, **options)[1][0])
+
+    assert "not there" in note() and "found" in note()
+    assert "because the data changed" in note(split_seed=1)
+    assert "because the data changed" in note() and "found" in note()
+
+
 @pytest.mark.parametrize("kind", ["memory", "none"])
 def test_what_is_left_out_need_not_be_decodable(kind):
     trained(Encoded(damaged=17), kind, dropped=[117])
@@ -187,7 +222,7 @@ def test_the_decision_follows_the_room(monkeypatch):
 
     monkeypatch.setattr(cache.psutil, "virtual_memory", Machine)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
-    size = cache.decoded_size(Encoded(), TASK, config.Data())
+    size = cache.decoded_size(Encoded(), TASK)
     assert size == COUNT * (SIDE * SIDE + 8 + 8)
 
     def decided(source=None, **options):

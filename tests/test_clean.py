@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from PIL import Image
 from unclean import (
     HTML,
     SHAPE,
@@ -19,7 +20,7 @@ from unclean import (
     split_folders,
 )
 
-from pipeline import clean, cleaning, findings, manifest, scan, shelf, stream
+from pipeline import clean, cleaning, data, findings, manifest, scan, shelf, stream
 from pipeline.errors import UsageError
 from pipeline.fit import fit
 
@@ -82,6 +83,37 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     )
     again = cleaning.clean(None, first.config)
     assert set(again.dropped.values()) == {"mine"} and again.found is None
+
+
+def test_near_copies_that_are_added_move_no_example(folder, tmp_path):
+    """The copies are left out of training, or their originals are; what is held out stays."""
+    settings = config(folder, enabled=True).changed(data={"image_size": (24, 20)})
+
+    def splits():
+        loaded = data.load(settings)
+        places = {
+            loaded.source.location(int(id)): name
+            for name, split in loaded.splits.items()
+            for id in split.column("id")
+        }
+        return places, {d.name: d.value for d in loaded.decisions}
+
+    before, decisions = splits()
+    assert "excluded" not in decisions
+    for number in range(0, 40, 2):
+        Image.fromarray(noise(number)).save(
+            folder / f"a/{number:02}.jpg", quality=98, subsampling=0
+        )
+    after, decisions = splits()
+    originals = {place for place in after if not place.endswith("jpg")}
+    assert all(after[place] == before[place] for place in originals)
+    gone = before.keys() - originals
+    assert {before[place] for place in gone} <= {"train", "validation"}
+    for copy in after.keys() - originals:
+        original = copy.replace("jpg", "png")
+        assert after.get(original, after[copy]) == after[copy]
+    counts = [int(part.split()[0]) for part in decisions["excluded"].split(", ")]
+    assert sum(counts) == 60 - len(after) > 0
 
 
 def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):

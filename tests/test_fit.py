@@ -50,7 +50,7 @@ def test_the_console_says_where_everything_is(main_job):
     lines = process.stdout.splitlines()
     assert lines[0] == "run        digits in runs/digits-1"
     assert any(
-        line.startswith("data       train 1,267, validation 192") and "image 8x8x1 uint8" in line
+        line.startswith("data       train 1,258, validation 178") and "image 8x8x1 uint8" in line
         for line in lines
     )
     assert sum(line.startswith("epoch ") for line in lines) == 40
@@ -115,10 +115,14 @@ def test_a_saved_config_starts_an_identical_run(main_job, workplace):
 
 @pytest.mark.parametrize("recipe", ["digits", "arrays"])
 def test_a_dry_run_tries_everything_and_keeps_nothing(workplace, npz, recipe, capsys):
-    changes = {} if recipe == "digits" else {"source": {"name": "arrays", "path": npz()}}
+    images, labels = images_and_labels(600)
+    path = npz(images, np.sort(labels))  # the first ones are all of one class
+    changes = {} if recipe == "digits" else {"source": {"name": "arrays", "path": path}}
     files = sorted(workplace.rglob("*"))
     run = fit("digits", dry_run=True, train={"batch_size": 8}, **changes)
     assert run.result["verification"]["passed"] and run.result["steps"] == 2
+    classes = len(run.task.class_names)
+    assert set(run.splits["train"].column("label")) == set(range(classes))
     assert sorted(workplace.rglob("*")) == files
     shown = capsys.readouterr().out
     assert "dry run    went through every stage; nothing was kept" in shown

@@ -120,6 +120,25 @@ def test_other_files_move_no_id_and_another_fingerprint(root):
     assert take(root).fingerprint() != before
 
 
+def test_a_class_that_sorts_first_moves_no_example(tmp_path):
+    for number in range(60):
+        write(tmp_path / "bc"[number % 2] / f"{number}.png", number)
+
+    def where():
+        source = take(tmp_path)
+        splits, _ = loaded(source, shelf.take("tasks", "image_classification")(facts(source)))
+        return {source.location(int(i)): n for n, s in splits.items() for i in s.column("id")}
+
+    def facts(source):
+        return shelf.take("tasks", "image_classification", "facts")(source.info)
+
+    before = where()
+    for number in range(10):
+        write(tmp_path / "a" / f"{number}.png", number)
+    after = where()
+    assert len(after) == 70 and after.items() > before.items()
+
+
 def test_groups_join_files(root):
     groups = {}
     for example in read(take(root, group=r"(\w+)\.\w+$")):

@@ -57,14 +57,8 @@ def load(source, dropped=(), **options):
     return loaded(source, task, dropped, **options)
 
 
-def loaded_counting(source, groups):
-    facts = shelf.take("tasks", "image_classification", "facts")(source.info)
-    task = shelf.take("tasks", "image_classification")(facts)
-    return loaded(source, task, groups=groups, cache="memory")
-
-
 def ids(split):
-    return split.take(np.arange(len(split)))["id"]
+    return split.take(np.arange(len(split)))["id"] if len(split) else split
 
 
 def test_held_out_parts_are_disjoint_complete_and_per_class():
@@ -134,11 +128,6 @@ def test_data_that_do_not_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr(cache.psutil, "virtual_memory", Full)
     with pytest.raises(UsageError, match="the decoded data need"):
         load(Counting(900), cache="memory")
-
-
-def test_limit_reads_the_first_of_each_split():
-    splits, _ = load(Counting(90, splits=("train", "test")), limit=20, validation=0)
-    assert [len(split) for split in splits.values()] == [20, 20]
 
 
 def test_the_manifest_is_obeyed(tmp_path):
@@ -271,22 +260,6 @@ def test_all_batches_have_one_static_shape(split):
             assert spec.shape.is_fully_defined()
 
 
-def test_a_group_stays_in_one_split():
-    source = Counting(3000)
-    groups = {i: i // 7 for i in range(0, 3000, 2)}  # seven of them, or four: only the even ones
-    splits, _ = loaded_counting(source, groups)
-    where = {int(i): name for name, split in splits.items() for i in ids(split)}
-    assert len(where) == 3000
-    for group in range(3000 // 7):
-        members = {where[i] for i in range(3000) if groups.get(i) == group}
-        assert len(members) == 1
-    alone, _ = loaded_counting(source, {})
-    before = {int(i): name for name, split in alone.items() for i in ids(split)}
-    assert all(where[i] == before[i] for i in range(1, 3000, 2))
-    shares = {name: len(split) / 3000 for name, split in splits.items()}
-    assert abs(shares["test"] - 0.2) < 0.05 and abs(shares["validation"] - 0.1) < 0.04
-
-
 def test_splits_of_a_source_share_no_group_and_no_id():
     def split(ids, **columns):
         columns = {"id": np.array(ids), **{k: np.array(v) for k, v in columns.items()}}
@@ -301,23 +274,11 @@ def test_splits_of_a_source_share_no_group_and_no_id():
         splits.require_apart({"train": train, "test": split([2, 3, 5])}, str)
 
 
-def test_groups_of_two_kinds_are_joined_where_they_touch():
-    columns = {"id": np.arange(8), "group": np.array([5, 5, 6, 6, 7, 7, 8, 9])}
-    train = splits.Split(stores.Memory(columns), np.arange(8))
-    # A copy of 1 under patient 6, one of 3 under 8: patients 5, 6 and 8 are one; 7 and 9 are not.
-    together, _ = splits._together(train, {1: 100, 2: 100, 3: 200, 6: 200})
-    np.testing.assert_array_equal(together, [5, 5, 5, 5, 7, 7, 5, 9])
-    parts = splits.divide(train, {"test": 0.5}, 0, {1: 100, 2: 100, 3: 200, 6: 200})
-    for part in parts.values():
-        there = set(part.column("id").tolist())
-        assert {0, 1, 2, 3, 6} <= there or not {0, 1, 2, 3, 6} & there
-
-
 def test_a_run_that_resumes_must_find_its_examples(tmp_path):
     path = tmp_path / "splits.npz"
 
     def held(count):
-        return loaded_counting(Counting(count), {})[0]
+        return load(Counting(count))[0]
 
     def where(id):
         return f"dogs/{id}.png"
@@ -340,23 +301,30 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
         splits.require_same_examples(path, held(60), where)
 
 
-def test_classes_without_an_example_to_train_on_are_noted(tmp_path):
+def test_classes_without_an_example_to_train_on_are_noted_and_two_are_needed(tmp_path):
     images, labels = np.zeros((60, 2, 2, 1), np.uint8), np.sort(np.arange(60) % 3)
-    np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=["a", "b", "c"])
+    names = ["a", "b", "c", "d", "e"]
+    np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=names)
     settings = config.Config(
         recipe="own",
         source=config.Source(name="arrays", path=tmp_path / "sorted.npz"),
         model=config.Model(name="tiny"),
     )
 
-    def notes(**options):
+    def notes(labels, **options):
+        np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=names)
         found = data.load(settings.changed(**options)).decisions
         return [str(decision) for decision in found if decision.name == "note"]
 
-    assert notes() == []
-    said = "train has no example of 'b', 'c' (which cannot be learned)"
-    assert notes(data={"limit": 20}) == [said]
-    assert notes(data={"limit": 20}, dry_run=True) == []
+    said = "train has no example of 'd', 'e' (which cannot be learned)"
+    assert notes(labels) == [said]
+    assert notes(labels, data={"limit": 20}) == [said]
+    assert notes(labels, data={"limit": 20}, dry_run=True) == []
+    one = "train has examples of one class only, 'b', and a classifier needs two; give examples of"
+    with pytest.raises(UsageError, match=f"{one} other classes$"):
+        notes(np.ones(60, int))
+    with pytest.raises(UsageError, match=f"{one} other classes or a larger --data.limit$"):
+        notes(np.ones(60, int), data={"limit": 20}, dry_run=True)
 
 
 def test_a_run_is_not_resumed_with_other_data(tmp_path):

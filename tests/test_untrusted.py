@@ -193,6 +193,7 @@ def test_json_of_a_stranger_is_refused_or_passed_over(watched, kind):
 
 
 SOURCES = [b"", b"null", b"[]", b"{}", b"3", b'{"fingerprint": 3}', bytes(range(256))]
+SOURCES += [b'{"fingerprint": "a", "content": 3}']
 
 
 @pytest.mark.parametrize("text", SOURCES)
@@ -201,7 +202,7 @@ def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
     run = RunDirectory(watched)
     source = types.SimpleNamespace(fingerprint=lambda: None)
     assert data._require_unchanged(run, source, config) == [], "a new run"
-    run.source.write_text(data._told(source))
+    data._record(run, source)
     assert data._require_unchanged(run, source, config) == []
     run.source.write_bytes(text)
     with pytest.raises(
