@@ -64,7 +64,9 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     with runtime.policy(precision):
         inputs = task.inputs()
         try:
-            outputs = task.head(features(inputs, **options.options), inputs)
+            found = features(inputs, **options.options)
+            _refuse_classifier(found, options.name)
+            outputs = task.head(found, inputs)
         except (TypeError, ValueError) as error:
             if not options.options:
                 raise  # then it is our fault, or that of the user's own model
@@ -72,6 +74,48 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
             raise UsageError(f"--model.options {words} does not fit: {reason}") from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+
+
+def _refuse_classifier(features: Any, model: str) -> None:
+    """Raises UsageError for features that are probabilities: the head would be a second one."""
+    for tensor in keras.tree.flatten(features):
+        path, kind = _last_operation(tensor)
+        # A hidden layer of several sigmoids is one of features, a single sigmoid is an answer.
+        if "Softmax" in kind or (kind == "Sigmoid" and tensor.shape[-1] == 1):
+            raise UsageError(
+                f"--model.name {model}: its features end in the {kind.lower()} of layer {path!r}, "
+                "but the task adds the output layer itself; return the features before the "
+                "classifier: include_top=False in keras.applications, otherwise "
+                "keras.Model(model.input, model.layers[-2].output)(x)"
+            )
+
+
+def _last_operation(tensor: Any) -> tuple[str, str]:
+    """What a symbolic tensor comes from: the path of the layer, within nested models; the type of
+    TensorFlow's operation in it, whatever Keras calls the layer. Empty for inputs."""
+    operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
+    path = []
+    while operation is not None:
+        path.append(operation.name)
+        if not isinstance(operation, keras.Model) or not getattr(operation, "outputs", None):
+            break
+        operation, node, index = operation.outputs[index]._keras_history
+    if operation is None or not operation._inbound_nodes[node].input_tensors:
+        return "", ""
+    call = operation._inbound_nodes[node]
+
+    def traced(*values: tf.Tensor) -> list[tf.Tensor]:
+        given = {id(t): value for t, value in zip(call.input_tensors, values, strict=True)}
+        args, kwargs = call.arguments.fill_in(given)
+        with keras.StatelessScope():
+            return keras.tree.flatten(operation(*args, **kwargs))
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in call.input_tensors]
+    graph = tf.function(traced, autograph=False).get_concrete_function(*specs).graph
+    last = graph.outputs[index].op
+    while last.type in ("Identity", "Cast", "Reshape", "Squeeze", "Transpose"):
+        last = last.inputs[0].op
+    return "/".join(path), last.type
 
 
 def build(
