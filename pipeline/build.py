@@ -11,6 +11,7 @@ from pipeline import config, runtime, schedules, shelf
 from pipeline.augmenter import Augmenter
 from pipeline.contracts import Batches, Share, Task
 from pipeline.errors import UsageError, suggest
+from pipeline.replicas import explained
 from pipeline.step import Settings, Step
 from pipeline.update import Update
 
@@ -181,18 +182,24 @@ def build(
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
-    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now."""
+    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now.
+
+    The user's own, which no test of ours knows, also get the first batch.
+    """
     augment = Augmenter(settings.data.augment, settings.runtime.seed)
     pieces = settings.train.accumulate
 
-    def of_piece(ticket: Any) -> Any:
-        return augment(
-            train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
-        )
+    def piece(ticket: Any) -> Any:
+        return train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
 
-    part = train.tickets(train.first_step, Share(of=replicas)).element_spec
+    parts = train.tickets(train.first_step, Share(of=replicas))
     # Without autograph, which would wrap a UsageError.
-    tf.function(of_piece, autograph=False).get_concrete_function(part)
+    traced = tf.function(lambda ticket: augment(piece(ticket)), autograph=False)
+    traced.get_concrete_function(parts.element_spec)
+    if any("." in name for name in settings.data.augment):
+        with explained(train, train.first_step, 1):
+            (ticket,) = parts.take(1)
+            augment.require_range(piece(ticket))
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> schedules.Adjusted:
