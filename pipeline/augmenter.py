@@ -2,15 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from pipeline import config, seeds, shelf
 from pipeline.contracts import Batches, Decision, Example, Share
+from pipeline.errors import UsageError
 
 _WHOLE = Share()
+# Times that the largest pixel of a batch may shrink, or of floats grow. A change of the range from
+# 0 ... 255 to 0 ... 1 shrinks it 255 times, `color_jitter` with its defaults makes floats 3 times
+# as bright.
+_SCALE = 16
 
 
 class Augmenter:
@@ -23,10 +29,10 @@ class Augmenter:
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
-        self._operations = [
-            functools.partial(shelf.take("augment", name), **options)
+        self._operations = {
+            name: functools.partial(shelf.take("augment", name), **options)
             for name, options in operations.items()
-        ]
+        }
 
     def seeds(self, batch: Example) -> tf.Tensor:
         """The seed of each example, int64 (batch,), from the run's seed, its epoch and its id."""
@@ -36,15 +42,73 @@ class Augmenter:
         """Each operation gets seeds of its own, and as `lasting_seed` those of no epoch.
 
         Raises:
-            UsageError: An operation does not fit the examples; when it is traced.
+            UsageError: An operation does not fit the examples, or leaves a field with another
+                dtype or shape; when it is traced.
         """
+        for _, _, after in self._stages(batch):
+            batch = after
+        return batch
+
+    def require_range(self, batch: Example) -> None:
+        """Carries the operations out, eagerly, to see what they make of the pixels.
+
+        Raises:
+            UsageError: One leaves the range of the images, as from 0 ... 255 to 0 ... 1.
+        """
+        for name, before, after in self._stages(batch):
+            if "image" in before:
+                _require_range(name, before["image"], after["image"])
+
+    def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
+        """(name, batch before, batch after) of each operation."""
         own = self.seeds(batch)
         lasting = seeds.of_examples(self._seed, tf.constant(-1, tf.int64), batch["id"])
-        for number, operation in enumerate(self._operations, start=1):
+        for number, (name, operation) in enumerate(self._operations.items(), start=1):
             given = {**batch, "lasting_seed": seeds.fold(lasting, number)}
-            batch = dict(operation(given, seeds.fold(own, number)))
-            batch.pop("lasting_seed", None)
-        return batch
+            after = operation(given, seeds.fold(own, number))
+            _require_fields(name, batch, after)
+            after = {key: value for key, value in after.items() if key != "lasting_seed"}
+            yield name, batch, after
+            batch = after
+
+
+def _require_fields(name: str, before: Example, after: Any) -> None:
+    """Raises UsageError unless what an operation has made of a batch has the fields it had."""
+    if not isinstance(after, Mapping):
+        raise UsageError(
+            f"--data.augment: {name} must return the batch, a dictionary of tensors; "
+            f"it returns {type(after).__name__}"
+        )
+    for field, value in before.items():
+        if field not in after:
+            raise UsageError(f"--data.augment: {name} must return the field {field!r} too")
+        given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
+        if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
+            levels = _levels(given.dtype) if field == "image" else ""
+            raise UsageError(
+                f"--data.augment: {name} gets {field!r} as {given.dtype.name}{levels} of shape "
+                f"{given.shape} and must return it so; it returns {made.dtype.name} of shape "
+                f"{made.shape}"
+            )
+
+
+def _levels(dtype: tf.DType) -> str:
+    return f" from 0 to {dtype.max}" if dtype.is_integer else ""
+
+
+def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
+    """Raises UsageError where the images of a batch, taken together, have another scale.
+
+    A single image may turn dark, and noise may leave the range of floats.
+    """
+    old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
+    # A black batch says nothing; integers cannot grow out of their range.
+    if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
+        raise UsageError(
+            f"--data.augment: {name} must keep the range of the images, "
+            f"{before.dtype.name}{_levels(before.dtype)}: the largest value of the first batch is "
+            f"{old:g} before it and {new:g} after it"
+        )
 
 
 def placed(

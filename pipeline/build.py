@@ -11,6 +11,7 @@ from pipeline import config, runtime, schedules, shelf
 from pipeline.augmenter import Augmenter
 from pipeline.contracts import Batches, Share, Task
 from pipeline.errors import UsageError, suggest
+from pipeline.replicas import explained
 from pipeline.step import Settings, Step
 from pipeline.update import Update
 
@@ -64,7 +65,9 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     with runtime.policy(precision):
         inputs = task.inputs()
         try:
-            outputs = task.head(features(inputs, **options.options), inputs)
+            found = features(inputs, **options.options)
+            _refuse_classifier(found, options.name)
+            outputs = task.head(found, inputs)
         except (TypeError, ValueError) as error:
             if not options.options:
                 raise  # then it is our fault, or that of the user's own model
@@ -72,6 +75,48 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
             raise UsageError(f"--model.options {words} does not fit: {reason}") from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+
+
+def _refuse_classifier(features: Any, model: str) -> None:
+    """Raises UsageError for features that are probabilities: the head would be a second one."""
+    for tensor in keras.tree.flatten(features):
+        path, kind = _last_operation(tensor)
+        # A hidden layer of several sigmoids is one of features, a single sigmoid is an answer.
+        if "Softmax" in kind or (kind == "Sigmoid" and tensor.shape[-1] == 1):
+            raise UsageError(
+                f"--model.name {model}: its features end in the {kind.lower()} of layer {path!r}, "
+                "but the task adds the output layer itself; return the features before the "
+                "classifier: include_top=False in keras.applications, otherwise "
+                "keras.Model(model.input, model.layers[-2].output)(x)"
+            )
+
+
+def _last_operation(tensor: Any) -> tuple[str, str]:
+    """What a symbolic tensor comes from: the path of the layer, within nested models; the type of
+    TensorFlow's operation in it, whatever Keras calls the layer. Empty for inputs."""
+    operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
+    path = []
+    while operation is not None:
+        path.append(operation.name)
+        if not isinstance(operation, keras.Model) or not getattr(operation, "outputs", None):
+            break
+        operation, node, index = operation.outputs[index]._keras_history
+    if operation is None or not operation._inbound_nodes[node].input_tensors:
+        return "", ""
+    call = operation._inbound_nodes[node]
+
+    def traced(*values: tf.Tensor) -> list[tf.Tensor]:
+        given = {id(t): value for t, value in zip(call.input_tensors, values, strict=True)}
+        args, kwargs = call.arguments.fill_in(given)
+        with keras.StatelessScope():
+            return keras.tree.flatten(operation(*args, **kwargs))
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in call.input_tensors]
+    graph = tf.function(traced, autograph=False).get_concrete_function(*specs).graph
+    last = graph.outputs[index].op
+    while last.type in ("Identity", "Cast", "Reshape", "Squeeze", "Transpose"):
+        last = last.inputs[0].op
+    return "/".join(path), last.type
 
 
 def build(
@@ -137,18 +182,24 @@ def build(
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
-    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now."""
+    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now.
+
+    The user's own, which no test of ours knows, also get the first batch.
+    """
     augment = Augmenter(settings.data.augment, settings.runtime.seed)
     pieces = settings.train.accumulate
 
-    def of_piece(ticket: Any) -> Any:
-        return augment(
-            train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
-        )
+    def piece(ticket: Any) -> Any:
+        return train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
 
-    part = train.tickets(train.first_step, Share(of=replicas)).element_spec
+    parts = train.tickets(train.first_step, Share(of=replicas))
     # Without autograph, which would wrap a UsageError.
-    tf.function(of_piece, autograph=False).get_concrete_function(part)
+    traced = tf.function(lambda ticket: augment(piece(ticket)), autograph=False)
+    traced.get_concrete_function(parts.element_spec)
+    if any("." in name for name in settings.data.augment):
+        with explained(train, train.first_step, 1):
+            (ticket,) = parts.take(1)
+            augment.require_range(piece(ticket))
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> schedules.Adjusted:

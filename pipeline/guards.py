@@ -75,10 +75,13 @@ class Guard(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         mean, largest, peaks = self.model.step.update.tally.norms()
-        if math.isnan(mean) and self._bad_in_epoch:
+        bad = self._bad_in_epoch
+        steps = self._batches.end_of(epoch) - epoch * self._batches.steps_per_epoch
+        if 2 * bad > steps or (bad and math.isnan(mean)):
             raise Diverged(
-                f"training diverged: no step of epoch {epoch + 1} had a finite loss and gradient; "
-                "lower --train.learning-rate. Nothing of it was saved"
+                f"training diverged: the loss or the gradient was not finite in {bad} of {steps} "
+                f"steps of epoch {epoch + 1}; lower --train.learning-rate. Nothing of this epoch "
+                "was saved"
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
         for kind, layer, text in findings(largest, by_layer(self.model, peaks), self._norms, mean):

@@ -63,7 +63,6 @@ class Saver(keras.callbacks.Callback):
         self._best = math.inf
         self._best_step = 0
         self._waited = 0
-        self._skipped = 0
         self._saved: dict[int, int] = {}
         """The best step by then of each of the two newest checkpoints."""
         self._last_save, self._cost = time.monotonic(), 0.0
@@ -115,8 +114,6 @@ class Saver(keras.callbacks.Callback):
         }
         self._running = state["running"]
         metric_state.require_plain(self._running)
-        skipped = self.history.get("skipped_steps", [0.0])[-1:]
-        self._skipped = int(skipped[0]) if skipped and math.isfinite(skipped[0]) else 0
         self._saved = {int(step): int(best) for step, best in state["saved"]}
         if step not in self._saved:
             raise ValueError("it does not count itself")
@@ -165,9 +162,9 @@ class Saver(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.step = self._batches.end_of(epoch)
-        if why := self._divergence(epoch, logs):
+        if not math.isfinite(logs["loss"]):
             raise Diverged(
-                f"training diverged: {why} of epoch {epoch + 1}; "
+                f"training diverged: {logs['loss']} is the loss of epoch {epoch + 1}; "
                 "lower --train.learning-rate. Nothing of this epoch was saved"
             )
         # What was not measured in an epoch, as another precision was forced, is not a number.
@@ -234,17 +231,6 @@ class Saver(keras.callbacks.Callback):
 
     def _prune(self) -> None:
         self._checkpoints.keep({*self._saved, *self._saved.values()})
-
-    def _divergence(self, epoch: int, logs: dict[str, Any]) -> str | None:
-        if not math.isfinite(logs["loss"]):
-            return f"{logs['loss']} is the loss"
-        # A loss scale that may still fall explains skipped steps; nothing else mends them.
-        steps = self.step - epoch * self._batches.steps_per_epoch
-        skipped = logs.get("skipped_steps", 0) - self._skipped
-        self._skipped += skipped
-        if 2 * skipped > steps and logs.get("loss_scale", 1.0) <= 1.0:
-            return f"the gradient was not finite in {skipped} of {steps} steps"
-        return None
 
     def choose(self) -> Decision:
         """Leaves the weights to be used in the model: the best under patience, else the last."""

@@ -24,7 +24,8 @@ _CLIPPINGS: dict[str, Callable] = {
     "clip_adaptive": clipping.adaptively,
 }
 # Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2 and the numbers of its
-# later implementations: start at 2**15, halve at an overflow, double after 2000 good steps.
+# later implementations: start at 2**15, halve when the gradient overflows though the loss is
+# finite, double after 2000 good steps.
 FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
 
@@ -191,7 +192,7 @@ class Update:
                 self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
 
             tf.cond(finite, good, bad)
-            self._count(finite)
+            self._count(finite, overflowed=sound & ~finite)
 
         judged = (finite, sound, norm, halves)
         context.merge_call(decide, args=(judged, (gradients, now, norm), (before, measured, loss)))
@@ -204,13 +205,15 @@ class Update:
             average = self._averages[id(variable)].value
             average.assign_add(share * (variable.value - average))
 
-    def _count(self, finite: tf.Tensor) -> None:
+    def _count(self, finite: tf.Tensor, overflowed: tf.Tensor) -> None:
+        """Neither is true where the forward pass was not finite: no loss scale helps there."""
         self.steps.value.assign_add(1)
         if not self.scaled:
             return
-        good = tf.where(finite, self._good.value + 1, 0)
+        good = self._good.value + tf.cast(finite, tf.int64)
+        good = tf.where(overflowed, tf.zeros_like(good), good)
         grow = good >= self._growth_steps
-        scale = self.scale.value * tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
+        scale = self.scale.value * tf.where(grow, 2.0, tf.where(overflowed, 0.5, 1.0))
         self._good.value.assign(tf.where(grow, tf.zeros_like(good), good))
         # float16 overflows at 65504 = 2**16; a scale beyond 2**32 helps no gradient.
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))

@@ -1,13 +1,16 @@
 """All operations of a run together: before the step, inside it and in parts, the same bits."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from pictures import OPERATIONS, batch_of
 from small import TASK, machine, random_split, settings_of, trained_where
 
 from pipeline import stream
+from pipeline.augment import flip
 from pipeline.augmenter import Augmenter, on_host
 from pipeline.augmenter import placed as placed_of
 from pipeline.build import build
@@ -104,6 +107,87 @@ def test_what_does_not_fit_is_refused_in_one_line():
     for in_step in (True, False):
         with pytest.raises(UsageError, match=message):
             build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+
+
+OWN = """
+import tensorflow as tf
+
+
+def dim(batch, seeds):
+    return {**batch, "image": batch["image"] // 2}
+
+
+def unit(batch, seeds):
+    return {**batch, "image": tf.cast(batch["image"], tf.float32) / 255}
+
+
+def unit_levels(batch, seeds):
+    return {**batch, "image": batch["image"] // 255}
+
+
+def small(batch, seeds):
+    return {**batch, "image": batch["image"][:, 1:]}
+
+
+def bare(batch, seeds):
+    return {"image": batch["image"]}
+
+
+def picture(batch, seeds):
+    return batch["image"]
+"""
+GIVEN = r"'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\) and must return it so; it returns"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unit", rf"{GIVEN} float32 of shape \(8, 8, 8, 1\)"),
+        ("small", rf"{GIVEN} uint8 of shape \(8, 7, 8, 1\)"),
+        (
+            "unit_levels",
+            "keep the range of the images, uint8 from 0 to 255: the largest value of the first "
+            "batch is 127 before it and 0 after it",
+        ),
+        ("bare", "must return the field '(id|label)' too"),
+        ("picture", "must return the batch, a dictionary of tensors; it returns .*Tensor"),
+    ],
+)
+def test_an_augmentation_that_spoils_the_images_is_named(tmp_path, monkeypatch, name, message):
+    """Between others that keep them."""
+    (tmp_path / "own_augmentations.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = f"own_augmentations.{name}"
+    chain = {"flip": {}, "own_augmentations.dim": {}, path: {}, "mixup": {}}
+    settings = settings_of(data={"augment": chain})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=rf"\A--data.augment: {path} .*{message}\Z"):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+    del chain[path]
+    build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_the_shelf_keeps_fields_and_range(name, dtype):
+    """Of black pictures too."""
+    batch, _ = batch_of(dtype=dtype)
+    if name == "rand_augment" and dtype == np.float32:
+        pytest.skip("for 8-bit images only")
+    for scale in (1, 0):
+        images = batch["image"] * tf.cast(scale, dtype)
+        Augmenter({name: {}}, 4).require_range({**batch, "image": images})
+
+
+@pytest.mark.parametrize(("factor", "is_refused"), [(1 / 255, True), (255, True), (1.0001, False)])
+def test_floats_keep_their_scale(monkeypatch, factor, is_refused):
+    monkeypatch.setattr(
+        flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
+    )
+    batch, _ = batch_of(dtype=np.float32)
+    told = pytest.raises(UsageError, match="flip must keep the range of the images, float32: ")
+    with told if is_refused else contextlib.nullcontext():
+        Augmenter({"flip": {}}, 4).require_range(batch)
 
 
 def test_micro_batches_that_do_not_pair_up_are_refused_by_build():

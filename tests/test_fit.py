@@ -227,7 +227,7 @@ def test_a_run_that_diverges_stops_with_a_remedy_and_saves_nothing_bad(workplace
     process = run_module("pipeline.fit", *words.split(), cwd=workplace)
     assert process.returncode == 4
     assert process.stderr.startswith(
-        "error: training diverged: the gradient was not finite in 3 of 4 steps of"
+        "error: training diverged: the loss or the gradient was not finite in 3 of 4 steps of"
     )
     assert process.stderr.count("\n") == 1
     assert not Path("saved_models").exists()

@@ -96,6 +96,29 @@ def test_an_overflow_that_the_loss_scale_explains_is_not_bad():
     assert model.step.update.tally.ask().steps == (5,)
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_an_epoch_of_mostly_bad_steps_is_divergence(tmp_path, precision):
+    model, batches = prepared(precision)
+    guard = guards.Guard(settings_of().train, RunDirectory(tmp_path), batches, str)
+    with pytest.raises(Diverged, match="was not finite in 5 of 8 steps of epoch 1; lower"):
+        engine = shelf.take("engines", "gradient_tape")
+        engine(model, poisoned(batches, 0, 2, 4, 6, 7), None, [guard])
+
+
+def test_a_loss_that_is_not_finite_keeps_the_loss_scale():
+    """No scale helps there; of both engines the same bits."""
+    ends = []
+    for engine in shelf.names("engines"):
+        model, batches = prepared("mixed_float16", calls=3)
+        update = model.step.update
+        shelf.take("engines", engine)(model, poisoned(batches, 1, 2, 3, 6), None, [])
+        assert update.skipped == 4 and float(update.scale.numpy()) == 2.0**15
+        assert int(update._good.numpy()) == 4, "they say nothing of the scale"
+        ends.append([v.numpy() for group in model.state.values() for v in group])
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_loss_that_overflows_is_bad_though_its_gradient_is_finite(workplace):
     """(1e30 - x) squared is infinite in float32, its derivative 2e30 is not."""
     from pipeline import command_line, data

@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipeline import config, shelf
 from pipeline.build import network, twin
 from pipeline.errors import UsageError
+from pipeline.models import tiny
 
 MODELS = shelf.names("models")
 # Options that a model cannot do without.
@@ -112,3 +114,76 @@ def test_options_that_do_not_fit_are_named(tmp_path, monkeypatch):
 def test_sequential_is_a_keras_sequential():
     model = network(task_of((28, 28, 1)), config.Model(name="sequential"), "float32")
     assert any(isinstance(layer, keras.Sequential) for layer in model.layers)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__(name="subclassed")
+        self.last = keras.layers.Dense(10, name="last")
+
+    def call(self, x):
+        return keras.ops.softmax(self.last(keras.layers.Flatten()(x)))
+
+
+def functional(x, last, name="net"):
+    inputs = keras.Input(x.shape[1:])
+    flat = keras.layers.Flatten()(inputs)
+    return keras.Model(inputs, last(keras.layers.Dense(10)(flat)), name=name)(x)
+
+
+def nested(x):
+    inputs = keras.Input(x.shape[1:])
+    outputs = functional(inputs, keras.layers.Activation("softmax", name="answer"), "inner")
+    return keras.Sequential([keras.Model(inputs, outputs, name="middle")], name="outer")(x)
+
+
+def answered(x, count, activation):
+    last = keras.layers.Dense(count, activation=activation, name="last")
+    return last(keras.layers.Flatten()(x))
+
+
+def through(function):
+    return lambda x: function(answered(x, 10, None))
+
+
+CLASSIFIERS = {
+    "softmax of layer 'last'": lambda x: answered(x, 10, "softmax"),
+    "logsoftmax of layer 'last'": lambda x: answered(x, 10, "log_softmax"),
+    "sigmoid of layer 'last'": lambda x: answered(x, 1, "sigmoid"),
+    "softmax of layer 'softmax": through(keras.activations.softmax),
+    "softmax of layer 'layer'": through(keras.layers.Softmax(name="layer")),
+    "softmax of layer 'own'": through(keras.layers.Lambda(lambda x: tf.nn.softmax(x), name="own")),
+    "softmax of layer 'net/answer'": lambda x: functional(
+        x, keras.layers.Softmax(axis=1, name="answer")
+    ),
+    "softmax of layer 'outer/middle/inner/answer'": nested,
+    "softmax of layer 'subclassed'": lambda x: Subclassed()(x),
+    "softmax of layer 'mobilenet.*/predictions'": lambda x: keras.applications.MobileNet(
+        input_shape=(32, 32, 3), weights=None, classes=10
+    )(x),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("message", CLASSIFIERS)
+def test_a_classifier_is_no_features(monkeypatch, message, precision):
+    monkeypatch.setattr(tiny, "features", CLASSIFIERS[message])
+    with pytest.raises(UsageError, match=f"--model.name tiny: its features end in the {message}"):
+        network(task_of((32, 32, 3)), settings_of("tiny"), precision)
+
+
+FEATURES = {
+    "sigmoids": lambda x: answered(x, 84, "sigmoid"),
+    "same twice": lambda x: keras.layers.Add()([keras.layers.Flatten()(x)] * 2),
+    "nested": lambda x: functional(x, keras.layers.ReLU()),
+    "input": lambda x: x,
+    "regularised": lambda x: keras.layers.ActivityRegularization(0.1)(answered(x, 4, "relu")),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_are_let_through(monkeypatch, name):
+    monkeypatch.setattr(tiny, "features", FEATURES[name])
+    model = network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
+    model(np.zeros((2, 8, 8, 3), np.float32))
+    assert not any(tf.is_symbolic_tensor(loss) for loss in model.losses)

@@ -51,7 +51,8 @@ def test_replicas_see_the_examples_in_the_same_order(measured):
 
 
 def test_an_overflow_on_any_replica_skips_the_step_on_all(measured):
-    """Weights, moving statistics, optimizer state of all copies stay; the scale is halved."""
+    """Weights, moving statistics, optimizer state of all copies stay; the scale is halved where the
+    loss is finite."""
     survived, recovered = measured["overflows"]
     assert survived == recovered == 100
 
