@@ -56,9 +56,10 @@ def divide(
     labels = np.zeros_like(ids)
     if "group" not in train.store.short and _is_class(train.store.short.get("label")):
         labels = train.column("label").astype(np.int64)
-    together = _together(train, groups)
-    if together is not None:
-        ids, alone = together
+    own = train.column("group") if "group" in train.store.short else None
+    found = together(ids, own, groups)
+    if found is not None:
+        ids, alone = found
         labels = np.where(alone, labels, 0)
     place = seeds.uniform(seeds.of_examples(seed, labels, ids)).numpy()
     # From the two ends, so that another share for validation moves no example into the test.
@@ -104,17 +105,26 @@ def _is_class(labels: np.ndarray | None) -> bool:
     return labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
 
 
-def _together(train: Split, groups: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+def together(
+    ids: np.ndarray, own: np.ndarray | None, groups: Mapping[int, int]
+) -> tuple[np.ndarray, np.ndarray] | None:
     """A key for each example, the same for those that stay together, and who is alone.
 
     Two kinds of groups may overlap: copies of one picture may show under two patients. What is
     connected through either is one group, named by the smallest of the names of the first kind,
     else of the second.
+
+    Args:
+        ids: int64 (examples,).
+        own: The source's group of each example, int64 (examples,), if it has groups.
+        groups: Id -> group of further ones.
+
+    Returns:
+        int64 and bool (examples,); None if there are no groups.
     """
-    ids = train.column("id")
-    named = "group" in train.store.short
+    named = own is not None
     known = np.array([id in groups for id in ids.tolist()]) if groups else np.zeros(len(ids), bool)
-    own = train.column("group") if named else ids
+    own = own if named else ids
     if not known.any():
         return (own, np.zeros(len(ids), bool)) if named else None
     # A graph of examples' own groups, joined by the groups that were given.

@@ -305,9 +305,10 @@ def test_groups_of_two_kinds_are_joined_where_they_touch():
     columns = {"id": np.arange(8), "group": np.array([5, 5, 6, 6, 7, 7, 8, 9])}
     train = splits.Split(stores.Memory(columns), np.arange(8))
     # A copy of 1 under patient 6, one of 3 under 8: patients 5, 6 and 8 are one; 7 and 9 are not.
-    together, _ = splits._together(train, {1: 100, 2: 100, 3: 200, 6: 200})
+    given = {1: 100, 2: 100, 3: 200, 6: 200}
+    together, _ = splits.together(columns["id"], columns["group"], given)
     np.testing.assert_array_equal(together, [5, 5, 5, 5, 7, 7, 5, 9])
-    parts = splits.divide(train, {"test": 0.5}, 0, {1: 100, 2: 100, 3: 200, 6: 200})
+    parts = splits.divide(train, {"test": 0.5}, 0, given)
     for part in parts.values():
         there = set(part.column("id").tolist())
         assert {0, 1, 2, 3, 6} <= there or not {0, 1, 2, 3, 6} & there
