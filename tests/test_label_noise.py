@@ -136,6 +136,7 @@ def test_the_command_judges_all_labels_and_goes_on_after_an_interrupt(
     assert "1-of-2 was complete; nothing was trained" in said and "fold       2 of 2" in said
 
     entries = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
+    leaked = [entry for entry in entries if entry["reason"] == "leakage"]
     entries = [entry for entry in entries if entry["reason"] == "label noise"]
     found = np.array([entry["id"] for entry in entries])
     assert len(set(found.tolist())) == len(found)
@@ -154,6 +155,8 @@ def test_the_command_judges_all_labels_and_goes_on_after_an_interrupt(
         for n in (1, 2)
     ]
     assert not set(ids[0]) & set(ids[1]) and len(ids[0]) + len(ids[1]) == 1200
+    copies = {int(e[of]) for e in leaked for of in ("id", "of")}
+    assert len(copies) == 2 and (copies <= set(ids[0]) or copies <= set(ids[1]))
 
 
 def test_bad_requests_are_told_in_one_line(workplace, monkeypatch):
