@@ -2,7 +2,7 @@
 
 Northcutt, Jiang, Chuang, "Confident learning: estimating uncertainty in dataset labels", Journal
 of Artificial Intelligence Research 2021, as the package cleanlab has it. Its list is cut where the
-precision would fall below one half: of a model that is right in half the cases it holds 4,000 of
+precision would fall below one half: with a model that is right in half the cases it has 4,000 of
 12,000 labels, of which 40 % are wrong (benchmarks/label_noise.md).
 """
 
