@@ -2,10 +2,12 @@
 
 import os
 import shlex
+import sys
 from collections import Counter
 from pathlib import Path
 
-from pipeline import command_line, files, manifest, outcome, run_directory
+from pipeline import command_line, files, manifest, run_directory
+from pipeline.checked import require
 from pipeline.config import Config
 from pipeline.errors import UsageError, run_command
 from pipeline.run_directory import RunDirectory
@@ -16,9 +18,12 @@ Looks at every image of a recipe's source: is it damaged, blank, there twice, un
 train and in test? Writes a manifest for --clean.manifest and a gallery of what it found, and
 changes nothing else. Exit code 1: a picture stands in two splits, which stops a run.
 
---label-noise RUN_DIRECTORY, in place of a recipe, also ranks the labels that the model of a
-finished run doubts, among the examples that it was not trained on (needs the package cleanlab)."""
+--label-noise RUN_DIRECTORY, in place of a recipe, also lists the labels that are probably wrong,
+the most doubtful first (needs the package cleanlab). The run's config is trained --folds times
+(default 3), each time without one part of the examples, of all splits, which that model then
+judges."""
 CLEANED = Path("cleaned")
+_FOLDS = 3
 
 
 def _check(config: Config) -> None:
@@ -48,19 +53,29 @@ def _table(entries: list[manifest.Entry]) -> str:
     )
 
 
-def _configure(arguments: list[str]) -> tuple[Config, Path | None, list[str]]:
-    """The config, the run whose model is to judge the labels, and the words without that."""
+def _configure(arguments: list[str]) -> tuple[Config, Path | None, int, list[str]]:
+    """The config, the run whose recipe is to judge the labels, the folds, and the other words."""
     words = list(arguments)
     trained = command_line.pop_path(words, "--label-noise", "a folder, such as runs/digits-1")
+    given = command_line.pop(words, "--folds", "a number, such as 3")
     if trained is None:
-        return command_line.configure(words, PROGRAM, PURPOSE), None, words
+        if given is not None:
+            raise UsageError("--folds belongs to --label-noise RUN_DIRECTORY; give both")
+        return command_line.configure(words, PROGRAM, PURPOSE), None, 0, words
     from pipeline import label_noise
 
     if words and not words[0].startswith("-"):
-        raise UsageError(f"--label-noise {trained} has its own recipe; leave {words[0]!r} away")
+        raise UsageError(f"--label-noise {trained} has its own recipe; remove {words[0]!r}")
+    folds = int(given) if given and given.isdecimal() else _FOLDS if given is None else 0
+    require(2 <= folds <= 1000, "--folds", given, "a whole number from 2 to 1000")
     label_noise.require_cleanlab()
-    words = ["--config", str(RunDirectory(trained).config), *words]
-    return command_line.configure(words, PROGRAM, PURPOSE), trained, words
+    saved = RunDirectory(trained).config
+    if not saved.is_file():
+        raise UsageError(f"--label-noise: {trained} is not a run directory: it has no {saved.name}")
+    config = command_line.configure(["--config", str(saved), *words], PROGRAM, PURPOSE)
+    if config.task == "regression":
+        raise UsageError(f"--label-noise judges classes; the run {trained} is a regression")
+    return config, trained, folds, ["--config", str(saved), *words]
 
 
 def _repeated(words: list[str]) -> str:
@@ -78,40 +93,29 @@ def _repeated(words: list[str]) -> str:
     return shlex.join(kept or [command_line.DEFAULT_RECIPE])
 
 
-def _doubted(config: Config, trained: Path) -> dict[int, str]:
-    """What the exported model of a run says of its held-out labels."""
-    from pipeline import data, label_noise
-
-    config = config.changed(run_directory=trained)
-    result = outcome.finished(config, RunDirectory(trained))
-    if not result or not result["export"]:
-        raise UsageError(
-            f"--label-noise: {trained} has no export that is still there; repeat its command with "
-            f"--run-directory {trained}"
-        )
-    loaded = data.load(config)
-    names = tuple(loaded.facts["class_names"])
-    return label_noise.doubted(Path(result["export"]), loaded.splits, names)
-
-
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if something stops."""
-    config, trained, words = _configure(arguments)
+    config, trained, folds, words = _configure(arguments)
     _check(config)
     from pipeline import runtime
     from pipeline.config import Runtime
 
     allowed = ("devices", "gpu_memory", "require_gpu")
-    runtime.start(Runtime(replicas=1, **{n: getattr(config.runtime, n) for n in allowed}))
+    one = Runtime(replicas=1, **{n: getattr(config.runtime, n) for n in allowed})
+    runtime.start(config.runtime if trained else one)
     from pipeline import cleaning, data
     from pipeline.report import say
 
     source, _ = data.opened(config)
-    doubted = _doubted(config, trained) if trained else {}
     found = cleaning.Found(source, config)
-    found.doubt(doubted)
     folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
+    if trained:
+        from pipeline import label_noise
+
+        rest = (source, found.entries, folds, folder)
+        answers = label_noise.out_of_fold(config, trained, *rest)
+        found.doubt(label_noise.doubted(answers, source.info.class_names))
     written = RunDirectory(folder)
     found.write(written)
     say("cleaning", f"{config.source.title}: {len(found):,} examples in {found.seconds:.1f} s")
@@ -128,6 +132,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # A run may be using the GPU, and this does not need it.
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    # A run may be using the GPU, and only training the folds needs it.
+    if not any(word.startswith("--label-noise") for word in sys.argv):
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     run_command(main)

@@ -40,7 +40,7 @@ class Found:
         return len(self._scan)
 
     def doubt(self, details: dict[int, str]) -> None:
-        """Lists labels that a model doubts too: id -> what it says of them."""
+        """Lists labels that are probably wrong too: id -> what the models say of them."""
         from pipeline import findings
 
         self.entries += findings.doubted(self._source, self._scan, details)

@@ -58,8 +58,8 @@ def recipe(name: str) -> Config:
     return config
 
 
-def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
-    """Takes `--wanted PATH` out of the words, if it is there; `meant` is for the error."""
+def pop(words: list[str], wanted: str, meant: str) -> str | None:
+    """Takes `--wanted VALUE` out of the words, if it is there; `meant` is for the error."""
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if flag == wanted:
@@ -69,9 +69,17 @@ def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
             if not value:
                 raise UsageError(f"{wanted} needs {meant}")
             del words[at]
-            require_path(Path(value), wanted)
-            return Path(value)
+            return value
     return None
+
+
+def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
+    """The same for `--wanted PATH`."""
+    value = pop(words, wanted, meant)
+    if value is None:
+        return None
+    require_path(Path(value), wanted)
+    return Path(value)
 
 
 def _help(program: str, purpose: str) -> str:

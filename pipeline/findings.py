@@ -84,7 +84,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
 
 
 def doubted(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
-    """Entries for labels that a model doubts, id -> what it says of them, in their order."""
+    """Entries for labels that are probably wrong, in their order: id -> what is said of each."""
     row_of = {int(scan.id[row]): int(row) for row in scan.rows(details)}
     return [
         _entry(source, scan, _Found(row_of[id], "label noise", detail=detail))
