@@ -1,5 +1,6 @@
 """From a source and a task to batches: decode, cache, split, order, batch, pad, prefetch."""
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -65,10 +66,22 @@ def load(
             raise UsageError(
                 f"the split {name!r} is empty; change --data.validation, --data.test or the source"
                 + (f" ({len(left_out):,} examples are left out by cleaning)" if dropped else "")
+                + _together(groups or {})
             )
     return {
         name: splits[name] for name in ("train", "validation", "test") if name in splits
     }, decisions
+
+
+def _together(groups: Mapping[int, int]) -> str:
+    """Why near duplicates may leave a split empty, for the end of a message."""
+    if not groups:
+        return ""
+    largest = max(collections.Counter(groups.values()).values())
+    return (
+        f"; cleaning keeps near duplicates in one split, and the largest group of them has "
+        f"{largest:,} examples (--clean.no-near leaves that search out)"
+    )
 
 
 def _how(train: Split, groups: Mapping[int, int]) -> str:
