@@ -1,12 +1,14 @@
 """What cleaning finds among real pictures, and what it costs. One mode a command:
 
-    python benchmarks/clean.py planted             # 1,000 copies hidden among 10,000 of CIFAR-10
+    python benchmarks/clean.py planted             # 1,000 copies hidden among 10,000 of CIFAR-10,
+                                                   # with three seeds
+    python benchmarks/clean.py alike               # X-rays and gauges, drawn, of a fixed camera
     python benchmarks/clean.py whole cifar10       # all its examples: time, exact duplicates
     python benchmarks/clean.py whole fashion_mnist
     python benchmarks/clean.py damaged             # 5,000 damaged files among 20,000, then a run
 
-The sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). A last word `PICTURE.png` after the
-first two writes a sheet of the pairs that were found, to be looked at.
+The sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). A last word `PICTURE.png` after
+`planted` or `whole NAME` writes a sheet of the pairs that were found, to be looked at.
 """
 
 import collections
@@ -37,7 +39,7 @@ def _decoded(example: dict) -> dict:
 
 
 def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
-    """A copy of uint8 (32, 32, 3)."""
+    """A copy of uint8 (side, side, 3)."""
     from PIL import Image
 
     if kind == "mirror":
@@ -45,7 +47,8 @@ def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.
     if kind == "moved by a pixel":
         steps = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x]
         y, x = steps[generator.integers(len(steps))]
-        return np.pad(image, ((1, 1), (1, 1), (0, 0)), "edge")[1 + y : 33 + y, 1 + x : 33 + x]
+        end = len(image) + 1
+        return np.pad(image, ((1, 1), (1, 1), (0, 0)), "edge")[1 + y : end + y, 1 + x : end + x]
     if kind == "copy":
         return image
     picture, side = Image.fromarray(image), len(image)
@@ -57,22 +60,44 @@ def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.
     return np.asarray(Image.open(file).convert("RGB"))
 
 
-def planted(sheet: str | None = None, seed: int = 0) -> None:
+def planted(sheet: str | None = None) -> None:
     """Copies with the label of the original, all in one split, in random places."""
-    from pipeline import array_source, findings, scan
-
-    generator = np.random.default_rng(seed)
     some = source_of("cifar10").examples("train").take(AMONG).map(_decoded).batch(AMONG)
     (columns,) = some.as_numpy_iterator()
-    originals = generator.choice(AMONG, EACH * len(KINDS), replace=False)
-    kinds = np.repeat(KINDS, EACH)
-    copies = [
-        changed(columns["image"][o], k, generator) for o, k in zip(originals, kinds, strict=True)
-    ]
-    images = np.concatenate([columns["image"], copies])
-    labels = np.concatenate([columns["label"], columns["label"][originals]])
-    origin = np.concatenate([np.arange(AMONG), originals])  # what each shows
-    kind = np.concatenate([np.full(AMONG, ""), kinds])
+    totals = []
+    for seed in range(3):
+        print(f"seed {seed}")
+        found, others = _plant(columns["image"], columns["label"], EACH, seed)
+        totals.append((found, len(others)))
+    print("mean of the seeds: {:.1f} found, {:.1f} other pairs".format(*np.mean(totals, axis=0)))
+    if sheet:
+        draw(others, sheet)
+
+
+def alike() -> None:
+    """Drawn pictures of a fixed camera; ten copies of each kind, or none."""
+    sets = {f"X-rays that vary by {v} levels": (xray, v) for v in (4, 8, 16)}
+    sets |= {f"gauges with a noise of {noise} levels": (gauge, noise) for noise in (1, 3)}
+    for title, (picture, level) in sets.items():
+        for seed, each in ((0, 0), (0, 10), (1, 10), (2, 10)):
+            generator = np.random.default_rng(seed)
+            images = np.stack([picture(generator, level) for _ in range(240)])
+            print(f"{title}, seed {seed}, {each} copies of each kind")
+            _plant(images, np.arange(240) % 10, each, seed)
+
+
+def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tuple[int, list]:
+    """Hides copies, prints what is found; how many copies, and the other pairs."""
+    from pipeline import array_source, findings, scan
+
+    generator, among = np.random.default_rng(seed), len(images)
+    originals = generator.choice(among, each * len(KINDS), replace=False)
+    kinds = np.repeat(KINDS, each)
+    copies = [changed(images[o], k, generator) for o, k in zip(originals, kinds, strict=True)]
+    images = np.concatenate([images, np.reshape(copies, (-1, *images.shape[1:]))]).astype(np.uint8)
+    labels = np.concatenate([labels, labels[originals]])
+    origin = np.concatenate([np.arange(among), originals])  # what each shows
+    kind = np.concatenate([np.full(among, ""), kinds])
     order = generator.permutation(len(images))
     source = array_source.ArraySource(
         {"image": images[order], "label": labels[order]}, class_names=tuple("0123456789")
@@ -81,7 +106,11 @@ def planted(sheet: str | None = None, seed: int = 0) -> None:
     scanned = scan.scan(source)
     entries = findings.find(source, scanned)
     found, others = collections.defaultdict(set), []
+    for line in findings.notes(source, scanned, entries):
+        print(" ", line)
     for entry in entries:
+        if "of" not in entry:
+            continue
         one, other = entry["id"], entry["of"]
         if origin[one] == origin[other]:
             exact = entry["reason"] in ("duplicate", "two labels")
@@ -90,13 +119,47 @@ def planted(sheet: str | None = None, seed: int = 0) -> None:
             others.append((images[order][one], images[order][other]))
     for name in KINDS:
         exact = sum(exact for _, exact in found[name])
-        print(f"{name:22} {len(found[name]):4} of {EACH} found, {exact} of them as exact")
-    pictures = 2 * len(others)
-    print(
-        f"other pairs            {len(others):4}: look at them; {pictures / len(images):.4%} of all"
-    )
-    if sheet:
-        draw(others, sheet)
+        print(f"  {name:22} {len(found[name]):4} of {each} found, {exact} of them as exact")
+    print(f"  other pairs            {len(others):4}")
+    return sum(map(len, found.values())), others
+
+
+def xray(generator: np.random.Generator, variation: float, side: int = 32) -> np.ndarray:
+    """One anatomy, as it varies from patient to patient (levels), with noise of 2 levels."""
+    from PIL import Image
+
+    y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j]
+    lungs = 90 * np.exp(-(((np.abs(x) - 0.42) / 0.25) ** 4) - (y / 0.7) ** 4)
+    anatomy = 150 - lungs + 40 * np.exp(-((x / 0.1) ** 2)) + 10 * np.cos(22 * y + 3 * x * x)
+    coarse = Image.fromarray(generator.normal(size=(6, 6)).astype(np.float32))
+    own = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC))
+    grey = anatomy + own * (variation / own.std()) + generator.normal(0, 2, (side, side))
+    return _grey(grey)
+
+
+def gauge(generator: np.random.Generator, noise: float, side: int = 32) -> np.ndarray:
+    """A dial that is the same in all, with a needle at any angle."""
+    from PIL import Image, ImageDraw
+
+    whole = 4 * side
+    picture = Image.new("L", (whole, whole), 90)
+    draw = ImageDraw.Draw(picture)
+
+    def line(angle: float, start: float, end: float, width: int) -> None:
+        way = np.array([np.cos(angle), np.sin(angle)])
+        points = whole * (0.5 + np.outer([start, end], way))
+        draw.line(points.reshape(-1).tolist(), fill=30, width=width)
+
+    draw.ellipse((0.08 * whole, 0.08 * whole, 0.92 * whole, 0.92 * whole), fill=225, outline=20)
+    for angle in np.linspace(0.75, 2.25, 11) * np.pi:
+        line(angle, 0.34, 0.4, whole // 50)
+    line(generator.uniform(0.75, 2.25) * np.pi, -0.06, 0.33, whole // 32)
+    small = np.asarray(picture.resize((side, side), Image.Resampling.BOX))
+    return _grey(small + generator.normal(0, noise, (side, side)))
+
+
+def _grey(levels: np.ndarray) -> np.ndarray:
+    return np.repeat(np.clip(np.rint(levels), 0, 255).astype(np.uint8)[..., None], 3, axis=-1)
 
 
 def whole(dataset: str, sheet: str | None = None) -> None:
@@ -117,6 +180,8 @@ def whole(dataset: str, sheet: str | None = None) -> None:
     print(f"  all     {end - start:6.1f} {last - processor:6.1f}")
     for reason, number in collections.Counter(e["reason"] for e in entries).items():
         print(f"  {reason:28} {number}")
+    leaks = [entry for entry in entries if "leakage" in entry["reason"]]
+    print(f"  leakage under another label  {sum('detail' in entry for entry in leaks)}")
     if sheet:
         rows = {int(id): row for row, id in enumerate(scanned.id)}
         draw([[scanned.thumbnail[rows[e[k]]] for k in ("id", "of")] for e in entries], sheet)
@@ -192,4 +257,4 @@ def write_files(folder: Path, good: int, bad: int, generator: np.random.Generato
 
 if __name__ == "__main__":
     mode, *words = sys.argv[1:] or ["planted"]
-    {"planted": planted, "whole": whole, "damaged": damaged}[mode](*words)
+    {"planted": planted, "alike": alike, "whole": whole, "damaged": damaged}[mode](*words)

@@ -8,11 +8,14 @@ another size, mirrored, or moved by about a pixel. Three sieves, each finer than
    Cun and Denker, NIPS 1992): without that, one pixel on 32x32 pictures differs by up to 16 levels
    and thousands of strangers are nearer. Only pairs that can be near are compared, as brightness
    and top-minus-bottom, which a mirror leaves alone, differ by no more than the pictures.
-2. The same difference of 8x8 thumbnails, for the pairs that are left.
+2. The same difference of 8x8 thumbnails, for the pairs that are left: small, and no larger than to
+   the surroundings, which are the fourth nearest of a sample of all pictures.
 3. The 32x32 thumbnails, one moved by the whole pixels that the second sieve measured.
 
-Where a picture has many look-alikes (trousers of a catalogue), being alike means little: then a
-duplicate must be much nearer than they are on average, as in the ratio test of Lowe (IJCV 2004).
+A duplicate must be much nearer than the surroundings, as in the ratio test of Lowe (IJCV 2004):
+trousers of a catalogue and X-rays of one device are all near one another without being copies.
+Where the surroundings are as near as another encoding of the same picture (a gauge that is filmed
+from one place), copies cannot be told from strangers, and nothing is named.
 
 Distances are root mean squares in levels of 0 ... 255, over pixels and channels. How the limits
 were found, on CIFAR-10 and Fashion-MNIST: `benchmarks/clean.py`.
@@ -29,13 +32,15 @@ SIDE = 32
 _COARSE, _FINE = 4, 8
 # JPEG of quality 75, resizing to 3/4 and back, and a diagonal step of one pixel leave at most these
 # in 99 of 100 pictures of CIFAR-10; the second number is a share of the picture's own contrast.
-_COARSE_LIMIT = 4.0
+_COARSE_LIMIT, _COARSE_SHARE = 4.0, 0.6
 _FINE_LIMIT, _FINE_SHARE = 10.0, 0.3
 _BLURRED_LIMIT, _BLURRED_SHARE = 6.0, 0.2
 _PIXEL_LIMIT, _PIXEL_SHARE = 16.0, 0.4
-# More look-alikes than this after the second sieve make a crowd. There a duplicate is nearer than
-# this share of their mean distance, or so near that it is one anyhow.
-_CROWD, _CROWD_SHARE, _SURE = 8, 0.4, 4.0
+# The surroundings: the distance to this nearest one of so many. A duplicate is nearer than a share
+# of it. With a sample of 256, pairs of Fashion-MNIST with different labels pass.
+_NEXT, _SAMPLE, _SHARE = 4, 1024, 0.4
+# JPEG of quality 75 changes a picture of little contrast by 1 or 2 levels.
+_CROWDED = 2.0
 # A step of one pixel moves brightness a little: pairs further apart than this are not compared.
 _REACH = _COARSE_LIMIT + 1.5
 _ROWS, _COLUMNS, _PAIRS = 256, 4096, 4096
@@ -51,6 +56,8 @@ class Pairs:
     """Position of the other, int64 (pairs,); larger than `first`."""
     distance: np.ndarray
     """Of the thumbnails as they match best, float32 (pairs,), in levels of 0 ... 255."""
+    crowded: np.ndarray
+    """Whether other pictures are so near that no copy could be told from them, bool (pictures,)."""
 
 
 def exact(digests: np.ndarray) -> np.ndarray:
@@ -70,40 +77,67 @@ def near(thumbnails: np.ndarray) -> Pairs:
     Args:
         thumbnails: uint8 (pictures, 32, 32, 3).
     """
-    nothing = np.zeros(0, np.int64)
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
     if len(thumbnails) < 2:
-        return Pairs(nothing, nothing, np.zeros(0, np.float32))
-    found: list[tuple[np.ndarray, ...]] = []
+        return Pairs(*found[0], np.zeros(len(thumbnails), bool))
     coarse, fine = _Descriptors(thumbnails, _COARSE), _Descriptors(thumbnails, _FINE, np.float16)
-    alike, total = np.zeros(len(thumbnails), np.int64), np.zeros(len(thumbnails))
-    for some in _candidates(coarse):
+    around = _surroundings(fine)
+    crowded = around < _CROWDED
+    around[crowded] = -1  # nothing is as near as that
+    for some in _candidates(coarse, around):
         for first, second, mirrored in _parts(*some):
-            pair, moved = _sieve(fine, first, second, mirrored)
-            first, second = first[pair], second[pair]
+            limit = np.minimum(around[first], around[second])
+            pair, moved = _sieve(fine, first, second, mirrored, limit)
+            first, second, limit = first[pair], second[pair], limit[pair]
             if not len(first):
                 continue
             distance, kept = _compare(thumbnails[first], thumbnails[second], mirrored, moved)
-            for one in (first, second):
-                np.add.at(alike, one, 1)
-                np.add.at(total, one, distance)
+            kept &= distance <= _SHARE * limit
             found.append((first[kept], second[kept], distance[kept]))
-    if not found:
-        return Pairs(nothing, nothing, np.zeros(0, np.float32))
     first, second, distance = map(np.concatenate, zip(*found, strict=True))
-    limit = np.maximum(_CROWD_SHARE * total / np.maximum(alike, 1), _SURE)
-    limit[alike <= _CROWD] = np.inf
-    kept = distance <= np.minimum(limit[first], limit[second])
-    return _once(first[kept], second[kept], distance[kept])
+    return Pairs(*_once(first, second, distance), crowded)
 
 
-def _once(first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> Pairs:
+def _surroundings(fine: "_Descriptors") -> np.ndarray:
+    """How far the fourth nearest of a sample is from each picture, float32 (pictures,).
+
+    Infinite where there are no four others.
+    """
+    count = len(fine.values)
+    if count <= _NEXT:
+        return np.full(count, np.inf, np.float32)
+    sample = np.random.default_rng(0).permutation(count)[:_SAMPLE]
+    place = np.full(count, -1)
+    place[sample] = np.arange(len(sample))
+    values, *tangents = (
+        array[sample].astype(np.float32) for array in (fine.values, fine.right, fine.down)
+    )
+    around = np.empty(count, np.float32)
+    for start in range(0, count, _PAIRS):
+        part = slice(start, start + _PAIRS)
+        some = fine.values[part].astype(np.float32)
+        distance = some @ (-2 * values.T)
+        distance += np.einsum("ij,ij->i", some, some)[:, None]
+        distance += np.einsum("ij,ij->i", values, values)
+        for tangent in tangents:
+            along = some @ tangent.T
+            along -= np.einsum("ij,ij->i", values, tangent)
+            along *= along
+            distance -= along
+        itself = np.flatnonzero(place[part] >= 0)
+        distance[itself, place[part][itself]] = np.inf
+        around[part] = np.partition(distance, _NEXT - 1, axis=1)[:, _NEXT - 1]
+    return np.sqrt(np.maximum(around, 0))
+
+
+def _once(first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, ...]:
     """Sorted, and each pair at its smallest distance: it may match as it is and mirrored."""
     low, high = np.minimum(first, second), np.maximum(first, second)
     order = np.lexsort((distance, high, low))
     low, high, distance = low[order], high[order], distance[order]
     new = np.ones(len(low), bool)
     new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    return Pairs(low[new], high[new], distance[new])
+    return low[new], high[new], distance[new]
 
 
 def _parts(
@@ -188,7 +222,9 @@ def _cells(pictures: np.ndarray, axis: int, each: int) -> np.ndarray:
     return total
 
 
-def _candidates(coarse: _Descriptors) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+def _candidates(
+    coarse: _Descriptors, around: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Pairs that the first sieve lets through, each once as it is and perhaps once mirrored."""
     count, numbers = coarse.values.shape
     below = np.where(np.arange(numbers) < numbers // 2, 1, -1).astype(np.float32)
@@ -198,7 +234,7 @@ def _candidates(coarse: _Descriptors) -> Iterator[tuple[np.ndarray, np.ndarray, 
     order = np.lexsort((upper, bucket))
     upper, bucket = upper[order], bucket[order]
     starts = np.searchsorted(bucket, np.arange(bucket[-1] + 3) if count else [])
-    table = _Table(coarse, order)
+    table = _Table(coarse, order, np.minimum(_COARSE_SHARE * around, _COARSE_LIMIT))
     for number in range(len(starts) - 2):
         begin, end, beyond = starts[number : number + 3]
         for top in range(begin, end, _ROWS):
@@ -218,7 +254,9 @@ def _candidates(coarse: _Descriptors) -> Iterator[tuple[np.ndarray, np.ndarray, 
 class _Table:
     """Coarse descriptors in the order of the search, laid out so that a product is a distance."""
 
-    def __init__(self, coarse: _Descriptors, order: np.ndarray) -> None:
+    def __init__(self, coarse: _Descriptors, order: np.ndarray, limit: np.ndarray) -> None:
+        # The sign of the squared limit stays: nothing is below a negative one.
+        self._limit = (limit * np.abs(limit))[order]
         values = coarse.values[order]
         square = (values * values).sum(axis=1, keepdims=True)
         one = np.ones_like(square)
@@ -234,19 +272,20 @@ class _Table:
             self._tangents.append(np.concatenate([tangent / -2, -own, np.zeros_like(one)], axis=1))
 
     def near(self, rows: slice, columns: slice, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Positions in the order of the search of the pairs below the limit."""
+        """Positions in the order of the search of the pairs below the limits of both."""
         left = self._rows[mirrored][rows]
         distance = left @ self._columns[columns].T
         for tangent in self._tangents:
             along = left @ tangent[columns].T
             along *= along
             distance -= along
-        i, j = np.nonzero(distance <= _COARSE_LIMIT**2)
-        return i + rows.start, j + columns.start
+        i, j = np.nonzero(distance <= self._limit[rows, None])
+        kept = distance[i, j] <= self._limit[columns][j]
+        return i[kept] + rows.start, j[kept] + columns.start
 
 
 def _sieve(
-    fine: _Descriptors, first: np.ndarray, second: np.ndarray, mirrored: bool
+    fine: _Descriptors, first: np.ndarray, second: np.ndarray, mirrored: bool, limit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places of the pairs that the second sieve lets through, and their (down, right) in pixels."""
     values = fine.values[first].astype(np.float32)
@@ -255,7 +294,8 @@ def _sieve(
     across = (difference * fine.down[second]).sum(axis=1)
     left = np.sqrt(np.maximum((difference**2).sum(axis=1) - along**2 - across**2, 0))
     contrast = np.minimum(fine.contrast[first], fine.contrast[second])
-    kept = np.flatnonzero(left <= np.minimum(_FINE_LIMIT, _FINE_SHARE * contrast))
+    limit = np.minimum(limit, _FINE_LIMIT)
+    kept = np.flatnonzero(left <= np.minimum(limit, _FINE_SHARE * contrast))
     # From the orthonormal tangents back to pixels.
     width, slant, height = fine.steps[second[kept]].T
     down = across[kept] / height

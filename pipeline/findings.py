@@ -31,6 +31,7 @@ ACTIONS = {
     "near leakage": "stop",
     "near duplicate": "keep",
     "near duplicate, two labels": "keep",
+    "all alike": "keep",
     "label noise": "keep",
 }
 # A constant picture that went through JPEG varies by 1 or 2 levels of 256.
@@ -39,6 +40,7 @@ _BLANK = 3
 _TINY = 8
 _ASPECT = 8  # longer side over the shorter
 _IMBALANCE = 10  # largest class over the smallest
+_FEW = 20  # among fewer pictures, copies may well be most of them
 _BOMB = "more than the limit of"  # what decoding says of one
 _RANK = ("train", "validation", "test")  # the later one keeps its examples
 
@@ -76,8 +78,13 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
         columns = first, second, _ = rows[pairs.first], rows[pairs.second], pairs.distance
         new = (scan.digest[first] != scan.digest[second]).any(axis=1)  # else it has been found
         apart = scan.split[first] != scan.split[second]
-        found += _leaking(scan, *(c[new & apart] for c in columns), "near leakage")
-        found += _alike(scan, *(c[~apart] for c in columns))
+        alike = pairs.crowded.copy()
+        alike[pairs.first[new]] = alike[pairs.second[new]] = True
+        if len(rows) >= _FEW and alike.mean() > 0.5:  # then nearness says nothing of copies
+            found += [_Found(row, "all alike") for row in rows[alike].tolist()]
+        else:
+            found += _leaking(scan, *(c[new & apart] for c in columns), "near leakage")
+            found += _alike(scan, *(c[~apart] for c in columns))
     order = list(ACTIONS)
     found.sort(key=lambda one: (one.row, order.index(one.reason)))
     return [_entry(source, scan, one) for one in found]
@@ -94,15 +101,22 @@ def doubted(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entr
 
 
 def notes(source: Source, scan: Scan, entries: list[Entry]) -> list[str]:
-    """What a person should know of the classes: one is missing, or rare beside another."""
+    """What a person should know of the whole: all is alike, or a class is missing or rare."""
+    lines = []
+    if alike := sum(entry["reason"] == "all alike" for entry in entries):
+        lines.append(
+            f"{alike:,} of {len(scan):,} pictures are as near to others as copies would be: these "
+            "pictures are all alike, so only exact copies are taken for duplicates or leakage; "
+            "name what must stay in one split with --source.group; --clean.no-near leaves this "
+            "search out"
+        )
     names = source.info.class_names
     train = scan.split == scan.splits.index("train")
     left = train & ~np.isin(scan.id, list(manifest.dropped(entries)))
     labels = scan.label[left & (scan.label >= 0) & (scan.label < len(names or ()))]
     if not names:
-        return []
+        return lines
     counts = np.bincount(labels, minlength=len(names))
-    lines = []
     if missing := [name for name, count in zip(names, counts, strict=True) if not count]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         lines.append(f"train has no examples of {', '.join(missing[:3])}{more}")

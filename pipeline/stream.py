@@ -56,7 +56,7 @@ def load(
         short = {key: splits[name].column(key) for key in store.short}
         task.check(short, name, source.location)
     decisions = [dataclasses.replace(decision, reason="; ".join([decision.reason, *notes]))]
-    known = known or {}
+    known, copies = known or {}, {}
     held_out = shares(source.info.splits, options, known)
     if held_out:
         value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
@@ -73,9 +73,17 @@ def load(
         if not len(split):
             raise UsageError(
                 f"the split {name!r} is empty; change --data.validation, --data.test or the source"
-                + (f" ({len(left_out):,} examples are left out by cleaning)" if dropped else "")
+                + _cleaned(len(left_out), copies)
             )
     return {name: splits[name] for name in PARTS if name in splits}, decisions
+
+
+def _cleaned(dropped: int, copies: Mapping[str, int]) -> str:
+    """What cleaning has to do with an empty split, for the end of a message."""
+    near = sum(copies.values())
+    said = f"; cleaning excluded {dropped + near:,} examples" if dropped or near else ""
+    more = f", {near:,} of them as near duplicates (--clean.no-near keeps those)" if near else ""
+    return said + more
 
 
 def _how(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:

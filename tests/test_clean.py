@@ -131,6 +131,15 @@ def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):
     assert cleaning.clean(source, config(root, enabled=True, allow_leakage=True)).dropped == {}
 
 
+def test_an_empty_split_names_the_near_duplicates_that_stay_together(folder):
+    source = shelf.take("sources", "folder")(path=folder)
+    task = shelf.take("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
+    one = {int(id): 0 for id in source.columns("train")["id"]}
+    told = "is empty; .*near duplicates in one split, and the largest group of them has 40 examples"
+    with pytest.raises(UsageError, match=f"{told} .--clean.no-near"):
+        stream.load(source, task, config(folder), {}, one)
+
+
 def run(*words, capsys):
     code = clean.main([str(word) for word in words])
     return code, capsys.readouterr().out

@@ -1,5 +1,7 @@
 """What a cleaning finds: each damage, repetition and leak, by its reason."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -141,6 +143,35 @@ def test_groups_hang_together_over_any_number_of_links():
     assert tied((9, 8), (3, 4), (8, 3), (20, 21)) == {9: 3, 8: 3, 4: 3, 3: 3, 20: 20, 21: 20}
     chain = tied(*((n, n + 1) for n in range(5000)))
     assert set(chain.values()) == {0} and len(chain) == 5001
+
+
+def fixed_camera(splits, vary=0.5, seed=0):
+    """Pictures of one scene as a source: split -> how many."""
+    generator = np.random.default_rng(seed)
+    scene = noise(0, (32, 32)).astype(float)
+    many = [
+        np.clip(scene + vary * generator.normal(size=(32, 32, 1)), 0, 255).astype(np.uint8)
+        for _ in range(sum(splits.values()))
+    ]
+    images, label = np.stack(many), np.arange(len(many)) % 2
+    source = ArraySource({"image": images, "label": label}, class_names=("a", "b"))
+    scanned = scan.scan(source)
+    split = np.repeat(np.arange(len(splits), dtype=np.int8), list(splits.values()))
+    return source, dataclasses.replace(scanned, splits=tuple(splits), split=split)
+
+
+def test_pictures_that_are_all_alike_stop_nothing_and_are_told():
+    source, scanned = fixed_camera({"train": 40, "test": 20})
+    entries = findings.find(source, scanned)
+    assert {(e["reason"], e["action"]) for e in entries} == {("all alike", "keep")}
+    assert len(entries) == 60 and manifest.groups(entries) == {} == manifest.dropped(entries)
+    (line,) = findings.notes(source, scanned, entries)
+    assert line.startswith("60 of 60 pictures are as near to others as copies would be: these pict")
+    assert "--source.group" in line and "--clean.no-near" in line
+
+
+def test_alike_pictures_with_some_variation_have_no_findings():
+    assert findings.find(*fixed_camera({"train": 40, "test": 20}, vary=12)) == []
 
 
 def test_rare_and_missing_classes_are_told():
