@@ -107,6 +107,21 @@ def _unlearned(facts: Facts, train: Split, limit: int | None) -> list[Decision]:
     return [Decision("note", f"train has no example of {some}", "which cannot be learned")]
 
 
+def _copied(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
+    """A note on images that are in two splits, unless a cleaning has dealt with them."""
+    if config.clean.enabled or config.clean.allow_leakage:
+        return []
+    found = splits.copies(parts)
+    if not found:
+        return []
+    counts = ", ".join(f"{count:,} in {name}" for name, (count, *_) in found.items())
+    _, *pair = next(iter(found.values()))
+    such = " and ".join(map(source.location, pair))
+    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
+    what = f"exact copies of images in another split: {counts}"
+    return [Decision("note", what, f"such as {such}; {remedy} leaves them out")]
+
+
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
     """The source, or the sample of it that `--data.limit` asks for; and the splits of an earlier
     run that are kept: split -> ids.
@@ -142,6 +157,7 @@ def load(config: Config) -> Data:
     facts = run_directory.frozen(config.run_directory, facts)
     notes = _unlearned(facts, parts["train"], config.data.limit)
     decisions += [] if config.dry_run else notes
+    decisions += _copied(source, parts, config)
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = shelf.take("tasks", config.task)(facts)

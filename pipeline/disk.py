@@ -21,7 +21,7 @@ from pipeline import files, scratch, untrusted
 from pipeline.columns import is_short
 from pipeline.contracts import Example
 from pipeline.errors import UsageError
-from pipeline.stores import Indexed
+from pipeline.stores import DIGEST, Indexed
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
@@ -37,7 +37,7 @@ class Disk(Indexed):
 
     Args:
         folder: Written by `built`, and checked.
-        specs: Of the fields of an example.
+        specs: Of the columns: the fields of an example, and perhaps `DIGEST`.
     """
 
     def __init__(self, folder: Path, specs: Mapping[str, tf.TensorSpec]) -> None:
@@ -51,7 +51,8 @@ class Disk(Indexed):
                 # Open as long as the store lives, even if another run replaces the folder.
                 self._files[name] = os.open(folder / name, os.O_RDONLY)
                 weakref.finalize(self, os.close, self._files[name])
-        super().__init__(specs, short)
+        digest = short.pop(DIGEST, None)
+        super().__init__({n: s for n, s in specs.items() if n != DIGEST}, short, digest)
         self._kept = {name: tf.constant(values) for name, values in short.items()}
 
     def gather(self, rows: tf.Tensor) -> Example:

@@ -136,6 +136,26 @@ def require_apart(splits: Mapping[str, Split], locate: Callable[[int], str]) -> 
             )
 
 
+def copies(splits: Mapping[str, Split]) -> dict[str, tuple[int, int, int]]:
+    """Which splits have images of the same pixels as a split before them.
+
+    Returns:
+        Split -> how many, the id of the first of them, and that of the image it equals. Nothing
+        where images are not kept decoded: none is read for this.
+    """
+    found: dict[str, tuple[int, int, int]] = {}
+    digests, ids = np.empty((2, 0), np.int64)  # of the splits before
+    for name, split in splits.items():
+        if split.store.digest is None:
+            return {}
+        own, own_ids = split.store.digest[split.rows], split.column("id")
+        if len(again := np.flatnonzero(np.isin(own, digests))):
+            first = again[0]
+            found[name] = len(again), int(own_ids[first]), int(ids[digests == own[first]][0])
+        digests, ids = np.append(digests, own), np.append(ids, own_ids)
+    return found
+
+
 def without_copies(
     splits: Mapping[str, Split], groups: Mapping[int, int]
 ) -> tuple[dict[str, Split], dict[str, int]]:

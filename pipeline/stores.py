@@ -13,6 +13,9 @@ from pipeline.contracts import Example, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.untuned import untuned
 
+DIGEST = "_digest"
+"""Column of the hashes of the pixels, beside the fields of the examples."""
+
 
 class Store(abc.ABC):
     """Decoded examples, by row.
@@ -21,11 +24,19 @@ class Store(abc.ABC):
         specs: Shape and dtype of each field of one decoded example.
         short: Those fields that are numbers or short vectors (`id`, `label`, ...), in memory:
             name -> (rows, ...).
+        digest: Hash of the pixels of each example, int64 (rows,); None where there are no images,
+            or where they are not kept.
     """
 
-    def __init__(self, specs: Mapping[str, tf.TensorSpec], short: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        specs: Mapping[str, tf.TensorSpec],
+        short: Mapping[str, np.ndarray],
+        digest: np.ndarray | None = None,
+    ) -> None:
         self.specs = dict(specs)
         self.short = dict(short)
+        self.digest = digest
 
     def __len__(self) -> int:
         return len(self.short["id"])
@@ -58,11 +69,11 @@ class Indexed(Store):
 class Memory(Indexed):
     """Columns in the memory of the host: name -> (rows, ...)."""
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
+    def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
         self.columns = {name: tf.convert_to_tensor(column) for name, column in columns.items()}
         specs = {name: tf.TensorSpec(c.shape[1:], c.dtype) for name, c in self.columns.items()}
         short = {n: self.columns[n].numpy() for n, spec in specs.items() if is_short(spec)}
-        super().__init__(specs, short)
+        super().__init__(specs, short, digest)
 
     def gather(self, rows: tf.Tensor) -> Example:
         return {name: tf.gather(column, rows) for name, column in self.columns.items()}
@@ -77,8 +88,8 @@ class Device(Memory):
     What goes to a device for each example are the eight bytes of its row.
     """
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        super().__init__(columns)
+    def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
+        super().__init__(columns, digest)
         self._copies: dict[str, dict[str, tf.Tensor]] = {}
 
     def ticket(self, rows: tf.Tensor) -> Any:

@@ -11,10 +11,10 @@ import tensorflow as tf
 from pipeline import cache, disk, sequence
 from pipeline.columns import READ_ERRORS
 from pipeline.config import Config, Data, Train
-from pipeline.contracts import Batches, Decision, Share, Source, Task
+from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
 from pipeline.errors import UsageError, reason
 from pipeline.splits import PARTS, Split, divide, require_apart, shares, without_copies
-from pipeline.stores import Device, Fresh, Memory, Sequential, Store, undecodable
+from pipeline.stores import DIGEST, Device, Fresh, Memory, Sequential, Store, undecodable
 from pipeline.untuned import untuned
 
 _WHOLE = Share()
@@ -123,6 +123,8 @@ def _store(
         kind = Sequential if source.reader(split) is None else Fresh
         return kind(source, task, split, specs, short), ""
 
+    if "image" in specs:
+        specs[DIGEST] = tf.TensorSpec((), tf.int64)
     each = sum(spec.dtype.size * spec.shape.num_elements() for spec in specs.values())
     at_once = max(1, min(256, _AT_ONCE // max(1, each)))
 
@@ -139,7 +141,8 @@ def _store(
             columns[key][at : at + len(values)] = values
         at += len(batch["id"])
     columns = {key: column[:at] for key, column in columns.items()}
-    return {"memory": Memory, "device": Device}[kind](columns), ""
+    digest = columns.pop(DIGEST, None)
+    return {"memory": Memory, "device": Device}[kind](columns, digest), ""
 
 
 def _decoded(
@@ -147,13 +150,21 @@ def _decoded(
 ) -> Iterator[dict[str, np.ndarray]]:
     """The examples of a split that are not left out, decoded, in the source's order.
 
-    So many `at_once`, and several such blocks are under way: 256 pictures of 224 pixels at once
-    raised the peak by 100 MB.
+    Each with a digest of its pixels, by which copies are found. So many `at_once`, and several such
+    blocks are under way: 256 pictures of 224 pixels at once raised the peak by 100 MB.
     """
     raw = source.examples(split).take(count)
     if len(dropped):  # before they are decoded: some of them cannot be
         raw = raw.filter(lambda example: tf.reduce_all(example["id"] != dropped))
-    decoded = raw.map(task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def decode(example: Example) -> Example:
+        found = task.decode(example)
+        if "image" not in found:
+            return found
+        content = tf.io.serialize_tensor(found["image"])
+        return {**found, DIGEST: tf.strings.to_hash_bucket_fast(content, tf.int64.max)}
+
+    decoded = raw.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     at = 0
     try:
         for batch in untuned(decoded.batch(at_once).prefetch(2)).as_numpy_iterator():

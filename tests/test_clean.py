@@ -1,6 +1,8 @@
 """Cleaning as a user meets it: what a run and the command make of what was found."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +116,51 @@ def test_near_copies_that_are_added_move_no_example(folder, tmp_path):
         assert after.get(original, after[copy]) == after[copy]
     counts = [int(part.split()[0]) for part in decisions["excluded"].split(", ")]
     assert sum(counts) == 50 - len(after) > 0
+
+
+def notes(settings):
+    """What is said of copies when the data are loaded, and the splits."""
+    found = data.load(settings)
+    said = [str(decision) for decision in found.decisions if "exact copies" in decision.value]
+    return said, found.splits
+
+
+@pytest.mark.parametrize("cache", ["memory", "disk", "none"])
+def test_copies_across_splits_are_noted(folder, workplace, cache):
+    for number in range(20):
+        shutil.copy(folder / f"a/{2 * number:02}.png", folder / f"b/copy {number}.png")
+    settings = config(folder).changed(data={"cache": cache, "cache_directory": workplace / "c"})
+    said, splits = notes(settings)
+    if cache == "none":  # nothing is decoded before training
+        assert said == []
+        return
+    before, wanted = set(), []
+    for name, split in splits.items():
+        images = [image.tobytes() for image in split.column("image")]
+        count = sum(image in before for image in images)
+        wanted += [f"{count} in {name}"] * (count > 0)
+        before |= set(images)
+    assert len(wanted) == 2, "nothing was planted"
+    (note,) = said
+    assert note.startswith(f"exact copies of images in another split: {', '.join(wanted)} (such")
+    one, other = re.search(r"such as (.*) and (.*); --clean.enabled leaves", note).groups()
+    assert one != other and (folder / one).read_bytes() == (folder / other).read_bytes()
+    if cache == "disk":
+        assert notes(settings)[0] == said, "of a cache that is found, too"
+    for dealt_with in ({"enabled": True, "near": False}, {"allow_leakage": True}):
+        assert notes(settings.changed(clean=dealt_with))[0] == []
+
+
+def test_copies_across_the_splits_of_a_source_are_noted(tmp_path):
+    root = split_folders(tmp_path / "data")
+    save(root / "train/a/tested.png", noise(18))
+    (note,) = notes(config(root))[0]
+    assert note == (
+        "exact copies of images in another split: 1 in test (such as test/a/18.png and "
+        "train/a/tested.png; --clean.enabled --clean.drop-leakage leaves them out)"
+    )
+    cleaned, splits = notes(config(root, enabled=True, drop_leakage=True, near=False))
+    assert cleaned == [] and len(splits["train"]) == 12, "the remedy does what it says"
 
 
 def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):

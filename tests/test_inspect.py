@@ -58,6 +58,7 @@ def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, monkeyp
     monkeypatch.setattr(runtime, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
     images, labels = images_and_labels(count=600)
     labels[:200] = 0
+    images[300:350] = images[:50]
     names = np.array(["<a>", "b", "c"])
     path = npz(images=images, labels=labels, class_names=names)
     shown = inspect.inspect(
@@ -76,6 +77,7 @@ def test_what_is_said_of_a_classification_is_true(workplace, quick, npz, monkeyp
     unequal = r"3, unequal: train has \d+ of '<a>' and \d+ of '[bc]'; --train.class-weight [bc]=\d"
     assert re.match(unequal, said["classes"])
     assert "; always answering '<a>' is right for" in said["classes"]
+    assert re.match(r"exact copies of images in another split: \d+ in validation, ", said["note"])
     assert said["cache"].startswith("memory (") and said["augment"].startswith("device (")
     assert all(re.match(r"[\d,]+ images/s", said[name]) for name in ("feed", "step", "training"))
     assert re.match(r"the (step|feed): .* would lift it", said["bottleneck"])

@@ -302,7 +302,7 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
 
 
 def test_classes_without_an_example_to_train_on_are_noted_and_two_are_needed(tmp_path):
-    images, labels = np.zeros((60, 2, 2, 1), np.uint8), np.sort(np.arange(60) % 3)
+    images, labels = np.arange(240, dtype=np.uint8).reshape(60, 2, 2, 1), np.sort(np.arange(60) % 3)
     names = ["a", "b", "c", "d", "e"]
     np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=names)
     settings = config.Config(
