@@ -162,11 +162,9 @@ def _story(config: Config, stops: Stops) -> Run:
         if machine.is_chief:
             loaded.write(run)
             forced = [Decision("changed", str(change), "--force") for change in run.changes]
-            found = [*loaded.decisions, *more, *forced, *plan.decisions]
-            decisions = [*machine.decisions, *found]
+            decisions = [*machine.decisions, *loaded.decisions, *more, *forced, *plan.decisions]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            info = loaded.source.info
-            report.opening(config, machine, run, info, splits, model, left, decisions)
+            report.opening(config, machine, run, loaded.source.info, splits, model, left, decisions)
             report.damaged(saver)
         else:
             report.worker(workers)
@@ -185,6 +183,7 @@ def _story(config: Config, stops: Stops) -> Run:
                 recovery.keep(run, plan.decisions)
                 report.again(plan.decisions[-1], left)
         if not machine.is_chief:
+            training.end_together(machine, stops)
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
@@ -197,6 +196,7 @@ def _story(config: Config, stops: Stops) -> Run:
             files.write_json(run.result, result)
         report.closing(config, run, result, judged)
         report.late(saver, config.runtime.time_limit)
+        training.end_together(machine, stops)
     exported = Path(result["export"]) if result["export"] else None
     task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
     return Run(config, run.path, history, result[judged], model, task, splits, exported, result)

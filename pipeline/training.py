@@ -1,9 +1,10 @@
 """From a plan to a trained model: built, taken up at its newest checkpoint, watched to the end."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from pipeline.errors import OutOfMemory, Terminated, not_a_command
+from pipeline.errors import OutOfMemory, Terminated, WorkerLost, not_a_command
 
 if __name__ == "__main__":  # before TensorFlow is imported
     not_a_command("pipeline.training is not a command: python -m pipeline.fit trains")
@@ -122,3 +123,14 @@ def trained(
             if machine.is_chief:
                 report.time_is_up(config, saver)
     return True
+
+
+def end_together(machine: Runtime, stops: Stops) -> None:
+    """Waits until all workers are here; the others wait for the chief, who tests and exports.
+
+    TensorFlow takes a worker that leaves before the chief for crashed, and says so in the chief's
+    log. A worker that is lost here has done its part.
+    """
+    done = contextlib.suppress(WorkerLost) if machine.is_chief else stops.at_once()
+    with done, machine.strategy.scope(), replicas.lost_workers(machine.cluster):
+        replicas.agreed(0.0)
