@@ -1,5 +1,6 @@
 """Weights and optimizer state of a run on disk: written whole, checked before they are read."""
 
+import copy
 import hashlib
 import json
 import shutil
@@ -52,6 +53,12 @@ class Checkpoints:
             name: [variable.value for variable in group] for name, group in state.items()
         }
         self._checkpoint = tf.train.Checkpoint(**self._state)
+
+    def at(self, folder: Path) -> "Checkpoints":
+        """The same variables, with another folder."""
+        other = copy.copy(self)
+        other._folder, other._made = folder, False
+        return other
 
     def require_room(self) -> None:
         """Raises UsageError unless the disk can take the three that are ever there at once."""

@@ -107,7 +107,10 @@ def reason(error: Exception) -> str:
     text = re.sub(rf"^(\{{\{{.*?\}}\}} |{step})+", "", text)
     if found := re.match(r"assertion failed: \[(.*)\]", text):
         text = found[1].replace("] [", " ")
-    return text.partition(" [Op:")[0][:200]
+    text = text.partition(" [Op:")[0]
+    # Of a full disk TensorFlow names its temporary file first.
+    full = "No space left on device|Disk quota exceeded|File too large"
+    return re.sub(rf".*; ({full})$", r"\1", text)[:200]
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:

@@ -11,7 +11,6 @@ from pipeline.errors import UsageError, reason, run_command
 if __name__ == "__main__":  # the command, which stands above this stage and before TensorFlow
     run_command(importlib.import_module("pipeline.export_command").main)
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -109,15 +108,7 @@ def write(
         name: (tf.function(function, specs, autograph=False), specs)
         for name, (function, specs) in task.serve(network).items()
     }
-    # No `archive.track(same)`: endpoints bring their variables along, and tracking would write
-    # every weight a second time (Keras 3.15.1).
-    archive = keras.export.ExportArchive()
-    for name, (function, specs) in endpoints.items():
-        archive.add_endpoint(name, function, input_signature=specs)
-    try:
-        archive.write_out(str(folder), verbose=False)
-    except tf.errors.OpError as error:  # a full disk, as TensorFlow says it
-        raise UsageError(f"{folder.parent} cannot be written: {reason(error)}") from None
+    _save(folder, endpoints)
     made = provenance.digests(folder)
     answers = golden(task, endpoints, examples)
     proof.write_golden(folder / proof.GOLDEN, answers)
@@ -156,6 +147,26 @@ def write(
     files.write_text(folder / model_card.FILE, card)
     provenance.write(folder, about)
     return about
+
+
+def _save(folder: Path, endpoints: Mapping[str, tuple[Any, list[tf.TensorSpec]]]) -> None:
+    """The SavedModel of these signatures; equal programs and weights give equal files.
+
+    Not by `keras.export.ExportArchive` (Keras 3.15.1): it lists the variables as a set has them,
+    in the order of their addresses, and that is another in each process.
+    """
+    functions = {
+        name: function.get_concrete_function(*specs)
+        for name, (function, specs) in endpoints.items()
+    }
+    used = {id(v.handle): v for function in functions.values() for v in function.variables}
+    captured = [id(value) for f in functions.values() for value in f.captured_inputs]
+    module = tf.Module()
+    module.weights = [used[handle] for handle in dict.fromkeys(captured) if handle in used]
+    try:
+        tf.saved_model.save(module, str(folder), signatures=functions)
+    except tf.errors.OpError as error:  # a full disk, as TensorFlow says it
+        raise UsageError(f"{folder.parent} cannot be written: {reason(error)}") from None
 
 
 def golden(task: Task, endpoints: dict, examples: Split) -> dict[str, dict[str, dict]]:

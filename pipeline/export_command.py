@@ -162,8 +162,9 @@ def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
     report.damaged(saver)
     report.decision(saver.choose())
     model.step.update.exchange()  # the averaged weights, if any
-    result = fit.handed_off(config, run, loaded, held, judged, model, saver, start)
-    report.tested(result, judged)
+    result = fit.tested(config, run, loaded, held, judged, model, saver, start)
+    report.tested(config, result, judged)
+    result = fit.handed_off(config, loaded, judged, model, saver, result, start)
     report.exported(config, run, result)
     return result
 

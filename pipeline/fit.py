@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ class Run:
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
     """What `result.json` holds; empty in a worker that is not the chief."""
+    result_file: Path | None
+    """`result.json`: in `directory`, or in a temporary folder if that could not be written; None
+    if neither could, and in a worker that is not the chief."""
 
     def __repr__(self) -> str:
         """What a notebook shows: not the arrays."""
@@ -184,25 +188,58 @@ def _story(config: Config, stops: Stops) -> Run:
                 report.again(plan.decisions[-1], left)
         if not machine.is_chief:
             training.end_together(machine, stops)
-            return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
-        report.decision(saver.choose())
-        model.step.update.exchange()  # tested and exported are the averaged weights, if any
-        judged = next(name for name in ("test", "validation", "train") if name in splits)
-        result = None if trained else outcome.finished(config, run, saver.step)
-        if result is not None and judged in result:
-            report.finished(run)
-        else:
-            result = handed_off(config, run, loaded, held, judged, model, saver, start)
-            files.write_json(run.result, result)
-        report.closing(config, run, result, judged)
-        report.late(saver, config.runtime.time_limit)
+            return Run(config, run.path, saver.history, {}, model, task, splits, None, {}, None)
+        result, written = _concluded(config, run, loaded, held, model, saver, trained, start)
         training.end_together(machine, stops)
     exported = Path(result["export"]) if result["export"] else None
     task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
-    return Run(config, run.path, history, result[judged], model, task, splits, exported, result)
+    judged = _judged(splits)
+    told = (result[judged], model, task, splits, exported, result, written)
+    return Run(config, run.path, history, *told)
 
 
-def handed_off(
+def _judged(splits: Mapping[str, Any]) -> str:
+    """The split by which the model is judged."""
+    return next(name for name in ("test", "validation", "train") if name in splits)
+
+
+def _concluded(
+    config: Config,
+    run: RunDirectory,
+    loaded: "Data",
+    held: "dict[str, Batches]",
+    model: "keras.Model",
+    saver: "Saver",
+    trained: bool,
+    start: float,
+) -> tuple[dict[str, Any], Path | None]:
+    """Test and export of what was trained: the result, and the path it was written to."""
+    from pipeline import report
+
+    fallback = outcome.fallback(run)
+    saver.save_unsaved(fallback.checkpoints)
+    report.decision(saver.choose())
+    model.step.update.exchange()  # tested and exported are the averaged weights, if any
+    judged = _judged(held)
+    result = None if trained else outcome.finished(config, run, saver.step)
+    written, why = run.result, ""
+    if result is not None and judged in result:
+        report.finished(run)
+        report.tested(config, result, judged)
+    else:
+        result = tested(config, run, loaded, held, judged, model, saver, start)
+        outcome.write(result, run, fallback)  # already now: the export may be killed
+        report.tested(config, result, judged)
+        result = handed_off(config, loaded, judged, model, saver, result, start)
+        written, why = outcome.write(result, run, fallback)
+    if not config.dry_run:
+        report.written(run, fallback, saver, written, why)
+    report.closing(config, run, result)
+    report.late(saver, config.runtime.time_limit)
+    return result, written
+
+
+def tested(
     config: Config,
     run: RunDirectory,
     loaded: "Data",
@@ -212,12 +249,11 @@ def handed_off(
     saver: "Saver",
     start: float,
 ) -> dict[str, Any]:
-    """Answers, hand-off, proof: the run's result; one that has been through them keeps its version.
+    """The result of a run that is not exported yet: the metrics of each split, and its calibration.
 
-    `judged` is the split whose examples the proof asks about; `start` when this process began.
+    `judged` is the split that the pictures show; `start` when this process began.
     """
     from pipeline import evaluate, report
-    from pipeline.export import export
 
     calibration = {}
     if config.export.calibrate and "validation" in held:
@@ -227,14 +263,51 @@ def handed_off(
     said = ((name, evaluate.answers(model, loaded.task, part)) for name, part in held.items())
     metrics = {name: task.evaluate(answers) for name, answers in said}
     evaluate.draw(task, metrics[judged], run.path)
-    examples, enabled = loaded.splits[judged], config.export.enabled
+    stopped = None if saver.complete else TIME
+    return report.result(config, saver, metrics, time.monotonic() - start, stopped, calibration)
+
+
+def handed_off(
+    config: Config,
+    loaded: "Data",
+    judged: str,
+    model: "keras.Model",
+    saver: "Saver",
+    result: dict[str, Any],
+    start: float,
+) -> dict[str, Any]:
+    """What `tested` returned, with the export and its proof, or the reason why there is none.
+
+    `judged` is the split whose examples the proof asks about.
+    """
+    from pipeline import evaluate
+    from pipeline.export import export
+    from pipeline.verify import Check, Verification
+
+    if not config.export.enabled:
+        return result
+    task = evaluate.calibrated_by(loaded.task, result["calibration"])
+    metrics = {name: result[name] for name in loaded.splits if name in result}
     trained = {"steps": saver.step, "of": saver.last_step, "complete": saver.complete}
     trained["examples"] = {name: len(split) for name, split in loaded.splits.items()}
     trained["left_out"] = len(loaded.cleaning.dropped)
-    proved = export(model, task, config, examples, metrics, trained) if enabled else None
-    stopped = None if saver.complete else TIME
-    seconds = time.monotonic() - start
-    return report.result(config, saver, metrics, proved, seconds, stopped, calibration)
+    place, why = run_directory.export_directory(config), ""
+    try:
+        proved = export(model, task, config, loaded.splits[judged], metrics, trained)
+    except BrokenPipeError:  # nobody reads what it prints
+        raise
+    except OSError as error:  # as of a full disk; the run is trained and tested all the same
+        why = f"{place} cannot be written: {error.strerror or error}"
+    except UsageError as error:
+        why = str(error)
+    if why:
+        proved = Verification(place, (Check(outcome.NOT_EXPORTED, False, why),))
+    return {
+        **result,
+        "seconds": round(time.monotonic() - start, 2),
+        "export": str(proved.directory) if proved.passed else None,
+        "verification": proved.as_json(),
+    }
 
 
 def _cluster(config: Config) -> cluster.Cluster | None:
@@ -259,10 +332,13 @@ def _cluster(config: Config) -> cluster.Cluster | None:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if the proof failed."""
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
+    the run directory could not take the result."""
     config = command_line.configure(arguments)
     run = fit(config)
-    return 0 if run.export or not config.export.enabled or not run.result else 1
+    good = run.export or not config.export.enabled
+    written = run.result_file == run.directory / "result.json"
+    return 0 if not run.result or (good and written) else 1
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def disk(place: Ground, seed: int) -> int:
         raise Lost(f"training did not go on; exit code {ended.code}: {ended.said[-200:]}")
     else:
         # A disk that is still full at the end cannot take the result; the command is repeated.
-        require_code(ended, *((0, 2) if action == "fill" else (0,)))
+        require_code(ended, *((0, 1) if action == "fill" else (0,)))
     warnings = [line for line in ended.said.splitlines() if line.startswith("warning")]
     if len(warnings) > 1:
         raise Lost(f"{len(warnings)} warnings: {warnings}")

@@ -1,13 +1,50 @@
 """What a run has come to: its result, and whether it needs nothing more."""
 
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline import files, home, provenance, run_directory, untrusted
 from pipeline.config import Config
+from pipeline.errors import reason
 from pipeline.run_directory import RunDirectory
 from pipeline.sections import Export
+
+NOT_EXPORTED = "export"
+"""The one check of an export that could not be written, as its disk was full."""
+
+
+def fallback(run: RunDirectory) -> RunDirectory:
+    """Where in the temporary folder, with the same layout, goes what a run directory cannot take.
+
+    Nothing is made yet.
+    """
+    # Not `tempfile.gettempdir()`, which raises where every disk is full.
+    parent = os.environ.get("TMPDIR", "/tmp")
+    return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
+
+
+def write(
+    result: Mapping[str, Any], run: RunDirectory, other: RunDirectory
+) -> tuple[Path | None, str]:
+    """Writes `result.json` to the run directory, or to the other one where that fails.
+
+    Returns: (its path, or None if neither could be written; why it is not in the run directory).
+    """
+    try:
+        files.write_json(run.result, result)
+        other.result.unlink(missing_ok=True)  # written before there was room
+        return run.result, ""
+    except OSError as error:
+        why = error.strerror or reason(error)
+    try:
+        other.path.mkdir(parents=True, exist_ok=True)
+        files.write_json(other.result, result)
+        return other.result, why
+    except OSError:
+        return None, why
 
 
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from pipeline import layers, model_card, provenance, run_directory, runtime, stops
+from pipeline import layers, model_card, outcome, provenance, run_directory, runtime, stops
 from pipeline.cluster import Cluster
 from pipeline.config import Config
 from pipeline.contracts import Batches, Decision, Facts, Info
@@ -20,7 +20,7 @@ from pipeline.errors import plain
 from pipeline.run_directory import RunDirectory
 from pipeline.saver import Saver
 from pipeline.splits import Split
-from pipeline.verify import PROVED, Verification
+from pipeline.verify import PROVED
 
 
 def say(name: str, text: object) -> None:
@@ -97,7 +97,7 @@ def finished(run: RunDirectory) -> None:
 
 @contextmanager
 def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """Says on Ctrl-C, a signal, or a disk that is full at the end how to go on; passes them on."""
+    """Says on Ctrl-C, a signal, or an error of the disk how to go on; passes them on."""
     try:
         yield
     except BaseException as error:
@@ -136,12 +136,11 @@ def result(
     config: Config,
     saver: Saver,
     metrics: dict[str, dict[str, Any]],
-    verification: Verification | None,
     seconds: float,
     stopped: str | None,
     calibration: Facts,
 ) -> dict[str, Any]:
-    """The content of `result.json`: everything that can be compared between runs.
+    """The content of `result.json` before the export: everything to compare runs by.
 
     `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
     where a run has too few steps. `seconds` is this process's time, from its start to here.
@@ -161,28 +160,54 @@ def result(
         "calibration": dict(calibration),
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
         "seconds": round(seconds, 2),
-        "export": str(verification.directory) if verification and verification.passed else None,
-        "verification": verification.as_json() if verification else None,
+        "export": None,
+        "verification": None,
         "versions": runtime.versions(),
     }
 
 
-def closing(config: Config, run: RunDirectory, result: dict[str, Any], judged: str) -> None:
-    """After everything: one line per key fact, and the next command."""
-    if not config.dry_run:
-        tested(result, judged)
-        if result["examples_per_second"]:
-            say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
+def tested(config: Config, result: dict[str, Any], judged: str) -> None:
+    """The numbers of the split that the model is judged by, and the speed of training."""
+    if config.dry_run:
+        return
+    say(judged, f"{_numbers(result[judged])}  ({result[judged]['examples']:,} examples)")
+    _calibrated(result, judged)
+    if result["examples_per_second"]:
+        say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
+
+
+def written(
+    run: RunDirectory, fallback: RunDirectory, saver: Saver, result: Path | None, why: str
+) -> None:
+    """Where everything of the run is; if its disk is full, what to do.
+
+    `result` is the path of `result.json`; `why` is empty if that is in the run directory.
+    """
+    if not why:
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
+    if not (why or saver.unsaved):
+        return
+    steps = run_directory.steps(fallback.checkpoints)
+    there = [f"checkpoints/step-{step:08d}" for step in steps]
+    there += ["result.json"] if result == fallback.result else []
+    said = [f"{run} cannot be written: {why or saver.unsaved}"]
+    if there:
+        copy = f"cp -r {shlex.quote(str(fallback))}/. {shlex.quote(str(run))}"
+        said.append(f"{' and '.join(there)} are in {fallback}; once there is room: {copy}")
+    if result is None:
+        said.append("result.json was not kept")
+    if saver.unsaved and not steps:
+        newest = run_directory.steps(run.checkpoints)[-1:]
+        where = f"after step {newest[0]:,}" if newest else "from the start"
+        said.append(f"step {saver.step:,} was not kept; the same command goes on {where}")
+    say("warning", "; ".join(said))
+
+
+def closing(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
+    """After everything: the export, and the next command."""
     exported(config, run, result)
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
-
-
-def tested(result: dict[str, Any], judged: str) -> None:
-    """The numbers of the split that the model was judged by."""
-    say(judged, f"{_numbers(result[judged])}  ({result[judged]['examples']:,} examples)")
-    _calibrated(result, judged)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:
@@ -193,23 +218,27 @@ def _numbers(metrics: Mapping[str, Any]) -> str:
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """What became of the export, and the next command."""
     proved = result["verification"]
+    again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
     if proved is None:
         say("export", "none (--export.no-enabled)")
     elif not proved["passed"]:
         failed = [check for check in proved["checks"] if not check["passed"]]
+        if [check["name"] for check in failed] == [outcome.NOT_EXPORTED]:
+            say("export", f"NOT published: {failed[0]['detail']}")
+            say("next", f"once this is fixed: {again}")
+            return
         for check in failed:
             say("FAILED", f"{check['name']}: {check['detail']}")
         worse = [check["name"] for check in failed] == ["quality"]
         why = "is whole, but worse than what is served" if worse else "failed its verification"
         say("export", f"NOT published: {proved['directory']} {why}")
         if worse:
-            again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
             say("next", f"{again} --export.tolerance None publishes it all the same")
     elif config.dry_run:
         say("export", f"verified: {PROVED}")
     elif not Path(result["export"]).is_dir():
-        again = f"{_python()} -m pipeline.export {shlex.quote(str(run))} makes it again"
-        say("export", f"{result['export']}, since deleted for newer versions; {again}")
+        deleted = "since deleted for newer versions"
+        say("export", f"{result['export']}, {deleted}; {again} makes it again")
     else:
         say("export", f"{result['export']}, verified: {PROVED}")
         _served(Path(result["export"]), result)

@@ -1,9 +1,11 @@
 """When a run is saved, what is kept, where it is taken up again, and when it has learned enough."""
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -66,7 +68,9 @@ class Saver(keras.callbacks.Callback):
         self._saved: dict[int, int] = {}
         """The best step by then of each of the two newest checkpoints."""
         self._last_save, self._cost = time.monotonic(), 0.0
-        self._failing = False
+        self.unsaved = ""
+        """Why the last save could not be written; empty if it was."""
+        self._unsaved_state: dict[str, Any] = {}
         self._running: list[list[str]] | None = None
 
     @property
@@ -197,22 +201,31 @@ class Saver(keras.callbacks.Callback):
         """`running` are the metrics of an epoch that is not finished."""
         others = [pair for pair in self._saved.items() if pair[0] != self.step]
         saved = [*others[-1:], (self.step, self._best_step)]
-        start = time.monotonic()
+        start, state = time.monotonic(), self._state(running, saved)
         try:
-            self._checkpoints.save(self.step, self._state(running, saved))
+            self._checkpoints.save(self.step, state)
         except WRITE_ERRORS as error:
-            if not self._failing:
-                why = getattr(error, "strerror", None) or reason(error)
+            why = getattr(error, "strerror", None) or reason(error)
+            if not self.unsaved:
                 print(f"warning    step {self.step:,} could not be saved: {why}; training goes on")
-            self._failing = True
+            self.unsaved, self._unsaved_state = why, state
         else:
-            if self._failing:
+            if self.unsaved:
                 print(f"saved      step {self.step:,}: the disk can be written again", flush=True)
-            self._failing = False
+            self.unsaved = ""
             self._saved = dict(saved)
             self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
+
+    def save_unsaved(self, folder: Path) -> None:
+        """After training: writes what the last save could not write to another folder, if it can.
+
+        Copied to the folder of the checkpoints, it is one of them.
+        """
+        if self.unsaved:
+            with contextlib.suppress(*WRITE_ERRORS):
+                self._checkpoints.at(folder).save(self.step, self._unsaved_state)
 
     def _state(
         self, running: list[list[str]] | None, saved: list[tuple[int, int]]

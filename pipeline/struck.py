@@ -50,6 +50,7 @@ def enter(
         os.dup2(said, number)
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))  # noqa: SIM115
     os.chdir(folder)
+    os.environ["TMPDIR"] = os.path.dirname(folder)  # removed with the drill
     with noise.of_start():
         tf.config.list_physical_devices("GPU")  # otherwise the run would tell of a missing one
     sys.argv = [module, *words]

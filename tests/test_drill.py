@@ -49,6 +49,26 @@ def test_a_kill_strikes_inside_a_save(place):
     assert ground.newest(folder) == -1
 
 
+def test_a_disk_that_stays_full_costs_the_export_not_the_test(place):
+    """From the last save to the end no file can be written, wherever it is."""
+    folder, engine = place.fresh(), "model_fit"
+    saves = [m for m in place.reference(engine).ended.moments if m.name == "save"]
+    count = max(n for n, moment in enumerate(saves, 1) if "os.mkdir ." in moment.what)
+    strike = Strike("fill", "save", count, bytes=0)
+    ended = trials.run("pipeline.fit", ground.words(engine, True), folder, strike)
+    ground.require_code(ended, 1)
+    said = ended.said.splitlines()
+    (test,) = (line for line in said if line.startswith("test "))
+    assert "accuracy 0." in test
+    assert "export     NOT published: saved_models/digits cannot be written: File too large" in said
+    assert said[-1] == "next       once this is fixed: python -m pipeline.export run"
+    (warning,) = (line for line in said if line.startswith("warning    run cannot be written: "))
+    assert "result.json was not kept; step 45 was not kept; the same command goes on" in warning
+    assert not (folder / "run/result.json").exists() and ground.newest(folder) > 0
+    place.finish(folder, engine, True)
+    place.done(folder)
+
+
 def test_evidence_tells_runs_apart(place):
     """Otherwise `bit-equal` would say nothing."""
     engine, other = ground.ENGINES

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import run_module
 
 from pipeline import files, model_card, proof, provenance, publish, warm_up
 from pipeline.build import network
@@ -96,14 +97,14 @@ def test_a_failed_proof_is_not_published(digits_run, tmp_path, monkeypatch):
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(digits_run, tmp_path, monkeypatch):
     def full(*_, **__):
-        raise tf.errors.ResourceExhaustedError(None, None, "model; No space left on device")
+        message = "a/.unpublished-1/variables.tempstate12; No space left on device [Op:SaveV2]"
+        raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    monkeypatch.setattr(type(keras.export.ExportArchive()), "write_out", full)
+    monkeypatch.setattr(tf.saved_model, "save", full)
     config = digits_run.config.changed(export={"directory": tmp_path})
-    said = "digits cannot be written: model; No space left"
-    with pytest.raises(UsageError, match=said) as caught:
+    said = "digits cannot be written: No space left on device$"
+    with pytest.raises(UsageError, match=said):
         export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
-    assert "\n" not in str(caught.value)
     assert [path.name for path in (tmp_path / "digits").iterdir()] == []
 
 
@@ -235,7 +236,8 @@ def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
 
 
 def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_path):
-    """Those of TensorFlow differ: Keras lists the variables in the order of their addresses."""
+    """The SavedModel's own files differ: in one process the second has other names of layers and
+    functions, which Keras and TensorFlow number."""
     split = digits_run.splits["test"]
     metrics = {name: digits_run.result[name] for name in ("train", "validation", "test")}
     before = provenance.read(digits_run.export)
@@ -247,6 +249,20 @@ def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_pat
     for about in (found, before):
         about["files"] = {name: about["files"][name] for name in ours}
     assert found == before
+
+
+def test_two_processes_export_the_same_bytes(tmp_path):
+    """Nor does it matter where objects lie in memory, and how strings are hashed."""
+    words = ["--model.name", "sequential", "--data.limit", "300", "--train.epochs", "1"]
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        process = run_module("pipeline.fit", "digits", *words, cwd=tmp_path / name)
+        assert process.returncode == 0, process.stderr
+    one, other = (tmp_path / name / "saved_models/digits/1" for name in ("one", "other"))
+    files_of = ["saved_model.pb", *(f"variables/{p.name}" for p in (one / "variables").iterdir())]
+    assert len(files_of) == 3
+    for name in files_of:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 def test_the_calibrated_loss_is_that_of_the_served_probabilities(digits_run):

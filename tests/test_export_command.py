@@ -1,19 +1,33 @@
 """`python -m pipeline.export`: a run's model again, without training; which version is served."""
 
+import errno
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY, run_module
 
-from pipeline import command_line, export_command, files, proof, provenance, publish, version_policy
+from pipeline import (
+    command_line,
+    export_command,
+    files,
+    proof,
+    provenance,
+    publish,
+    scratch,
+    version_policy,
+)
 from pipeline.errors import UsageError
 from pipeline.fit import fit
+from pipeline.fit import main as fit_main
+from pipeline.saver import Saver
 
 SHORT = {"epochs": 2, "steps_per_call": 10}
 
@@ -100,6 +114,81 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert "train " in card.partition("Examples: ")[2].partition("\n")[0]
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
+
+
+@pytest.fixture
+def disk(monkeypatch, tmp_path, tmp_path_factory):
+    """The disk with the folders in `full`, which can take no file from the second epoch's end on;
+    another one holds the temporary files."""
+    disk = SimpleNamespace(full=[], other=tmp_path_factory.mktemp("other"))
+    monkeypatch.setenv("TMPDIR", str(disk.other))
+    real_end = Saver.on_epoch_end
+
+    def on_epoch_end(saver, epoch, logs):
+        if epoch == 1:
+            for name in ("folder", "file"):
+                monkeypatch.setattr(scratch, name, functools.partial(made, getattr(scratch, name)))
+        real_end(saver, epoch, logs)
+
+    def made(real, parent):
+        if any(Path(parent).absolute().is_relative_to(tmp_path / name) for name in disk.full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(parent))
+        return real(parent)
+
+    monkeypatch.setattr(Saver, "on_epoch_end", on_epoch_end)
+    return disk
+
+
+FILLED = [
+    *("digits", "--run-directory", "run", "--model.name", "tiny", "--data.limit", "300"),
+    *("--train.epochs", "2", "--train.checkpoint-steps", "1", "--log.no-tensorboard"),
+]
+
+
+def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(workplace, disk, capsys):
+    disk.full = ["run", "saved_models"]
+    assert fit_main(FILLED) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("test       loss ") for line in said)
+    (kept,) = disk.other.iterdir()
+    lines = [line for line in said if "cannot be written" in line]
+    why = "cannot be written: No space left on device"
+    assert lines == [
+        f"warning    run {why}; checkpoints/step-00000012 and result.json are in {kept}; "
+        f"once there is room: cp -r {kept}/. run",
+        f"export     NOT published: saved_models/digits {why}",
+    ]
+    assert said[-1] == "next       once this is fixed: python -m pipeline.export run"
+    assert not Path("run/result.json").exists()
+    result = json.loads((kept / "result.json").read_text())
+    assert result["test"]["accuracy"] >= 0 and result["export"] is None
+    assert result["verification"]["checks"][0]["detail"] == f"saved_models/digits {why}"
+
+    disk.full = []
+    shutil.copytree(kept, "run", dirs_exist_ok=True)
+    assert export_command.main(["run"]) == 0
+    assert "trained for 12 steps of 12" in capsys.readouterr().out
+    after = json.loads(Path("run/result.json").read_text())
+    assert after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
+    assert fit_main(FILLED) == 0 and "was complete" in capsys.readouterr().out
+
+
+def test_a_run_that_could_not_be_exported_is_only_exported_when_it_is_started_again(
+    workplace, disk, capsys
+):
+    disk.full = ["saved_models"]
+    assert fit_main(FILLED) == 1
+    said = capsys.readouterr().out
+    assert "written    run/: result.json" in said and "next       once this is fixed: " in said
+    before = json.loads(Path("run/result.json").read_text())
+    assert before["test"]["accuracy"] >= 0 and not before["verification"]["passed"]
+    assert list(disk.other.iterdir()) == []
+    disk.full = []
+    assert fit_main(FILLED) == 0
+    said = capsys.readouterr().out
+    assert "export     saved_models/digits/1, verified by" in said and "epoch 1" not in said
+    after = json.loads(Path("run/result.json").read_text())
+    assert after["test"] == before["test"] and after["verification"]["passed"]
 
 
 def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys):
