@@ -185,6 +185,7 @@ def _story(config: Config, stops: Stops) -> Run:
                 recovery.keep(run, plan.decisions)
                 report.again(plan.decisions[-1], left)
         if not machine.is_chief:
+            training.end_together(machine, stops)
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {})
         report.decision(saver.choose())
         model.step.update.exchange()  # tested and exported are the averaged weights, if any
@@ -197,6 +198,7 @@ def _story(config: Config, stops: Stops) -> Run:
             files.write_json(run.result, result)
         report.closing(config, run, result, judged)
         report.late(saver, config.runtime.time_limit)
+        training.end_together(machine, stops)
     exported = Path(result["export"]) if result["export"] else None
     task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
     return Run(config, run.path, history, result[judged], model, task, splits, exported, result)

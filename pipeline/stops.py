@@ -137,6 +137,18 @@ class Stops:
             self._deferred = False
         self.check()
 
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Signals end the process even within a call of native code, which Python's own handlers
+        wait for; where nothing is left to save."""
+        for number in self._second:
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            for number in self._second:
+                signal.signal(number, self._handle)
+
     def check(self) -> None:
         """Raises what an earlier signal asks for."""
         if self._signal is not None:

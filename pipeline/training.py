@@ -1,5 +1,6 @@
 """From a plan to a trained model: built, taken up at its newest checkpoint, watched to the end."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 
@@ -10,7 +11,7 @@ from pipeline.build import build
 from pipeline.callbacks import standard
 from pipeline.config import Config
 from pipeline.contracts import Batches, Task
-from pipeline.errors import OutOfMemory, Terminated
+from pipeline.errors import OutOfMemory, Terminated, WorkerLost
 from pipeline.guards import Guard
 from pipeline.journal import Journal
 from pipeline.recovery import Plan
@@ -118,3 +119,14 @@ def trained(
             if machine.is_chief:
                 report.time_is_up(config, saver)
     return True
+
+
+def end_together(machine: Runtime, stops: Stops) -> None:
+    """Waits until all workers are here; the others wait for the chief, who tests and exports.
+
+    TensorFlow takes a worker that leaves before the chief for crashed, and says so in the chief's
+    log. A worker that is lost here has done its part.
+    """
+    done = contextlib.suppress(WorkerLost) if machine.is_chief else stops.at_once()
+    with done, machine.strategy.scope(), replicas.lost_workers(machine.cluster):
+        replicas.agreed(0.0)

@@ -213,12 +213,16 @@ def momenta(path):
 
 
 def test_two_workers_are_two_replicas(tmp_path):
-    """One update to 1e-5; one log, one export, and the worker that is not the chief is silent."""
+    """One update to 1e-5; one log, one export. The worker that is not the chief is silent and waits
+    for it: TensorFlow would tell the chief that it has crashed."""
     words = f"{FIT} --train.steps 1 --data.augment --train.clip-norm 0.1 --train.ema 0.9".split()
     words += ["--train.optimizer-options", "momentum=0.9"]
-    processes = workers([*words, "--run-directory", "run"], 2, tmp_path)
-    (said, errors), (other, _) = (process.communicate(timeout=200) for process in processes)
-    assert [p.returncode for p in processes] == [0, 0], errors[-2000:]
+    chief, waiting = workers([*words, "--run-directory", "run"], 2, tmp_path)
+    other, warned = waiting.communicate(timeout=300)
+    is_done = (tmp_path / "run" / "result.json").exists()
+    said, errors = chief.communicate(timeout=100)
+    assert (chief.returncode, waiting.returncode) == (0, 0), errors[-2000:]
+    assert is_done and "unhealthy" not in errors + warned and "crashed" not in errors + warned
     assert "2 workers, 2 replicas" in said and other.count("\n") == 1
     assert other.startswith("worker     1 of 2")
     assert (tmp_path / "saved_models" / "digits" / "1").is_dir()

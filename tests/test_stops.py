@@ -158,6 +158,15 @@ def test_a_second_sigterm_ends_the_process():
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
 
 
+def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
+    given = Stops()
+    with given.listening():
+        with given.at_once():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+
+
 def test_deaf_processes_stay_deaf():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
