@@ -162,11 +162,9 @@ def _story(config: Config, stops: Stops) -> Run:
         if machine.is_chief:
             loaded.write(run)
             forced = [Decision("changed", str(change), "--force") for change in run.changes]
-            found = [*loaded.decisions, *more, *forced, *plan.decisions]
-            decisions = [*machine.decisions, *found]
+            decisions = [*machine.decisions, *loaded.decisions, *more, *forced, *plan.decisions]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            info = loaded.source.info
-            report.opening(config, machine, run, info, splits, model, left, decisions)
+            report.opening(config, machine, run, loaded.source.info, splits, model, left, decisions)
             report.damaged(saver)
         else:
             report.worker(workers)
