@@ -225,7 +225,8 @@ def _units(ids: np.ndarray, splits: Sequence["Split"], groups: Mapping[int, int]
     _, link = np.unique([groups[id] for id in ids[known].tolist()], return_inverse=True)
     size = len(names) + link.max() + 1
     edges = (np.ones(len(link), bool), (node[known], len(names) + link))
-    return connected_components(coo_array(edges, (size, size)), directed=False)[1][node]
+    part = connected_components(coo_array(edges, (size, size)), directed=False)[1]
+    return part[node].astype(np.int64)
 
 
 def _require_enough(

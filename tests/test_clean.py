@@ -128,7 +128,7 @@ def notes(settings):
 @pytest.mark.parametrize("cache", ["memory", "disk", "none"])
 def test_copies_across_splits_are_noted(folder, workplace, cache):
     for number in range(20):
-        shutil.copy(folder / f"a/{2 * number:02}.png", folder / f"b/copy {number}.png")
+        shutil.copy(folder / f"a/{2 * number:02}.png", folder / f"a/copy {number}.png")
     settings = config(folder).changed(data={"cache": cache, "cache_directory": workplace / "c"})
     said, splits = notes(settings)
     if cache == "none":  # nothing is decoded before training

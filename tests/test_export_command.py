@@ -186,7 +186,7 @@ def test_a_run_that_could_not_be_exported_is_only_exported_when_it_is_started_ag
     disk.full = []
     assert fit_main(FILLED) == 0
     said = capsys.readouterr().out
-    assert "export     saved_models/digits/1, verified by" in said and "epoch 1" not in said
+    assert "export     saved_models/digits/1, verified: " in said and "epoch 1" not in said
     after = json.loads(Path("run/result.json").read_text())
     assert after["test"] == before["test"] and after["verification"]["passed"]
 

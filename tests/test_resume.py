@@ -174,7 +174,8 @@ def test_a_run_of_an_older_version_lacks_only_defaults(config):
 
 
 def test_long_values_are_cut(config):
-    given = begun(config, data={"augment": {name: {} for name in shelf.names("augment")}})
+    names = [name for name in shelf.names("augment") if name != "cutmix"]
+    given = begun(config, data={"augment": {name: {} for name in names}})
     line = refusal(given, data={"augment": {}})[2]
     assert "..." in line and len(line) < 100
 
