@@ -19,8 +19,8 @@ def speeds(shape: tuple[int, ...], rounds: int) -> dict[str, list[float]]:
     import numpy as np
     import tensorflow as tf
 
-    from pipeline import shelf
-    from pipeline.augmenter import Augmenter
+    from pipeline.config import registry
+    from pipeline.data.augmentation import Augmenter
 
     count, calls, measured = shape[0], {}, {}
     batch = {
@@ -29,7 +29,7 @@ def speeds(shape: tuple[int, ...], rounds: int) -> dict[str, list[float]]:
         "id": tf.range(count, dtype=tf.int64),
         "epoch": tf.zeros([count], tf.int64),
     }
-    for name in ("nothing", *shelf.names("augment")):
+    for name in ("nothing", *registry.names("augment")):
         augment = Augmenter({} if name == "nothing" else {name: {}}, 0)
         calls[name] = tf.function(lambda batch, a=augment: a(batch)["image"], autograph=False)
         calls[name](batch)[0, 0, 0, 0].numpy()  # traces

@@ -9,8 +9,10 @@ import sys
 
 import numpy as np
 
-from pipeline import calibration, evaluate, stream
+from pipeline.data import batching
+from pipeline.evaluation import evaluate
 from pipeline.fit import fit
+from pipeline.tasks import _calibration
 
 DRAWS = 200
 SIZES = (10, 20, 50, 100, 200)
@@ -35,9 +37,9 @@ def changes(logits, truth, size, width):
     for _ in range(DRAWS):
         order = generator.permutation(len(truth))
         part, others = order[:size], order[size:][:2000]
-        fitted = calibration.temperature(logits[part], truth[part], width)
+        fitted = _calibration.temperature(logits[part], truth[part], width)
         before, after = (
-            calibration.measured(logits[others], truth[others], t)["loss"] for t in (1.0, fitted)
+            _calibration.measured(logits[others], truth[others], t)["loss"] for t in (1.0, fitted)
         )
         found.append(after - before)
     return np.array(found)
@@ -47,11 +49,11 @@ def main():
     lines = [f"| network | loss | best T | fitted on | {' | '.join(map(str, WIDTHS))} |"]
     lines.append("|---" * (4 + len(WIDTHS)) + "|")
     for name, run in networks(sys.argv[1]):
-        test = stream.evaluation(run.splits["test"], run.config.train)
+        test = batching.evaluation(run.splits["test"], run.config.train)
         said = evaluate.answers(run.model, run.task, test)
         logits, truth = said["outputs"], said["truth"]
-        loss = calibration.measured(logits, truth)["loss"]
-        best = calibration.temperature(logits, truth, np.inf)
+        loss = _calibration.measured(logits, truth)["loss"]
+        best = _calibration.temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):
             found = [changes(logits, truth, size, width) for width in WIDTHS]
             cells = " | ".join(f"{of.mean():+.3f}, {of.max():+.3f}" for of in found)

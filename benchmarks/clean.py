@@ -26,16 +26,19 @@ EACH, AMONG = 250, 10_000
 
 def source_of(dataset: str) -> object:
     """A prepared set of TensorFlow Datasets."""
-    from pipeline import shelf
+    from pipeline.config import registry
 
-    return shelf.take("sources", "tfds")(dataset=dataset)
+    return registry.take("sources", "tfds")(dataset=dataset)
 
 
 def _decoded(example: dict) -> dict:
-    from pipeline import decoding
+    from pipeline.data import image_decoding
 
     image = example["image"]
-    return {**example, "image": decoding.pixels(image, 3) if image.dtype == "string" else image}
+    return {
+        **example,
+        "image": image_decoding.pixels(image, 3) if image.dtype == "string" else image,
+    }
 
 
 def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
@@ -88,7 +91,8 @@ def alike() -> None:
 
 def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tuple[int, list]:
     """Hides copies, prints what is found; how many copies, and the other pairs."""
-    from pipeline import array_source, findings, scan
+    from pipeline.data.cleaning import issues, scan
+    from pipeline.data.sources import _array_source
 
     generator, among = np.random.default_rng(seed), len(images)
     originals = generator.choice(among, each * len(KINDS), replace=False)
@@ -99,14 +103,14 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
     origin = np.concatenate([np.arange(among), originals])  # what each shows
     kind = np.concatenate([np.full(among, ""), kinds])
     order = generator.permutation(len(images))
-    source = array_source.ArraySource(
+    source = _array_source.ArraySource(
         {"image": images[order], "label": labels[order]}, class_names=tuple("0123456789")
     )
     origin, kind = origin[order], kind[order]
     scanned = scan.scan(source)
-    entries = findings.find(source, scanned)
+    entries = issues.find(source, scanned)
     found, others = collections.defaultdict(set), []
-    for line in findings.notes(source, scanned, entries):
+    for line in issues.notes(source, scanned, entries):
         print(" ", line)
     for entry in entries:
         if "of" not in entry:
@@ -164,13 +168,13 @@ def _grey(levels: np.ndarray) -> np.ndarray:
 
 def whole(dataset: str, sheet: str | None = None) -> None:
     """All examples of all splits."""
-    from pipeline import findings, scan
+    from pipeline.data.cleaning import issues, scan
 
     source = source_of(dataset)
     start, processor = time.monotonic(), time.process_time()
     scanned = scan.scan(source)
     middle, between = time.monotonic(), time.process_time()
-    entries = findings.find(source, scanned)
+    entries = issues.find(source, scanned)
     end, last = time.monotonic(), time.process_time()
     count = len(scanned)
     print(f"{dataset}: {count:,} examples; wall and processor seconds")
@@ -204,7 +208,7 @@ def draw(pairs: list, path: str, columns: int = 12) -> None:
 
 def damaged() -> None:
     """A folder of small JPEGs of which a quarter is damaged in six ways, and a run over it."""
-    from pipeline import manifest
+    from pipeline.data.cleaning import manifest
     from pipeline.fit import fit
 
     generator = np.random.default_rng(0)

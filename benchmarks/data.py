@@ -40,7 +40,9 @@ def photographs(folder: Path, count: int, distinct: int = 500) -> None:
 
 def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
     """The batches of some epochs of a folder under a cache."""
-    from pipeline import command_line, data, runtime, stream
+    from pipeline.config import command_line
+    from pipeline.data import batching, dataset
+    from pipeline.runtime import environment
 
     settings = command_line.recipe("digits").changed(
         source={"name": "folder", "dataset": None, "path": str(folder)},
@@ -50,8 +52,8 @@ def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
         },
         train={"batch_size": BATCH, "epochs": epochs},
     )  # fmt: skip
-    runtime.start(settings.runtime)
-    return stream.training(data.load(settings).splits["train"], settings.train, 0)
+    environment.start(settings.runtime)
+    return batching.training(dataset.load(settings).splits["train"], settings.train, 0)
 
 
 def memory(count: int = 1000) -> None:
@@ -118,18 +120,20 @@ def step(rounds: int = 12, steps: int = 40) -> None:
     """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
     import tensorflow as tf
 
-    from pipeline import command_line, data, runtime, stream
-    from pipeline.build import build
+    from pipeline.config import command_line
+    from pipeline.data import batching, dataset
+    from pipeline.runtime import environment
+    from pipeline.training.model_builder import build
 
     with tempfile.TemporaryDirectory() as cache:
         settings = command_line.recipe("cifar10_convnet").changed(
             train={"epochs": 1, "steps": steps}, data={"cache_directory": cache}
         )
-        machine = runtime.start(settings.runtime)
+        machine = environment.start(settings.runtime)
         kinds = {}
         for kind in ("memory", "disk"):
-            loaded = data.load(settings.changed(data={"cache": kind}))
-            kinds[kind] = stream.training(loaded.splits["train"], settings.train, 0)
+            loaded = dataset.load(settings.changed(data={"cache": kind}))
+            kinds[kind] = batching.training(loaded.splits["train"], settings.train, 0)
         first = next(iter(kinds["memory"].tickets(0)))
         resident = tf.data.Dataset.from_tensors(first).repeat()
         kinds["resident"] = dataclasses.replace(
@@ -154,11 +158,11 @@ def trained(
     machine: object, model: object, batches: object, engine: str, clocks: dict[str, Callable]
 ) -> dict[str, float]:
     """Images per second of all steps, by each clock."""
-    from pipeline import shelf
+    from pipeline.config import registry
 
     with machine.strategy.scope():
         start = {name: clock() for name, clock in clocks.items()}
-        shelf.take("engines", engine)(model, batches, None, [])
+        registry.take("engines", engine)(model, batches, None, [])
         images = batches.batch_size * batches.last_step
         return {name: images / (clock() - start[name]) for name, clock in clocks.items()}
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from pipeline import trials
-from pipeline.errors import run_command
+from pipeline.utils.errors import run_command
+from tests.nightly.fault_injection import trials
 
 ENGINES = ("model_fit", "gradient_tape")
-SMALL = """digits --model.name pipeline.subject --data.limit 180 --train.batch-size 8
+SMALL = """digits --model.name tests.nightly.fault_injection.subject --data.limit 180 --train.batch-size 8
     --train.epochs 3 --train.ema 0.9 --train.clip-norm 1 --data.augment --log.no-progress
     --export.no-enabled --run-directory run"""
 
@@ -110,8 +110,8 @@ def child(engine: str, count: str) -> None:
 
 def saves() -> None:
     """Time in `Checkpoints.save` as a share of the training's, of a run of 3,000 steps."""
-    from pipeline import checkpoints, training
     from pipeline.fit import fit
+    from pipeline.training import checkpoints, trainer
 
     spent: dict[str, list[float]] = {"saving": [], "training": []}
 
@@ -126,7 +126,7 @@ def saves() -> None:
         return call
 
     checkpoints.Checkpoints.save = timed(checkpoints.Checkpoints.save, "saving")
-    training.trained = timed(training.trained, "training")
+    trainer.trained = timed(trainer.trained, "training")
     with tempfile.TemporaryDirectory() as folder:
         fit(
             "digits",

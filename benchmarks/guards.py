@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import command_line, finite, replicas, runtime, shelf, splits, stores, stream
-from pipeline.build import build
-from pipeline.update import _norm
+from pipeline.config import command_line, registry
+from pipeline.data import batching, example_store, splits
+from pipeline.runtime import environment
+from pipeline.training import distributed, finite
+from pipeline.training.model_builder import build
+from pipeline.training.optim.gradient_update import _norm
 
 REPEATED, ROUNDS, STEPS = 1000, 10, 20
 
@@ -26,7 +29,7 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     settings = command_line.recipe("digits").changed(train={"epochs": 1000}, data={"augment": {}})
-    machine = runtime.start(settings.runtime)
+    machine = environment.start(settings.runtime)
     for shape in ((8, 8, 1), (32, 32, 3)):
         measure(settings, machine, shape)
 
@@ -34,7 +37,7 @@ def main() -> None:
 def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     """One size of image: the step, what stood there before, what stands there now."""
     model, batches = prepared(settings, machine, shape)
-    calls, tickets = replicas.Calls(model, "train", batches), iter(replicas.tickets(batches))
+    calls, tickets = distributed.Calls(model, "train", batches), iter(distributed.tickets(batches))
     calls.begin(batches.epochs - 1)
     gradients = [tf.random.normal(variable.shape) for variable in model.trainable_variables]
     plain, guarded = repeated(model, gradients, False), repeated(model, gradients, True)
@@ -65,9 +68,9 @@ def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[
         "image": tf.constant(generator.integers(0, 256, (count, *shape), np.uint8)),
         "label": tf.constant(generator.integers(0, 10, count)),
     }
-    split = splits.Split(stores.Memory(columns), np.arange(count))
-    batches = stream.training(split, settings.train, 0)
-    model = build(shelf.take("tasks", "image_classification")(facts), settings, machine, batches)
+    split = splits.Split(example_store.Memory(columns), np.arange(count))
+    batches = batching.training(split, settings.train, 0)
+    model = build(registry.take("tasks", "image_classification")(facts), settings, machine, batches)
     model.step.feed(batches, None)
     model.steps_per_execution = STEPS
     return model, batches

@@ -24,9 +24,9 @@ def pictures():
     from sklearn.metrics import confusion_matrix
     from sklearn.model_selection import cross_val_predict
 
-    from pipeline import shelf
+    from pipeline.config import registry
 
-    some = shelf.take("sources", "tfds")(dataset="cifar10").examples("train")
+    some = registry.take("sources", "tfds")(dataset="cifar10").examples("train")
     (columns,) = some.take(COUNT).map(decoded).batch(COUNT).as_numpy_iterator()
     images, labels = columns["image"], columns["label"]
     few = images.reshape(COUNT, 8, 4, 8, 4, 3).mean((2, 4)).reshape(COUNT, -1) / 255
@@ -37,10 +37,13 @@ def pictures():
 
 
 def decoded(example):
-    from pipeline import decoding
+    from pipeline.data import image_decoding
 
     image = example["image"]
-    return {**example, "image": decoding.pixels(image, 3) if image.dtype == "string" else image}
+    return {
+        **example,
+        "image": image_decoding.pixels(image, 3) if image.dtype == "string" else image,
+    }
 
 
 def noisy(truth, confusions, seed):
@@ -66,8 +69,9 @@ def figures(name, wrong, order, listed):
 def measured(images, truth, confusions, seed):
     from cleanlab.filter import find_label_issues
 
-    from pipeline import label_noise, shelf
-    from pipeline.config import Config, Data, Log, Model, Source, Train
+    from pipeline.config import registry
+    from pipeline.config.config import Config, Data, Log, Model, Source, Train
+    from pipeline.evaluation import label_noise
 
     labels = noisy(truth, confusions, seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +86,7 @@ def measured(images, truth, confusions, seed):
             ),
             log=Log(progress=False, tensorboard=False),
         )
-        source = shelf.take("sources", "arrays")(path=path)
+        source = registry.take("sources", "arrays")(path=path)
         start = time.monotonic()
         out = label_noise.out_of_fold(config, Path(folder), source, [], FOLDS, Path(folder))
         seconds = time.monotonic() - start

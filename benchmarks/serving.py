@@ -40,12 +40,14 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
     """(task, network, folder of its export) with all that belongs to a version."""
     import tensorflow as tf
 
-    from pipeline import command_line, export, shelf, splits, stores
-    from pipeline.build import network
+    from pipeline.config import command_line, registry
+    from pipeline.data import example_store, splits
+    from pipeline.export import savedmodel
+    from pipeline.training.model_builder import network
 
     config = command_line.recipe("digits").changed(export={"batch_sizes": (1, 8, 64)})
     facts = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
-    task = shelf.take("tasks", "image_classification")(facts)
+    task = registry.take("tasks", "image_classification")(facts)
     model = network(task, config.model, "float32")
     count = 64
     columns = {
@@ -53,15 +55,15 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
         "image": tf.constant(images(count, shape)),
         "label": tf.range(count, dtype=tf.int64) % 10,
     }
-    split = splits.Split(stores.Memory(columns), np.arange(count))
+    split = splits.Split(example_store.Memory(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as folder:
-        export.write(Path(folder), model, task, config, split, {})
+        savedmodel.write(Path(folder), model, task, config, split, {})
         yield task, model, Path(folder)
 
 
 def latency(rounds: int = 200) -> None:
     """One image a request; Keras gets it as float32 in [0, 1], and has less to do."""
-    from pipeline.session import Session
+    from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
         with exported(shape) as (_, model, folder):
@@ -83,7 +85,7 @@ def throughput(rounds: int = 30) -> None:
     """
     import tensorflow as tf
 
-    from pipeline.session import Session
+    from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
         with exported(shape) as (task, model, folder):
@@ -126,12 +128,12 @@ def first(rounds: int = 10) -> None:
 
 def child(folder: str, warmed: str) -> None:
     """One round, in a process that has no Python TensorFlow, as a server has none."""
-    from pipeline import proof, replay
-    from pipeline.session import Session
+    from pipeline.export import _warmup_reader, proof
+    from pipeline.serving.savedmodel_session import Session
 
     session = Session(Path(folder))
     if warmed == "warm":
-        replay.check(session, Path(folder), lambda what: None)
+        _warmup_reader.check(session, Path(folder), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
         for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items()

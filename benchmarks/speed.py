@@ -26,23 +26,25 @@ def prepare(replicas: int, steps: int) -> tuple:
     import numpy as np
     import tensorflow as tf
 
-    from pipeline import command_line, runtime, shelf, splits, stores, stream
-    from pipeline.build import build
+    from pipeline.config import command_line, registry
+    from pipeline.data import batching, example_store, splits
+    from pipeline.runtime import environment
+    from pipeline.training.model_builder import build
 
     settings = command_line.recipe("cifar10_convnet").changed(
         runtime={"replicas": replicas}, train={"batch_size": BATCH, "epochs": 1}
     )
-    machine = runtime.start(settings.runtime)
+    machine = environment.start(settings.runtime)
     generator, count = np.random.default_rng(0), BATCH * steps
     columns = {
         "id": tf.range(count, dtype=tf.int64),
         "image": tf.constant(generator.integers(0, 256, (count, 32, 32, 3), np.uint8)),
         "label": tf.constant(generator.integers(0, 10, count)),
     }
-    split = splits.Split(stores.Memory(columns), np.arange(count))
+    split = splits.Split(example_store.Memory(columns), np.arange(count))
     facts = {"class_names": [str(n) for n in range(10)], "image_shape": [32, 32, 3]}
-    task = shelf.take("tasks", "image_classification")(facts)
-    batches = stream.training(split, settings.train, 0)
+    task = registry.take("tasks", "image_classification")(facts)
+    batches = batching.training(split, settings.train, 0)
     model = build(task, settings, machine, batches)
     model.steps_per_execution = 2
     return machine, model, batches
@@ -52,11 +54,11 @@ def speed(
     machine: object, model: object, batches: object, engine: str, clock: object = time.monotonic
 ) -> float:
     """Images per second of all steps, by a clock."""
-    from pipeline import shelf
+    from pipeline.config import registry
 
     with machine.strategy.scope():
         start = clock()
-        shelf.take("engines", engine)(model, batches, None, [])
+        registry.take("engines", engine)(model, batches, None, [])
         return BATCH * batches.last_step / (clock() - start)
 
 

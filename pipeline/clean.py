@@ -6,11 +6,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from pipeline import command_line, files, manifest, run_directory
-from pipeline.checked import require
-from pipeline.config import Config
-from pipeline.errors import UsageError, run_command
-from pipeline.run_directory import RunDirectory
+from pipeline.config import command_line
+from pipeline.config.config import Config
+from pipeline.config.validation import require
+from pipeline.data.cleaning import manifest
+from pipeline.runtime import run_directory
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.utils import files
+from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.clean"
 PURPOSE = """\
@@ -62,7 +65,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path | None, int, list[str
         if given is not None:
             raise UsageError("--folds belongs to --label-noise RUN_DIRECTORY; give both")
         return command_line.configure(words, PROGRAM, PURPOSE), None, 0, words
-    from pipeline import label_noise
+    from pipeline.evaluation import label_noise
 
     if words and not words[0].startswith("-"):
         raise UsageError(f"--label-noise {trained} has its own recipe; remove {words[0]!r}")
@@ -97,21 +100,22 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if something stops."""
     config, trained, folds, words = _configure(arguments)
     _check(config)
-    from pipeline import runtime
-    from pipeline.config import Runtime
+    from pipeline.config.config import Runtime
+    from pipeline.runtime import environment
 
     allowed = ("devices", "gpu_memory", "require_gpu")
     one = Runtime(replicas=1, **{n: getattr(config.runtime, n) for n in allowed})
-    runtime.start(config.runtime if trained else one)
-    from pipeline import cleaning, data
-    from pipeline.report import say
+    environment.start(config.runtime if trained else one)
+    from pipeline.data import dataset
+    from pipeline.data.cleaning import apply
+    from pipeline.training.progress_report import say
 
-    source, _ = data.opened(config)
-    found = cleaning.Found(source, config)
+    source, _ = dataset.opened(config)
+    found = apply.Found(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
     if trained:
-        from pipeline import label_noise
+        from pipeline.evaluation import label_noise
 
         rest = (source, found.entries, folds, folder)
         answers = label_noise.out_of_fold(config, trained, *rest)
@@ -125,7 +129,7 @@ def main(arguments: list[str]) -> int:
     say("manifest", written.manifest)
     say("gallery", written.gallery)
     if stopping := manifest.stopping(found.entries):
-        say("STOPS", cleaning.stop(stopping, f"{written.gallery} shows them"))
+        say("STOPS", apply.stop(stopping, f"{written.gallery} shows them"))
         return 1
     say("next", f"{command_line.PROGRAM} {_repeated(words)} --clean.manifest {written.manifest}")
     return 0

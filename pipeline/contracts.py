@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.columns import joined, short_columns
-from pipeline.errors import UsageError
+from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import joined, short_columns
 
 Example = dict[str, tf.Tensor]
 Facts = Mapping[str, Any]

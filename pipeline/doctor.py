@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipeline import command_line, drill, flags, scratch
-from pipeline.errors import UsageError, run_command, suggest
+from pipeline.config import cli_parser, command_line
+from pipeline.utils import temp_files
+from pipeline.utils.errors import UsageError, run_command, suggest
+from tests.nightly.fault_injection import drill
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # float32 sums in another order: 16 steps of SGD with `tiny` on digits stay below 3e-6.
@@ -68,7 +70,7 @@ def parity(options: Options) -> list[dict[str, Any]]:
     """All cases; a process for each number of replicas, and another one after each failure.
 
     Returns:
-        What `pipeline.parity.run` yields, or `{**case, "replicas": ..., "failed": reason}`.
+        What `pipeline.evaluation.parity.run` yields, or `{**case, "replicas": ..., "failed": reason}`.
     """
     _check(options)
     order: dict[str, Any] = {
@@ -85,7 +87,7 @@ def parity(options: Options) -> list[dict[str, Any]]:
         for clip in (False, True)
     ]
     results = []
-    with scratch.temporary() as folder:
+    with temp_files.temporary() as folder:
         for replicas in options.replicas:
             order.update(replicas=replicas, folder=str(folder))
             left = list(cases)
@@ -127,7 +129,7 @@ def _child(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", "pipeline.parity", json.dumps(order)],
+            [sys.executable, "-m", "pipeline.evaluation.parity", json.dumps(order)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -192,7 +194,7 @@ def main(arguments: list[str]) -> int:
         arguments = [*arguments[: at + 1], command_line.DEFAULT_RECIPE, *arguments[at + 1 :]]
     if "--help" in arguments or "-h" in arguments:
         tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor")
-    options = Options(**flags.changes(arguments, Options))
+    options = Options(**cli_parser.changes(arguments, Options))
     results = parity(options)
     wrong = [result for result in results if not passed(result)]
     print(_LEGEND.format(TOLERANCE), end="")

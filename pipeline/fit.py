@@ -9,20 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import cluster, command_line, console, files, outcome, run_directory, scratch
-from pipeline.checked import require
-from pipeline.config import Config
-from pipeline.errors import Diverged, OutOfMemory, UsageError, reason, run_command, suggest
-from pipeline.run_directory import RunDirectory
-from pipeline.stops import TIME, Stops
+from pipeline.config import command_line
+from pipeline.config.config import Config
+from pipeline.config.validation import require
+from pipeline.export import run_result
+from pipeline.runtime import cluster, run_directory
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.runtime.signals import TIME, Stops
+from pipeline.utils import console, files, temp_files
+from pipeline.utils.errors import Diverged, OutOfMemory, UsageError, reason, run_command, suggest
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     import keras
 
     from pipeline.contracts import Batches, Task
-    from pipeline.data import Data
-    from pipeline.saver import Saver
-    from pipeline.splits import Split
+    from pipeline.data.dataset import Data
+    from pipeline.data.splits import Split
+    from pipeline.training.callbacks.checkpoint import Saver
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -67,7 +70,7 @@ class Run:
         """
         import tensorflow as tf
 
-        from pipeline import served
+        from pipeline.serving import signatures
 
         offered = self.task.serve(self.model)
         require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
@@ -75,12 +78,12 @@ class Run:
             raise UsageError(f"there is no signature {signature!r}; {suggest(signature, offered)}")
         function, specs = offered[signature]
         fields = {
-            spec.name: served.Field(
-                served.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
+            spec.name: signatures.Field(
+                signatures.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
             )
             for spec in specs
         }
-        values = served.tensors(served.Signature(fields, {}), inputs)
+        values = signatures.tensors(signatures.Signature(fields, {}), inputs)
         for spec in specs:
             if not spec.shape.is_compatible_with(values[spec.name].shape):
                 shape = f"received {[*values[spec.name].shape]}"
@@ -109,7 +112,7 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     run_directory.check(config)
     if not config.dry_run:
         return _fit(config)
-    with scratch.temporary() as folder:
+    with temp_files.temporary() as folder:
         few = _enough(config)
         return _fit(
             config.changed(
@@ -134,63 +137,67 @@ def _fit(config: Config) -> Run:
 
 
 def _story(config: Config, stops: Stops) -> Run:
-    from pipeline import runtime
+    from pipeline.runtime import environment
 
     start = time.monotonic()
     workers = _cluster(config)
     # Imports TensorFlow; all that follows may, too
-    machine = runtime.start(config.runtime, workers, config.digest())
-    from pipeline import augmenter, data, evaluate, recovery, report, stream, training
+    machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.contracts import Decision
+    from pipeline.data import augmentation, batching, dataset
+    from pipeline.evaluation import evaluate
+    from pipeline.training import progress_report, recovery, trainer
 
     # Data: from the disk to batches
-    loaded = data.load(config)
+    loaded = dataset.load(config)
     task, splits = loaded.task, loaded.splits
-    plain = stream.training(splits["train"], config.train, config.runtime.seed)
-    batches, more = augmenter.placed(plain, config.data, config.runtime.seed, loaded.cache)
-    held = {n: stream.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
+    plain = batching.training(splits["train"], config.train, config.runtime.seed)
+    batches, more = augmentation.placed(plain, config.data, config.runtime.seed, loaded.cache)
+    held = {n: batching.evaluation(s, config.train, machine.replicas) for n, s in splits.items()}
 
     # Model
     plan = recovery.begun(config, machine.replicas)
     parts = (plain, batches, held.get("validation"))
-    machine, model, plan = training.built(task, plan, machine, *parts)
+    machine, model, plan = trainer.built(task, plan, machine, *parts)
 
     # Training; of several workers only the chief writes and goes on to the end
     with contextlib.ExitStack() as stack:
         if machine.is_chief:
             run = stack.enter_context(run_directory.opened(config))
-            stack.enter_context(report.interruptible(config, run))
+            stack.enter_context(progress_report.interruptible(config, run))
         else:
             run = RunDirectory(config.run_directory)
-        saver, left = training.resumed(config, machine, model, run, batches, stops, plan)
+        saver, left = trainer.resumed(config, machine, model, run, batches, stops, plan)
         if machine.is_chief:
             loaded.write(run)
             forced = [Decision("changed", str(change), "--force") for change in run.changes]
             decisions = [*machine.decisions, *loaded.decisions, *more, *forced, *plan.decisions]
             files.write_json(run.decisions, [dataclasses.asdict(d) for d in decisions])
-            report.opening(config, machine, run, loaded.source.info, splits, model, left, decisions)
-            report.damaged(saver)
+            progress_report.opening(
+                config, machine, run, loaded.source.info, splits, model, left, decisions
+            )
+            progress_report.damaged(saver)
         else:
-            report.worker(workers)
+            progress_report.worker(workers)
         while True:
             try:
                 rest = (left, held, loaded.source.location)
-                trained = training.trained(config, machine, model, run, saver, *rest)
+                trained = trainer.trained(config, machine, model, run, saver, *rest)
                 break
             except (OutOfMemory, Diverged) as error:
                 plan = recovery.after(error, plan, model, machine.replicas)
             del model, saver
             gc.collect()  # before the next one needs their memory
-            _, model, plan = training.built(task, plan, machine, *parts)
-            saver, left = training.resumed(config, machine, model, run, batches, stops, plan)
+            _, model, plan = trainer.built(task, plan, machine, *parts)
+            saver, left = trainer.resumed(config, machine, model, run, batches, stops, plan)
             if machine.is_chief:
                 recovery.keep(run, plan.decisions)
-                report.again(plan.decisions[-1], left)
+                progress_report.again(plan.decisions[-1], left)
         if not machine.is_chief:
-            training.end_together(machine, stops)
+            trainer.end_together(machine, stops)
             return Run(config, run.path, saver.history, {}, model, task, splits, None, {}, None)
         result, written = _concluded(config, run, loaded, held, model, saver, trained, start)
-        training.end_together(machine, stops)
+        trainer.end_together(machine, stops)
     exported = Path(result["export"]) if result["export"] else None
     task, history = evaluate.calibrated_by(task, result.get("calibration", {})), saver.history
     judged = _judged(splits)
@@ -214,28 +221,28 @@ def _concluded(
     start: float,
 ) -> tuple[dict[str, Any], Path | None]:
     """Test and export of what was trained: the result, and the path it was written to."""
-    from pipeline import report
+    from pipeline.training import progress_report
 
-    fallback = outcome.fallback(run)
+    fallback = run_result.fallback(run)
     saver.save_unsaved(fallback.checkpoints)
-    report.decision(saver.choose())
+    progress_report.decision(saver.choose())
     model.step.update.exchange()  # tested and exported are the averaged weights, if any
     judged = _judged(held)
-    result = None if trained else outcome.finished(config, run, saver.step)
+    result = None if trained else run_result.finished(config, run, saver.step)
     written, why = run.result, ""
     if result is not None and judged in result:
-        report.finished(run)
-        report.tested(config, result, judged)
+        progress_report.finished(run)
+        progress_report.tested(config, result, judged)
     else:
         result = tested(config, run, loaded, held, judged, model, saver, start)
-        outcome.write(result, run, fallback)  # already now: the export may be killed
-        report.tested(config, result, judged)
+        run_result.write(result, run, fallback)  # already now: the export may be killed
+        progress_report.tested(config, result, judged)
         result = handed_off(config, loaded, judged, model, saver, result, start)
-        written, why = outcome.write(result, run, fallback)
+        written, why = run_result.write(result, run, fallback)
     if not config.dry_run:
-        report.written(run, fallback, saver, written, why)
-    report.closing(config, run, result)
-    report.late(saver, config.runtime.time_limit)
+        progress_report.written(run, fallback, saver, written, why)
+    progress_report.closing(config, run, result)
+    progress_report.late(saver, config.runtime.time_limit)
     return result, written
 
 
@@ -253,7 +260,8 @@ def tested(
 
     `judged` is the split that the pictures show; `start` when this process began.
     """
-    from pipeline import evaluate, report
+    from pipeline.evaluation import evaluate
+    from pipeline.training import progress_report
 
     calibration = {}
     if config.export.calibrate and "validation" in held:
@@ -264,7 +272,9 @@ def tested(
     metrics = {name: task.evaluate(answers) for name, answers in said}
     evaluate.draw(task, metrics[judged], run.path)
     stopped = None if saver.complete else TIME
-    return report.result(config, saver, metrics, time.monotonic() - start, stopped, calibration)
+    return progress_report.result(
+        config, saver, metrics, time.monotonic() - start, stopped, calibration
+    )
 
 
 def handed_off(
@@ -280,8 +290,8 @@ def handed_off(
 
     `judged` is the split whose examples the proof asks about.
     """
-    from pipeline import evaluate
-    from pipeline.export import export
+    from pipeline.evaluation import evaluate
+    from pipeline.export.savedmodel import export
     from pipeline.verify import Check, Verification
 
     if not config.export.enabled:
@@ -301,7 +311,7 @@ def handed_off(
     except UsageError as error:
         why = str(error)
     if why:
-        proved = Verification(place, (Check(outcome.NOT_EXPORTED, False, why),))
+        proved = Verification(place, (Check(run_result.NOT_EXPORTED, False, why),))
     return {
         **result,
         "seconds": round(time.monotonic() - start, 2),

@@ -4,15 +4,17 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, files, run_directory, shelf
-from pipeline.config import Config
-from pipeline.errors import UsageError, run_command
+from pipeline.config import command_line, registry
+from pipeline.config.config import Config
+from pipeline.runtime import run_directory
+from pipeline.utils import files
+from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     from pipeline.contracts import Source
-    from pipeline.data import Data
-    from pipeline.runtime import Runtime
-    from pipeline.splits import Split
+    from pipeline.data.dataset import Data
+    from pipeline.data.splits import Split
+    from pipeline.runtime.environment import Runtime
 
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
@@ -39,16 +41,17 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     files.check_writable(INSPECTED, "the folder of the page")
     if config.source.name == "folder":
         files.require_outside(INSPECTED, config.source.path, "the folder of the page")
-    from pipeline import runtime
+    from pipeline.runtime import environment
 
-    machine = runtime.start(config.runtime)  # imports TensorFlow; all that follows may, too
-    from pipeline import data, pages
+    machine = environment.start(config.runtime)  # imports TensorFlow; all that follows may, too
+    from pipeline.data import dataset
+    from pipeline.utils import html_pages
 
     said = _Said()
     try:
-        loaded = data.load(config)
+        loaded = dataset.load(config)
     except UsageError:
-        _census(said, shelf.take("sources", config.source.name)(**config.source.options()))
+        _census(said, registry.take("sources", config.source.name)(**config.source.options()))
         raise
     for decision in (*machine.decisions, *loaded.decisions):
         said(decision.name, decision)
@@ -60,9 +63,9 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         wrong = error
         said("fit", f"would stop: {error}")
     folder = files.make_next(INSPECTED, config.recipe)
-    parts = [pages.table(said.lines), *_exhibits(config, loaded)]
+    parts = [html_pages.table(said.lines), *_exhibits(config, loaded)]
     files.write_text(
-        folder / "index.html", pages.page(f"{config.recipe}: {config.source.title}", parts)
+        folder / "index.html", html_pages.page(f"{config.recipe}: {config.source.title}", parts)
     )
     said("written", f"{folder / 'index.html'}: this, and pictures")
     if wrong:
@@ -77,10 +80,10 @@ class _Said:
         self.lines: list[tuple[str, str]] = []
 
     def __call__(self, name: str, text: object) -> None:
-        from pipeline import report
+        from pipeline.training import progress_report
 
         self.lines.append((name, str(text)))
-        report.say(name, text)
+        progress_report.say(name, text)
 
 
 def _classes(data: "Data") -> list[str] | None:
@@ -91,7 +94,7 @@ def _classes(data: "Data") -> list[str] | None:
 
 def _census(said: _Said, source: "Source", data: "Data | None" = None) -> None:
     """What the data are; without `data` what can be known of them before any is decoded."""
-    from pipeline import census
+    from pipeline.evaluation import dataset_stats
 
     for note in source.info.notes:
         said("note", note)
@@ -100,16 +103,20 @@ def _census(said: _Said, source: "Source", data: "Data | None" = None) -> None:
     said("examples", ", ".join(f"{name} {count:,}" for name, count in counts.items()))
     names = _classes(data) if data else source.info.class_names
     if names:
-        labels = census.classes(data.splits, names) if data else census.labels(source, names)
-        said("classes", f"{len(names):,}, {census.balance(labels, names)}")
-        header, *rows = census.table(labels, names)
+        labels = (
+            dataset_stats.classes(data.splits, names)
+            if data
+            else dataset_stats.labels(source, names)
+        )
+        said("classes", f"{len(names):,}, {dataset_stats.balance(labels, names)}")
+        header, *rows = dataset_stats.table(labels, names)
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         for name, *numbers in (header, *rows):
             cells = [f"{n:>{w}}" for n, w in zip(numbers, widths[1:], strict=True)]
             said("", "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip())
-    if (files := census.files(source)) is not None:
+    if (files := dataset_stats.files(source)) is not None:
         said("files", files)
-    for field in census.fields(data.splits["train"]) if data else ():
+    for field in dataset_stats.fields(data.splits["train"]) if data else ():
         said("field", field)
 
 
@@ -118,14 +125,16 @@ def _speed(said: _Said, config: Config, machine: "Runtime", data: "Data") -> Non
 
     Raises UsageError for what a training could not do either.
     """
-    from pipeline import augmenter, feed, probe, stream
-    from pipeline.build import build
-    from pipeline.watchdog import Watchdog
+    from pipeline.data import augmentation, batching
+    from pipeline.evaluation import throughput
+    from pipeline.runtime.watchdog import Watchdog
+    from pipeline.training import autotune
+    from pipeline.training.model_builder import build
 
     # A second pass to measure, even of a recipe that has one.
     train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
-    plain = stream.training(data.splits["train"], train, config.runtime.seed)
-    batches, decisions = augmenter.placed(plain, config.data, config.runtime.seed, data.cache)
+    plain = batching.training(data.splits["train"], train, config.runtime.seed)
+    batches, decisions = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)
     for decision in decisions:
         said(decision.name, decision)
 
@@ -134,22 +143,22 @@ def _speed(said: _Said, config: Config, machine: "Runtime", data: "Data") -> Non
 
     if config.runtime.precision == "auto":
         with Watchdog(config.runtime.hang_timeout, None) as watchdog:
-            machine, model = probe.precision(machine, built, batches, None, watchdog)
+            machine, model = autotune.precision(machine, built, batches, None, watchdog)
         said("precision", machine.decisions[-1])
     else:
         model = built(machine)
     with machine.strategy.scope():
-        first, later = feed.passes(batches)
+        first, later = throughput.passes(batches)
         if data.cache != "none":  # then all have been decoded before any is fed
             first = sum(map(len, data.splits.values())) / data.seconds
-        measured = feed.speed(model, batches)
+        measured = throughput.speed(model, batches)
     kind = "images/s" if "image" in data.splits["train"].store.specs else "examples/s"
     said("feed", f"{first:,.0f} {kind} in the first pass, {later:,.0f} in the second")
     said("step", f"{measured.step:,.0f} {kind}, {config.model.name} on one batch that is there")
     said("training", f"{measured.training:,.0f} {kind}, the step with its feed")
     place = decisions[0].value if decisions else "device"
     remedies = _remedies(config, machine, data.cache, place, data.splits["train"])
-    said("bottleneck", feed.verdict(measured, later, remedies))
+    said("bottleneck", throughput.verdict(measured, later, remedies))
 
 
 def _remedies(
@@ -181,18 +190,18 @@ def _remedies(
 
 def _exhibits(config: Config, data: "Data") -> list[str]:
     """The pictures of the page."""
-    from pipeline import exhibits
+    from pipeline.evaluation import dataset_gallery
 
     train, source, names = data.splits["train"], data.source, _classes(data)
     parts: list[str] = []
     if "image" in train.store.specs:
         if names:
-            parts += exhibits.examples(train, names, source.location)
-        parts += exhibits.augmentations(
+            parts += dataset_gallery.examples(train, names, source.location)
+        parts += dataset_gallery.augmentations(
             train, config.data.augment, config.runtime.seed, source.location
         )
     else:
-        parts += exhibits.histograms(train, {"features": source.info.feature_names or ()})
+        parts += dataset_gallery.histograms(train, {"features": source.info.feature_names or ()})
     return parts
 
 

@@ -17,11 +17,13 @@ from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 
-from pipeline import asked, files, flags
-from pipeline.checked import require, require_path
-from pipeline.client import MEANT, Client
-from pipeline.errors import UsageError, plain, run_command
-from pipeline.question import Question
+from pipeline.config import cli_parser
+from pipeline.config.validation import require, require_path
+from pipeline.serving import file_inputs
+from pipeline.serving.client import MEANT, Client
+from pipeline.serving.file_predictions import Question
+from pipeline.utils import files
+from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
 _MOST = 10**6
@@ -84,7 +86,7 @@ def predict(
     """
     client = model if isinstance(model, Client) else Client(model, timeout)
     question = Question(client, top)
-    return question.answers(asked.named(map(str, words), question.endings), batch_size)
+    return question.answers(file_inputs.named(map(str, words), question.endings), batch_size)
 
 
 class _Writer:
@@ -201,7 +203,7 @@ def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:
             rest = rest if "=" in word else rest[1:]
         else:
             words.append(word)
-    given = Options(**flags.changes(options, Options))
+    given = Options(**cli_parser.changes(options, Options))
     if len(words) < 2:
         raise UsageError(
             f"{PROGRAM} MODEL FILES takes {MEANT}, and then files, folders, patterns or - for a "
@@ -239,7 +241,7 @@ def _listed(words: list[str]) -> list[str]:
         return words
     if sys.stdin is None:
         raise UsageError("-: there is no stdin to read names from")
-    names = asked.listed(sys.stdin.buffer.read())
+    names = file_inputs.listed(sys.stdin.buffer.read())
     return [name for word in words for name in (names if word == "-" else [word])]
 
 
@@ -261,7 +263,7 @@ def main(arguments: list[str]) -> int:
     with Client(model, options.timeout) as client:
         question = Question(client, options.top)
         progress, others = _Progress(options), set()
-        names = asked.named(_listed(words), question.endings, others)
+        names = file_inputs.named(_listed(words), question.endings, others)
         taken = ", ".join(f"*{ending}" for ending in question.endings)
         if others:
             count = f"{len(others):,} file{'s' * (len(others) > 1)}"

@@ -13,15 +13,18 @@ from typing import Annotated
 
 import tyro
 
-from pipeline import digests, files, flags, proof, publish, refusals, version_policy
-from pipeline.checked import require, require_path
-from pipeline.errors import UsageError, plain, run_command
+from pipeline.config import cli_parser
+from pipeline.config.validation import require, require_path
+from pipeline.export import bad_requests, proof
+from pipeline.serving import models_config, repository, version_manifest
+from pipeline.utils import files
+from pipeline.utils.errors import UsageError, plain, run_command
 
 PROVED = "the SavedModel answers as the trained model does"
 """What the checks show of a version that passed them; not how good the model is."""
 _PROGRAM = "python -m pipeline.verify"
 # A folder that holds none of them is no export of this package; one that lacks some is damaged.
-_OURS = (proof.GOLDEN, digests.MANIFEST)
+_OURS = (proof.GOLDEN, version_manifest.MANIFEST)
 _TIMEOUT_SECONDS = 600
 _SECONDS_EACH = 1  # of a fuzzed string: an image of the most pixels that are decoded takes as long
 
@@ -60,7 +63,7 @@ class Verification:
 
 
 def verify(
-    directory: Path, *, fuzzed: int = refusals.FUZZED, python: Path | None = None
+    directory: Path, *, fuzzed: int = bad_requests.FUZZED, python: Path | None = None
 ) -> Verification:
     """Asks the SavedModel in `directory` in a fresh process, through TensorFlow's C++ loader.
 
@@ -85,7 +88,7 @@ def verify(
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
     interpreter = str(python or sys.executable)
-    words = [interpreter, "-m", "pipeline.proof", str(directory.resolve()), str(fuzzed)]
+    words = [interpreter, "-m", "pipeline.export.proof", str(directory.resolve()), str(fuzzed)]
     try:
         process = subprocess.run(
             words,
@@ -152,13 +155,13 @@ def chosen(directory: Path) -> Path:
         return directory
     if not files.versions(directory):
         raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
-    live = publish.live(directory)
+    live = repository.live(directory)
     if live is None:
-        pinned = ", ".join(map(str, version_policy.pinned(directory)))
+        pinned = ", ".join(map(str, models_config.pinned(directory)))
         # As a path, which no name in saved_models/ can be.
         path = directory if len(directory.parts) > 1 else f"./{directory}"
         raise UsageError(
-            f"{directory / version_policy.NAME} pins version {pinned}, which is not there: a "
+            f"{directory / models_config.NAME} pins version {pinned}, which is not there: a "
             "server would answer nothing; python -m pipeline.export "
             f"{shlex.quote(str(path))} --unpin takes the newest"
         )
@@ -171,7 +174,7 @@ class Options:
 
     json: bool = False
     """Print the checks as JSON instead of a table."""
-    fuzz: int = refusals.FUZZED
+    fuzz: int = bad_requests.FUZZED
     """Changed byte strings that are sent to each signature that takes strings."""
     python: Path | None = None
     """Run the proof with this interpreter, of an environment with another TensorFlow."""
@@ -203,7 +206,7 @@ def _options(arguments: list[str]) -> tuple[Path, Options]:
         )
     if len(words) > 1 and not words[1].startswith("-"):
         raise UsageError(f"{_PROGRAM} takes one folder; received {' '.join(words)[:200]!r}")
-    options = Options(**{"json": json_asked, **flags.changes(words[1:], Options)})
+    options = Options(**{"json": json_asked, **cli_parser.changes(words[1:], Options)})
     require_path(Path(words[0]), "DIRECTORY")
     good = 0 <= options.fuzz <= 10**6
     require(good, "--fuzz", options.fuzz, "at least 0 and at most 10**6")
@@ -255,7 +258,7 @@ def main(arguments: list[str]) -> int:
     name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
     if not files.is_version(name):
         why = f"{name!r} is no version number: never served"
-        if name == publish.REFUSED:
+        if name == repository.REFUSED:
             why = "held back by --export.tolerance, as it is worse than what was served: no number"
         version = Check("version", False, why)
         outcome = dataclasses.replace(outcome, checks=(version, *outcome.checks))

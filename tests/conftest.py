@@ -78,8 +78,8 @@ def split():
     """A `stream.Split` of examples whose images say which example they are."""
     import tensorflow as tf
 
-    from pipeline.splits import Split
-    from pipeline.stores import Memory
+    from pipeline.data.example_store import Memory
+    from pipeline.data.splits import Split
 
     def make(count: int, shape=(2, 2, 1), classes: int = 3):
         columns = {
@@ -117,7 +117,7 @@ def direct(monkeypatch):
     """No proxy of the user's between two ports of this machine; each model is loaded once."""
     import serving
 
-    from pipeline import local
+    from pipeline.serving import local
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(local, "Session", serving.once)

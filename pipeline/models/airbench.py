@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import keras
 import numpy as np
 
-from pipeline import layers
+from pipeline.models import _layers
 
 
 def features(
@@ -35,7 +35,7 @@ def features(
             convention. The paper's 0.6 is meant so too; PyTorch's own argument is then 0.4.
             Training is short and its rate falls fast, so older statistics are soon wrong.
     """
-    layers.sides(x)  # refuses what is no image
+    _layers.sides(x)  # refuses what is no image
     x = Whitening(name="whitening")(x)
     x = keras.layers.Activation("gelu", name="whitening_gelu")(x)
     for block, filters in enumerate((width, 4 * width, 4 * width), 1):
@@ -49,7 +49,7 @@ def features(
                 name=f"block{block}_convolution{half}",
             )(x)
             if half == 1:
-                x = layers.pool(x)
+                x = _layers.pool(x)
             # Keras adds 1e-3 to a variance and the paper 1e-12, which would make 10**6 times more
             # of the rounding errors in a constant channel.
             x = keras.layers.BatchNormalization(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from pipeline import layers
-from pipeline.errors import UsageError, suggest
+from pipeline.models import _layers
+from pipeline.utils.errors import UsageError, suggest
 
 # Shortest side that a network takes; 32 where nothing stands here.
 _SMALLEST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
@@ -47,7 +47,7 @@ def features(x: keras.KerasTensor, *, name: str, weights: str | None = None) -> 
     networks = names()
     if name not in networks:
         raise UsageError(f"--model.options name={name}: unknown; {suggest(name, networks)}")
-    sides, channels = layers.sides(x), x.shape[-1]
+    sides, channels = _layers.sides(x), x.shape[-1]
     if channels not in (1, 3):
         raise UsageError(f"{name} takes images of 1 or 3 channels, these have {channels}")
     construct = getattr(keras.applications, name)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import keras
 
-from pipeline import layers
+from pipeline.models import _layers
 
 
 def features(
@@ -27,8 +27,8 @@ def features(
             network answers as well as it was trained: after 340 steps on digits, 0.12 for 0.99.
     """
     for _ in range(blocks):
-        x = layers.convolution(x, filters, 3, padding="same")
+        x = _layers.convolution(x, filters, 3, padding="same")
         x = keras.layers.BatchNormalization(momentum=momentum)(x)
         x = keras.layers.ReLU()(x)
-        x = layers.pool(x)
+        x = _layers.pool(x)
     return keras.layers.Flatten()(x)

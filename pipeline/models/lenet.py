@@ -2,7 +2,7 @@
 
 import keras
 
-from pipeline import layers
+from pipeline.models import _layers
 
 
 def features(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -13,10 +13,10 @@ def features(x: keras.KerasTensor) -> keras.KerasTensor:
     32x32 by the first convolution, pooling has no weights, every unit is a ReLU. Layers C1, S2,
     C3 (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
     """
-    x = layers.convolution(x, 6, 5, padding="same", activation="relu")
-    x = layers.pool(x)
-    x = layers.convolution(x, 16, 5, activation="relu")
-    x = layers.pool(x)
+    x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
+    x = _layers.pool(x)
+    x = _layers.convolution(x, 16, 5, activation="relu")
+    x = _layers.pool(x)
     x = keras.layers.Flatten()(x)
     x = keras.layers.Dense(120, activation="relu")(x)
     return keras.layers.Dense(84, activation="relu")(x)

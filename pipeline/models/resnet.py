@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import keras
 
-from pipeline import layers
+from pipeline.models import _layers
 
 # Blocks of each stage; every stage after the first halves height and width and doubles the width.
 _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
@@ -43,7 +43,7 @@ def features(
         momentum: Of the moving mean and variance; Keras's own 0.99 is slow (see `convnet`).
             PyTorch's 0.1 is 0.9 here: it counts the new value, Keras the old.
     """
-    layers.sides(x)  # refuses what is no image
+    _layers.sides(x)  # refuses what is no image
     stem = 16 if len(_STAGES[depth]) == 3 else 64
     x = _convolution(x, stem, 7 if depth == 50 else 3, "stem_", momentum, 2 if depth == 50 else 1)
     x = keras.layers.ReLU(name="stem_relu")(x)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import keras
 
-from pipeline import layers
+from pipeline.models import _layers
 
 
 def features(x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5) -> keras.KerasTensor:
@@ -17,7 +17,7 @@ def features(x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5) -
         x: Images; sides shorter than 10 pixels are zero-padded by the convolutions.
         dropout: Share of the features dropped in training.
     """
-    padding = "valid" if min(layers.sides(x)) >= 10 else "same"
+    padding = "valid" if min(_layers.sides(x)) >= 10 else "same"
     network = keras.Sequential(name="sequential")
     network.add(keras.Input(x.shape[1:]))
     for filters in (32, 64):

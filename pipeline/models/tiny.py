@@ -2,7 +2,7 @@
 
 import keras
 
-from pipeline import layers
+from pipeline.models import _layers
 
 
 def features(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -12,8 +12,8 @@ def features(x: keras.KerasTensor) -> keras.KerasTensor:
     2x2 max-pooling, then two dense layers of 32 units.
     """
     for filters in (3, 6):
-        x = layers.convolution(x, filters, 3, activation="relu")
-        x = layers.pool(x)
+        x = _layers.convolution(x, filters, 3, activation="relu")
+        x = _layers.pool(x)
     x = keras.layers.Flatten()(x)
     for _ in range(2):
         x = keras.layers.Dense(32, activation="relu")(x)

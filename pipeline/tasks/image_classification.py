@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import calibration, decoding, endpoints
 from pipeline.contracts import Example, Facts, Info, Task
-from pipeline.errors import UsageError, suggest
+from pipeline.data import image_decoding
+from pipeline.tasks import _calibration, _signatures
+from pipeline.utils.errors import UsageError, suggest
 
 
 def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class ImageClassification(Task):
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = decoding.pixels(image, channels)
+            image = image_decoding.pixels(image, channels)
         if image.shape != self.image_shape:
             resized = tf.image.resize(image, (height, width), antialias=True)
             image = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
@@ -89,7 +90,7 @@ class ImageClassification(Task):
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Facts:
         """The temperature that the logits are divided by."""
-        return {"temperature": calibration.temperature(outputs, truth)}
+        return {"temperature": _calibration.temperature(outputs, truth)}
 
     def limits(self) -> list[str]:
         height, width, _ = self.image_shape
@@ -203,13 +204,13 @@ class ImageClassification(Task):
         top = min(5, len(classes) - 1)
         logits, calibrated = answers["outputs"], {}
         if "temperature" in self.facts:
-            calibrated["calibrated"] = calibration.measured(logits, truth, self.temperature)
+            calibrated["calibrated"] = _calibration.measured(logits, truth, self.temperature)
         return {
             "examples": len(truth),
             "loss": float(answers["loss"].mean()),
             "accuracy": float((truth == answered).mean()),
             **({f"top_{top}_accuracy": float((rank < top).mean())} if top > 1 else {}),
-            "calibration_error": calibration.measured(logits, truth)["calibration_error"],
+            "calibration_error": _calibration.measured(logits, truth)["calibration_error"],
             **calibrated,
             "per_class": {
                 name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
@@ -264,22 +265,22 @@ class ImageClassification(Task):
         encoded = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
-            batch = {"image": endpoints.batch(images, shape)}
+            batch = {"image": _signatures.batch(images, shape)}
             outputs = model(self.prepare(batch)["image"], training=False)
-            answer = self.answer(endpoints.finite(outputs, "outputs of the network"), batch)
-            labels, scores = endpoints.best(answer["probabilities"], self.class_names)
+            answer = self.answer(_signatures.finite(outputs, "outputs of the network"), batch)
+            labels, scores = _signatures.best(answer["probabilities"], self.class_names)
             return {**answer, "top_labels": labels, "top_scores": scores}
 
         def image_bytes(image_bytes: tf.Tensor) -> Example:
             images = tf.map_fn(
                 lambda item: self.decode({"image": item})["image"],
-                endpoints.files(image_bytes),
+                _signatures.files(image_bytes),
                 fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
             )
             return pixels(images)
 
         def classify(inputs: tf.Tensor) -> Example:
-            answer = image_bytes(endpoints.examples(inputs, encoded)["image/encoded"])
+            answer = image_bytes(_signatures.examples(inputs, encoded)["image/encoded"])
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
         return {
@@ -292,9 +293,9 @@ class ImageClassification(Task):
         self, columns: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
         images = columns["image"]
-        encoded = endpoints.encoded(images)
+        encoded = _signatures.encoded(images)
         return {
             "serving_default": {"images": images},
             "image_bytes": {"image_bytes": encoded},
-            "classify": {"inputs": [endpoints.example({"image/encoded": e}) for e in encoded]},
+            "classify": {"inputs": [_signatures.example({"image/encoded": e}) for e in encoded]},
         }

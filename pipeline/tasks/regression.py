@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import endpoints
 from pipeline.contracts import Example, Facts, Info, Task
-from pipeline.errors import UsageError
+from pipeline.tasks import _signatures
+from pipeline.utils.errors import UsageError
 
 # Pairs of true and predicted values that `evaluate` keeps for the picture.
 _PAIRS = 500
@@ -185,13 +185,13 @@ class Regression(Task):
         listed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
-            batch = self.prepare({"features": endpoints.batch(features, (None, count))})
-            inputs = endpoints.finite(batch["features"], "features")
-            outputs = endpoints.finite(model(inputs, training=False), "outputs of the network")
+            batch = self.prepare({"features": _signatures.batch(features, (None, count))})
+            inputs = _signatures.finite(batch["features"], "features")
+            outputs = _signatures.finite(model(inputs, training=False), "outputs of the network")
             return self.answer(outputs, batch)
 
         def regress(inputs: tf.Tensor) -> Example:
-            features = endpoints.examples(inputs, listed)["features"]
+            features = _signatures.examples(inputs, listed)["features"]
             return {"outputs": predict(features)["prediction"]}
 
         return {
@@ -208,5 +208,5 @@ class Regression(Task):
         features = columns["features"]
         return {
             "serving_default": {"features": features},
-            "regress": {"inputs": [endpoints.example({"features": row}) for row in features]},
+            "regress": {"inputs": [_signatures.example({"features": row}) for row in features]},
         }

@@ -1,0 +1,48 @@
+"""Changes brightness, contrast and saturation at random."""
+
+from typing import Annotated
+
+import tensorflow as tf
+
+from pipeline.contracts import Example
+from pipeline.data import seeds as draw
+from pipeline.data.augment import _color, _pixel_values
+
+
+def color_jitter(
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    brightness: Annotated[float, (0, 4)] = 0.4,
+    contrast: Annotated[float, (0, 4)] = 0.4,
+    saturation: Annotated[float, (0, 4)] = 0.4,
+) -> Example:
+    """Mixes each image with black, with its mean gray and with its gray picture, in this order.
+
+    Of Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
+    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. Between the three, integer
+    levels are rounded and clipped as by Pillow; those of floats, which have no known white, are
+    not. Gray images have no saturation.
+
+    Args:
+        batch: Holds `image`.
+        seeds: One per example.
+        brightness: Strength of this change; 0 for none.
+        contrast: As above.
+        saturation: As above.
+    """
+    images = _pixel_values.of(batch, "color_jitter")
+    dtype, whole = images.dtype, images.dtype.is_integer
+    strengths = (brightness, contrast, saturation if images.shape[-1] == 3 else 0)
+    for number, strength in enumerate(strengths):
+        if not strength:
+            continue
+        factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
+        values = tf.cast(images, tf.float32)
+        poor = (_black, _color.mean_gray, _color.gray)[number](values, whole)
+        images = _pixel_values.restore(_color.mixed(poor, values, factor), dtype)
+    return {**batch, "image": images}
+
+
+def _black(values: tf.Tensor, whole: bool) -> tf.Tensor:
+    return tf.zeros([], values.dtype)

@@ -1,0 +1,53 @@
+"""Shifts images at random."""
+
+from typing import Annotated, Literal
+
+import tensorflow as tf
+
+from pipeline.contracts import Example
+from pipeline.data import seeds as draw
+from pipeline.data.augment import _boxes, _pixel_values
+from pipeline.utils.errors import UsageError
+
+
+def crop(
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    padding: Annotated[int, (0, None)] = 4,
+    fill: Literal["zero", "reflect"] = "zero",
+) -> Example:
+    """Pads each side and cuts the old size out at a place of its own for each image.
+
+    Krizhevsky's shift for CIFAR in the form of He et al., "Deep residual learning", CVPR 2016,
+    section 4.2. Equals a shift by -padding ... +padding pixels along each axis, every shift alike
+    probable, so it is done by two gathers without making the padded image.
+
+    Args:
+        batch: Holds `image`, and perhaps `boxes`.
+        seeds: One per example.
+        padding: Pixels on each side; below the image's smaller side.
+        fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
+    """
+    images = _pixel_values.of(batch, "crop")
+    if padding >= min(images.shape[1:3]):
+        height, width = images.shape[1:3]
+        raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
+    shares = []
+    for axis in (1, 2):
+        size = images.shape[axis]
+        shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
+        shares.append(tf.cast(shift, tf.float32) / size)
+        index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]  # (batch, size)
+        inside = (index >= 0) & (index < size)
+        index = tf.abs(index)
+        index = (size - 1) - tf.abs((size - 1) - index)
+        if fill == "zero":
+            # One line of zeros more, which all places outside take; a mask would be slower.
+            index = tf.where(inside, index, size)
+            images = tf.pad(images, [(0, int(i == axis)) for i in range(4)])
+        images = tf.gather(images, index, axis=axis, batch_dims=1)
+    if "boxes" in batch:
+        offset = tf.stack(2 * shares, axis=-1)[:, None, :]
+        batch = _boxes.moved(batch, batch["boxes"] - offset)
+    return {**batch, "image": images}

@@ -1,0 +1,70 @@
+"""Hides a random rectangle of each image."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config.validation import require_range
+from pipeline.contracts import Example
+from pipeline.data import seeds as draw
+from pipeline.data.augment import _pixel_values
+
+
+def erase(
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    probability: Annotated[float, (0, 1)] = 0.5,
+    area: tuple[float, ...] = (0.02, 0.33),
+    ratio: tuple[float, ...] = (0.3, 3.3),
+    fill: Literal["zero", "mean", "noise"] = "zero",
+) -> Example:
+    """Covers one rectangle that lies wholly inside the image.
+
+    Zhong et al., "Random erasing data augmentation", AAAI 2020: a share of the area, uniform, and
+    height over width, log-uniform. A side that would be longer than the image's is cut to it,
+    where the authors draw again. With one area, `ratio=1,1` and probability 1 it is the cutout of
+    DeVries and Taylor, arXiv 1708.04552, kept inside the image. Boxes stay as they are.
+
+    Args:
+        batch: Holds `image`.
+        seeds: One per example.
+        probability: Of an image to lose a rectangle.
+        area: Smallest and largest share of the image.
+        ratio: Smallest and largest height over width.
+        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value
+            (from 0 to 1 in images of floats).
+    """
+    images = _pixel_values.of(batch, "erase")
+    require_range(area, "--data.augment: erase area", 1e-6, 1.0)
+    require_range(ratio, "--data.augment: erase ratio", 1e-3, 1e3)
+    height, width = images.shape[1:3]
+    # Roots from tables: powers and exponentials round differently on different devices.
+    root = draw.choice(seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1)
+    slope = draw.choice(seeds, np.exp(np.linspace(*np.log(ratio), 1024) / 2), draw=2)
+    covered = []
+    for axis, (size, length) in enumerate(((height, root * slope), (width, root / slope))):
+        length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
+        start = draw.integers(seeds, size - length + 1, draw=3 + axis)
+        place = tf.range(size, dtype=tf.int64)[None, :]
+        covered.append((place >= start[:, None]) & (place < (start + length)[:, None]))
+    rows, columns = covered
+    rows &= (draw.uniform(seeds) < probability)[:, None]
+    filling = _filling(images, seeds, fill)
+    return {**batch, "image": _pixel_values.in_rectangle(rows, columns, filling, images)}
+
+
+def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
+    if fill == "zero":
+        return tf.zeros([], images.dtype)
+    if fill == "mean":
+        # Whole levels add up exactly in float64, in any order.
+        mean = tf.reduce_mean(tf.cast(images, tf.float64), axis=(1, 2), keepdims=True)
+        return _pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
+    count = int(np.prod(images.shape[1:]))
+    own = draw.fold(seeds, 5)[:, None] + tf.range(count, dtype=tf.int64)
+    noise = tf.reshape(draw.uniform(own), (-1, *images.shape[1:]))
+    if images.dtype.is_integer:
+        return tf.cast(tf.floor(noise * (_pixel_values.white(images.dtype) + 1)), images.dtype)
+    return tf.cast(noise, images.dtype)

@@ -1,0 +1,54 @@
+"""Cuts a random part out of each image and enlarges it."""
+
+from typing import Annotated
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config.validation import require_range
+from pipeline.contracts import Example
+from pipeline.data import seeds as draw
+from pipeline.data.augment import _boxes, _geometry, _pixel_values
+
+
+def random_resized_crop(
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    scale: tuple[float, ...] = (0.08, 1.0),
+    ratio: tuple[float, ...] = (0.75, 1.3333),
+    probability: Annotated[float, (0, 1)] = 1.0,
+) -> Example:
+    """A window of a random area and shape at a random place, resized to the image's size.
+
+    Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that would be
+    longer than the image's is cut to it, where others draw again. Bilinear; as the window is never
+    larger than the image, antialiasing would change nothing.
+
+    Args:
+        batch: Holds `image`, and perhaps `boxes`; a box whose centre is left out is masked.
+        seeds: One per example.
+        scale: Smallest and largest share of the area, uniform.
+        ratio: Smallest and largest width over height in pixels, log-uniform.
+        probability: Of an image to be changed.
+    """
+    images = _pixel_values.of(batch, "random_resized_crop")
+    require_range(scale, "--data.augment: random_resized_crop scale", 1e-6, 1.0)
+    require_range(ratio, "--data.augment: random_resized_crop ratio", 1e-3, 1e3)
+    height, width = images.shape[1:3]
+    # Roots and exponentials from tables: they round differently on different devices.
+    root = draw.choice(seeds, np.sqrt(np.linspace(*scale, 1024) * height * width), draw=1)
+    slope = draw.choice(seeds, np.exp(np.linspace(*np.log(ratio), 1024) / 2), draw=2)
+    chosen = draw.uniform(seeds) < probability
+    starts, lengths = [], []
+    for number, (size, length) in enumerate(((height, root / slope), (width, root * slope))):
+        length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
+        length = tf.where(chosen, length, tf.cast(size, tf.int64))
+        starts.append(draw.integers(seeds, size - length + 1, draw=3 + number))
+        lengths.append(length)
+    if "boxes" in batch:
+        sizes = np.array([height, width, height, width], np.float32)
+        start = tf.cast(tf.stack(2 * starts, axis=-1), tf.float32)[:, None]
+        length = tf.cast(tf.stack(2 * lengths, axis=-1), tf.float32)[:, None]
+        batch = _boxes.moved(batch, (batch["boxes"] * sizes - start) / length)
+    return {**batch, "image": _geometry.windows(images, *starts, *lengths)}

@@ -1,0 +1,79 @@
+"""Batches of a source that is read from the beginning to the end: two-level shuffling.
+
+Each epoch begins at another place of the split and goes once around, block by block; each block is
+shuffled. Both are functions of (seed, epoch), so a resumed run needs no state: it passes by what it
+had taken, without decoding it. Examples move within their block only: where neighbours in the
+source are alike (sorted by class), a cache in memory or on the disk shuffles them all.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.contracts import Batches, Example, Share
+from pipeline.data import seeds
+from pipeline.data.splits import Split
+
+BLOCK = 4096
+"""Examples, as they are in the source, that are shuffled together; two blocks are in memory."""
+_WHOLE = Share()
+
+
+def batches(
+    split: Split, batch_size: int, steps_per_epoch: int, last_step: int, seed: int | None = None
+) -> Batches:
+    """Of training with a seed; without one a single pass in the source's order.
+
+    Where the split is too short for the last batch its first example is repeated with weight 0.
+    """
+    store = split.store
+    raw, count = store.raw(split.rows), len(split)
+    short = max(0, steps_per_epoch * batch_size - count)
+
+    def examples(epoch: tf.Tensor) -> tf.data.Dataset:
+        if seed is None:
+            return raw.concatenate(raw.take(1).repeat(short)) if short else raw
+        drawn = seeds.of_examples(seed, epoch, tf.constant([-1], tf.int64))
+        start = seeds.integers(drawn, count)[0]
+        around = raw.skip(start).concatenate(raw.take(start))
+        return around.batch(BLOCK).map(lambda block: shuffled(block, epoch)).unbatch()
+
+    def shuffled(block: Example, epoch: tf.Tensor) -> Example:
+        order = tf.argsort(seeds.of_examples(seed, epoch, block["id"]))
+        return {name: tf.gather(values, order) for name, values in block.items()}
+
+    def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
+        begun, passed = divmod(first_step, steps_per_epoch)
+
+        def epoch_of(epoch: tf.Tensor) -> tf.data.Dataset:
+            gone = tf.where(epoch == begun, tf.constant(passed * batch_size, tf.int64), 0)
+            rest = store.decoded(examples(epoch).skip(gone)).batch(batch_size, drop_remainder=True)
+            return rest.enumerate().map(lambda number, batch: weighed(epoch, gone, number, batch))
+
+        def weighed(epoch: tf.Tensor, gone: tf.Tensor, number: tf.Tensor, batch: Example) -> Any:
+            place = gone + number * batch_size + tf.range(batch_size, dtype=tf.int64)
+            weight = tf.cast(place < count, tf.float32)
+            return {**batch, "weight": weight, "epoch": tf.fill([batch_size], epoch)}
+
+        def parts(batch: Example) -> tf.data.Dataset:
+            mine = slice(share.first, share.first + share.count)
+            size = batch_size // share.of
+            cut = {k: tf.reshape(v, (share.of, size, *v.shape[1:])) for k, v in batch.items()}
+            return tf.data.Dataset.from_tensor_slices({k: v[mine] for k, v in cut.items()})
+
+        epochs = -(-last_step // steps_per_epoch)
+        steps = tf.data.Dataset.range(begun, epochs).flat_map(epoch_of).take(last_step - first_step)
+        made = steps.flat_map(parts)
+        made = made.apply(
+            tf.data.experimental.assert_cardinality((last_step - first_step) * share.count)
+        )
+        return made.prefetch(2 * share.count)
+
+    return Batches(
+        tickets=tickets,
+        fetch=store.fetch,
+        explain=lambda first, end: store.explain(split.rows),
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        last_step=last_step,
+    )

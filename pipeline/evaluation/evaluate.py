@@ -1,0 +1,94 @@
+"""About answers: every example of a split through the model, and what that says of the model."""
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.utils.errors import not_a_command, reason
+
+if __name__ == "__main__":  # before TensorFlow is imported
+    not_a_command(
+        "pipeline.evaluation.evaluate is not a command: python -m pipeline.fit evaluates each run at its end "
+        "(RUN/result.json), python -m pipeline.export RUN evaluates its newest checkpoint and "
+        "exports it"
+    )
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Batches, Facts, Task
+from pipeline.training.distributed import explained
+from pipeline.training.model_builder import SteppedModel
+from pipeline.training.train_step import forward
+from pipeline.utils import files
+from pipeline.utils.untuned import untuned
+
+
+def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
+    """What the model says of each example, padding removed, in the order of the split.
+
+    Returns:
+        The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (what
+        `Task.target` gives as y), `id` int64 (examples,), and, if they are one tensor, the
+        network's `outputs` (examples, ...).
+    """
+    dataset = batches.dataset
+    traced = _traced(model, task, batches, dataset.element_spec)
+    with explained(batches, 0, batches.last_step):
+        parts = [traced(ticket) for ticket in untuned(dataset)]
+    columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    kept = columns.pop("weight") > 0
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def _traced(
+    model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
+) -> Callable[[Any], dict[str, tf.Tensor]]:
+    """One trace for all splits that are fetched alike: it takes as long as that of a step."""
+    of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
+    key = ("answers", task, batches.fetch, *of_any_size.items())
+    compiled = model.step.compiled if model.step else {}  # a twin takes no steps
+    if key not in compiled:
+        loss, fetch = task.loss(), batches.fetch
+
+        def answer(ticket: Any) -> dict[str, tf.Tensor]:
+            batch = fetch(ticket)
+            y, outputs, weight = forward(task, model, batch)
+            known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+            raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
+            return {**task.answer(outputs, batch), **raw, **known}
+
+        compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
+    return compiled[key]
+
+
+def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
+    """Metrics of one split as plain JSON values."""
+    return task.evaluate(answers(model, task, batches))
+
+
+def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Facts:
+    """What `Task.calibrate` learns from examples that the model was not trained on."""
+    columns = answers(model, task, held_out)
+    return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
+
+
+def calibrated_by(task: Task, calibration: Facts) -> Task:
+    """The task whose answers are calibrated, given what `calibration` returned."""
+    return type(task)({**task.facts, **calibration}) if calibration else task
+
+
+def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
+    """Writes the task's pictures of these metrics into a folder; says so where that fails."""
+    with warnings.catch_warnings():
+        # A class name in a script that matplotlib's font lacks is drawn as boxes; that will do.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        try:
+            for name, figure in task.pictures(metrics).items():
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
+                files.write_bytes(folder / name, drawn.getvalue())
+        except Exception as error:  # a matplotlibrc of the user's: no reason to lose a run
+            print(f"note       pictures could not be drawn: {reason(error)}", flush=True)

@@ -1,0 +1,49 @@
+"""What an exported version is and what made it, with a digest of every file: its manifest."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.sections import Export
+from pipeline.utils import files, home, safe_io
+
+MANIFEST = Path("assets.extra/manifest.json")
+
+
+def digests(folder: Path) -> dict[str, dict[str, Any]]:
+    """Path in the folder -> `sha256` and `size` in bytes, of every file but the manifest."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: {"sha256": _sha256(path), "size": path.stat().st_size}
+        for name, path in sorted(found.items())
+        if path.is_file() and name != str(MANIFEST)
+    }
+
+
+def options(export: Export) -> dict[str, Any]:
+    """Those that decide what is in a version, as the manifest holds them in `options`."""
+    return {
+        "precision": export.precision,
+        "batch_sizes": sorted(set(export.batch_sizes)),
+        "calibrate": export.calibrate,
+    }
+
+
+def write(folder: Path, about: Mapping[str, Any]) -> None:
+    """The manifest of a folder, last of all: what is told `about` it, and `files`, its digests."""
+    files.write_json(folder / MANIFEST, {**about, "files": digests(folder)})
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a version; empty where it has none, or one that cannot be read."""
+    try:
+        found = home.unfolded(safe_io.read_json(folder / MANIFEST))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

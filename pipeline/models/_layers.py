@@ -1,0 +1,44 @@
+"""Layers shared by several models: convolution and pooling that work on any image size."""
+
+import keras
+
+from pipeline.utils.errors import UsageError
+
+
+def sides(x: keras.KerasTensor) -> tuple[int, int]:
+    """Height and width of maps; UsageError if `x` is not (batch, height, width, channels)."""
+    if len(x.shape) != 4:
+        raise UsageError(
+            f"this model takes images, but an input of the task has shape {tuple(x.shape[1:])}; "
+            "choose another --model.name, such as linear"
+        )
+    return x.shape[1:3]
+
+
+def convolution(
+    x: keras.KerasTensor, filters: int, kernel: int, *, padding: str = "valid", **options: object
+) -> keras.KerasTensor:
+    """A square convolution; zero-padded where the map is smaller than the kernel.
+
+    Args:
+        x: Maps of shape (batch, height, width, channels).
+        filters: Channels of the result.
+        kernel: Height and width of the kernel.
+        padding: `valid` (each side shrinks by `kernel` - 1) or `same`.
+        options: Further arguments of `keras.layers.Conv2D`.
+    """
+    if min(sides(x)) < kernel:
+        padding = "same"
+    return keras.layers.Conv2D(filters, kernel, padding=padding, **options)(x)
+
+
+def pool(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Largest of each 2x2 block; halves height and width, and leaves maps of one pixel a side."""
+    return keras.layers.MaxPooling2D(2)(x) if min(sides(x)) >= 2 else x
+
+
+def normalises_apart(model: keras.Model) -> bool:
+    """Whether a replica's examples act on each other alone: BatchNormalization of its own part."""
+    kind = keras.layers.BatchNormalization
+    found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return any(not layer.synchronized for layer in found)

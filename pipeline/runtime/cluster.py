@@ -1,0 +1,149 @@
+"""Several machines: what TF_CONFIG says, and waiting until all of them are there."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+
+from pipeline.utils import safe_io
+from pipeline.utils.errors import UsageError
+
+# A host name or IPv4 address, and a port: what TensorFlow's servers take.
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}:[1-9][0-9]{0,4}")
+_POLL = 0.2  # seconds between two attempts to reach a worker
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The workers of a run."""
+
+    workers: tuple[str, ...]
+    """host:port of each; worker 0 is the chief, who alone writes and prints."""
+    index: int
+    """Which of them this process is."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.index == 0
+
+    def name(self, index: int) -> str:
+        """A worker as a person finds it."""
+        return f"worker {index} ({self.workers[index]})"
+
+    def meet(self, seconds: float, token: str) -> None:
+        """Waits until every worker has reached every other, with the same `token`.
+
+        TensorFlow itself waits for an hour, without a word, for a worker that does not come, and
+        for ever for one that takes another number of steps.
+
+        Raises UsageError naming the workers that are missing after `seconds`, or that bring
+        another token.
+        """
+        others = set(range(len(self.workers))) - {self.index}
+        reached: set[int] = set()
+        heard: dict[int, str] = {}
+        for worker in self.workers:
+            try:
+                socket.getaddrinfo(worker.rpartition(":")[0], None, socket.AF_INET)
+            except OSError:
+                raise UsageError(f"TF_CONFIG: the host of {worker} is unknown here") from None
+        end = time.monotonic() + seconds
+        with self._listening() as listening:
+            while reached != others or set(heard) != others:
+                for index in others - reached:
+                    if self._call(index, token):
+                        reached.add(index)
+                heard.update(_answer(listening, _POLL))
+                if time.monotonic() > end:
+                    missing = ", ".join(
+                        self.name(i) for i in sorted(others - (reached & set(heard)))
+                    )
+                    raise UsageError(
+                        f"TF_CONFIG: {missing} did not come within {seconds:g} seconds; start all "
+                        "workers together, or wait longer with --runtime.worker-timeout"
+                    )
+
+        if different := sorted(index for index in others if heard[index] != token):
+            names = ", ".join(self.name(index) for index in different)
+            raise UsageError(
+                f"TF_CONFIG: {names} was started with other options; give all workers the same"
+            )
+
+    def _listening(self) -> socket.socket:
+        port = self.workers[self.index].rpartition(":")[2]
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("", int(port)))
+        except OSError as error:
+            listening.close()
+            raise UsageError(
+                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: "
+                f"{error.strerror}"
+            ) from None
+        listening.listen(len(self.workers))
+        return listening
+
+    def _call(self, index: int, token: str) -> bool:
+        host, _, port = self.workers[index].rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=_POLL) as connection:
+                connection.sendall(f"{self.index} {token}\n".encode())
+        except OSError:
+            return False
+        return True
+
+
+def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
+    """Worker and token of a call that comes within this time."""
+    heard = {}
+    listening.settimeout(seconds)
+    with contextlib.suppress(OSError, ValueError):
+        connection, _ = listening.accept()
+        with connection, connection.makefile(encoding="ascii") as lines:
+            connection.settimeout(seconds)
+            index, token = lines.readline(200).split()
+            heard[int(index)] = token
+    return heard
+
+
+def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """The cluster of TF_CONFIG; None where there is none, or only one worker.
+
+    Raises UsageError naming what is wrong in it.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    example = (
+        'expected {"cluster": {"worker": ["host0:port", "host1:port"]}, '
+        '"task": {"type": "worker", "index": 0}}'
+    )
+    try:
+        values = safe_io.parse_json(text)
+    except ValueError:
+        raise UsageError(f"TF_CONFIG is no JSON; {example}") from None
+    try:
+        kinds, task = values["cluster"], values["task"]
+        chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
+        workers = (*chiefs, *others)
+        index, kind = task["index"], task["type"]
+    except (KeyError, TypeError, AttributeError):
+        raise UsageError(f"TF_CONFIG lacks a cluster or a task; {example}") from None
+    if set(kinds) - {"chief", "worker"} or kind not in ("chief", "worker"):
+        raise UsageError(
+            "TF_CONFIG names tasks other than chief and worker; parameter servers are not supported"
+        )
+    good = all(isinstance(part, list) for part in (chiefs, others))
+    good = good and all(isinstance(w, str) and _ADDRESS.fullmatch(w) for w in workers)
+    if not workers or not good or len({w.lower() for w in workers}) != len(workers):
+        raise UsageError(f"TF_CONFIG: workers must be different host:port; {example}")
+    own = chiefs if kind == "chief" else others
+    if type(index) is not int or not 0 <= index < len(own):
+        raise UsageError(f"TF_CONFIG: task index {index!r} names none of its {kind}s")
+    index += len(chiefs) if kind == "worker" else 0
+    return Cluster(workers, index) if len(workers) > 1 else None

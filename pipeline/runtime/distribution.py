@@ -1,0 +1,90 @@
+"""Which devices share the training, and how they are joined: one, mirrored, several machines."""
+
+import functools
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.config import config
+from pipeline.contracts import Decision
+from pipeline.runtime.cluster import Cluster
+from pipeline.utils.errors import UsageError
+
+
+def choose(
+    options: config.Runtime, cluster: Cluster | None = None, token: str = "", note: str = ""
+) -> tuple[tf.distribute.Strategy, Decision]:
+    """The strategy under which the model is to be made, and why.
+
+    Several workers must bring the same `token`, which stands for all their options. `note` says
+    how the devices were chosen.
+
+    Raises UsageError if there are fewer devices than replicas, or a worker does not come.
+    """
+    if cluster:
+        return _several_machines(options, cluster, token)
+    gpus = tf.config.get_visible_devices("GPU")
+    seen = len(tf.config.list_physical_devices("GPU"))
+    wanted = options.replicas
+    if gpus:
+        count = len(gpus) if wanted == "auto" else wanted
+        if count > len(gpus):
+            raise UsageError(f"--runtime.replicas {count}: TensorFlow sees {len(gpus)} GPUs")
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        reason = f"{count} of {seen} visible" + (f"; {note}" if note else "")
+        if count == 1:
+            return tf.distribute.get_strategy(), Decision("device", f"GPU {name}", reason)
+        devices = tuple(f"/gpu:{number}" for number in range(count))
+        return _mirrored(devices), Decision("device", f"{count} GPUs {name}, mirrored", reason)
+    cores = os.cpu_count()
+    why = f"{note}; TensorFlow sees {seen} GPUs" if seen else "TensorFlow sees no GPU"
+    count = 1 if wanted == "auto" else wanted
+    _divide_cpu(count)
+    if count == 1:
+        return tf.distribute.get_strategy(), Decision("device", f"CPU, {cores} cores", why)
+    devices = tuple(f"/cpu:{number}" for number in range(count))
+    value = f"CPU as {count} logical devices, mirrored; {cores} cores"
+    return _mirrored(devices), Decision("device", value, f"asked for; {why}")
+
+
+def _several_machines(
+    options: config.Runtime, cluster: Cluster, token: str
+) -> tuple[tf.distribute.Strategy, Decision]:
+    if options.replicas != "auto":
+        raise UsageError(
+            f"--runtime.replicas {options.replicas}: under TF_CONFIG each worker uses all of its "
+            "GPUs, or its CPU; give --runtime.replicas auto"
+        )
+    cluster.meet(options.worker_timeout, token)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
+    return strategy, Decision("device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}")
+
+
+def _divide_cpu(count: int) -> None:
+    """Makes logical devices of the CPU, which share its threads and memory.
+
+    TensorFlow can do so once, before it computes: as many are made as later runs of this process
+    are likely to ask for.
+    """
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    there = len(tf.config.get_logical_device_configuration(cpu) or ())
+    if there >= count:
+        return
+    parts = [tf.config.LogicalDeviceConfiguration()] * max(count, min(os.cpu_count() or 1, 8))
+    try:
+        tf.config.set_logical_device_configuration(cpu, parts)
+    except RuntimeError:
+        there = len(tf.config.list_logical_devices("CPU"))
+        if there < count:
+            raise UsageError(
+                f"--runtime.replicas {count}: this process has begun with {there} CPU devices and "
+                "cannot make more; start a new process (in a notebook: restart the kernel)"
+            ) from None
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> Any:
+    # Kept: a second strategy object on the same devices cannot use their collectives.
+    return tf.distribute.MirroredStrategy(list(devices))

@@ -1,0 +1,253 @@
+"""A SavedModel opened as TensorFlow Serving opens it: by the C++ loader, without Python TensorFlow.
+
+The shared libraries of the installed wheel are called through their C interface
+(tensorflow/c/c_api.h), whose `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are the server's
+own loader and session.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.runtime import native_logs
+from pipeline.utils import protobuf, safe_io
+
+INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
+_UNIMPLEMENTED = 12
+_STRING = 7  # TF_STRING of tensorflow/c/tf_datatype.h
+_MOST_BYTES = 2**31  # of a message of protobuf
+_STRING_SIZE = 24  # sizeof(TF_TString)
+_DTYPES = {
+    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8,
+    9: np.int64, 10: np.bool_, 17: np.uint16, 19: np.float16, 22: np.uint32, 23: np.uint64,
+}  # fmt: skip
+_CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+
+
+class _Output(ctypes.Structure):
+    _fields_ = [("operation", c_void_p), ("index", c_int)]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("length", c_size_t), ("deallocator", c_void_p)]
+
+
+# Result and arguments of each function; undeclared pointers would be cut to 32 bits.
+_FUNCTIONS = {
+    "Version": (c_char_p,),
+    "NewStatus": (c_void_p,),
+    "DeleteStatus": (None, c_void_p),
+    "GetCode": (c_int, c_void_p),
+    "Message": (c_char_p, c_void_p),
+    "NewGraph": (c_void_p,),
+    "NewBuffer": (c_void_p,),
+    "NewSessionOptions": (c_void_p,),
+    "NewSession": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "LoadSessionFromSavedModel": (
+        c_void_p, c_void_p, c_void_p, c_char_p, POINTER(c_char_p), c_int,
+        c_void_p, c_void_p, c_void_p,
+    ),
+    "GraphOperationByName": (c_void_p, c_void_p, c_char_p),
+    "SessionRun": (
+        None, c_void_p, c_void_p, POINTER(_Output), POINTER(c_void_p), c_int,
+        POINTER(_Output), POINTER(c_void_p), c_int, c_void_p, c_int, c_void_p, c_void_p,
+    ),
+    "AllocateTensor": (c_void_p, c_int, POINTER(c_int64), c_int, c_size_t),
+    "DeleteTensor": (None, c_void_p),
+    "TensorData": (c_void_p, c_void_p),
+    "TensorByteSize": (c_size_t, c_void_p),
+    "TensorType": (c_int, c_void_p),
+    "NumDims": (c_int, c_void_p),
+    "Dim": (c_int64, c_void_p, c_int),
+    "StringInit": (None, c_void_p),
+    "StringCopy": (None, c_void_p, c_char_p, c_size_t),
+    "StringDealloc": (None, c_void_p),
+    "StringGetDataPointer": (c_void_p, c_void_p),
+    "StringGetSize": (c_size_t, c_void_p),
+    "GetAllRegisteredKernels": (c_void_p, c_void_p),
+}  # fmt: skip
+
+
+class ServerError(Exception):
+    """What the server would answer a client with: a status code and a message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Failure(Exception):
+    """A check of the proof has found something wrong; the message says what."""
+
+
+class Session:
+    """A loaded SavedModel.
+
+    Args:
+        directory: A version directory.
+
+    Raises:
+        ServerError: It cannot be loaded.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._c = _library()
+        status = self._c.TF_NewStatus()
+        self._graph = self._c.TF_NewGraph()
+        meta_graph = self._c.TF_NewBuffer()
+        self._session = self._c.TF_LoadSessionFromSavedModel(
+            self._c.TF_NewSessionOptions(), None, os.fsencode(directory),
+            (c_char_p * 1)(b"serve"), 1, self._graph, meta_graph, status,
+        )  # fmt: skip
+        self._check(status)
+        buffer = _Buffer.from_address(meta_graph)
+        self.meta_graph = _meta_graph(ctypes.string_at(buffer.data, buffer.length))
+        self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
+
+    def run(
+        self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """One request: input name -> array (strings as arrays of bytes).
+
+        All outputs are returned, or those that are `wanted`, as by a request's `output_filter`.
+
+        Raises ServerError with the status that a client of the server would get.
+        """
+        definition = self.signatures[signature]
+        feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
+        names = list(definition.outputs if wanted is None else wanted)
+        sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
+        given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
+        targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
+        got = (c_void_p * len(names))()
+        status = self._c.TF_NewStatus()  # of this request: several threads may ask
+        self._c.TF_SessionRun(
+            self._session, None, sources, given, len(feeds), targets, got, len(names),
+            None, 0, None, status,
+        )  # fmt: skip
+        try:
+            self._check(status)
+            return {n: self._to_array(t) for n, t in zip(names, got, strict=True)}
+        finally:
+            for tensor in (*given, *got):
+                if tensor:
+                    self._c.TF_DeleteTensor(tensor)
+            self._c.TF_DeleteStatus(status)
+
+    def _check(self, status: int) -> None:
+        if code := self._c.TF_GetCode(status):
+            raise ServerError(code, self._c.TF_Message(status).decode(errors="replace"))
+
+    def _output(self, tensor: str) -> _Output:
+        operation, _, index = tensor.partition(":")
+        pointer = self._c.TF_GraphOperationByName(self._graph, operation.encode())
+        if not pointer:  # it would end the process
+            raise KeyError(f"the graph has no operation {operation!r}")
+        return _Output(pointer, int(index or 0))
+
+    def _to_tensor(self, value: Any) -> int:
+        array = np.asarray(value, order="C")
+        shape = (c_int64 * array.ndim)(*array.shape)
+        if array.dtype.kind in "SO":
+            tensor = self._c.TF_AllocateTensor(
+                _STRING, shape, array.ndim, _STRING_SIZE * array.size
+            )
+            data = self._c.TF_TensorData(tensor)
+            for i, text in enumerate(array.ravel()):
+                self._c.TF_StringInit(data + _STRING_SIZE * i)
+                self._c.TF_StringCopy(data + _STRING_SIZE * i, text, len(text))
+            return tensor
+        code = _CODES[array.dtype]
+        tensor = self._c.TF_AllocateTensor(code, shape, array.ndim, array.nbytes)
+        if array.nbytes:
+            ctypes.memmove(self._c.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
+        return tensor
+
+    def _to_array(self, tensor: int) -> np.ndarray:
+        shape = [self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))]
+        data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
+        if code not in (_STRING, *_DTYPES):
+            raise ServerError(_UNIMPLEMENTED, f"an output is of the type {code}: it cannot be read")
+        if code != _STRING:
+            raw = ctypes.string_at(data, self._c.TF_TensorByteSize(tensor))
+            return np.frombuffer(raw, _DTYPES[code]).reshape(shape).copy()
+        texts = np.empty(int(np.prod(shape)), object)
+        for i in range(texts.size):
+            at = data + _STRING_SIZE * i
+            size = self._c.TF_StringGetSize(at)
+            texts[i] = ctypes.string_at(self._c.TF_StringGetDataPointer(at), size)
+        return texts.reshape(shape)
+
+
+def as_strings(values: Sequence[bytes]) -> np.ndarray:
+    """Bytes as an array of one axis; NumPy's own `S` type would drop zero bytes at the end."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def runtime_version() -> str:
+    """Version of the TensorFlow that opens and runs."""
+    return _library().TF_Version().decode()
+
+
+def registered_kernels() -> bytes:
+    """All kernels of the installed TensorFlow: a serialized KernelList.
+
+    See tensorflow/core/framework/kernel_def.proto.
+    """
+    library = _library()
+    buffer = _Buffer.from_address(library.TF_GetAllRegisteredKernels(library.TF_NewStatus()))
+    return ctypes.string_at(buffer.data, buffer.length)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    # Not RTLD_GLOBAL: with that, importing TensorFlow afterwards ends the process.
+    root = protobuf.wheel()
+    with native_logs.of_start():
+        ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
+        library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(library, f"TF_{name}")
+            function.restype, function.argtypes = result, arguments
+        # The first session looks for devices. What a model says while it loads is not held back:
+        # its last words would be lost with the process.
+        library.TF_NewSession(
+            library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
+        )
+    return library
+
+
+def saved_graph(directory: Path) -> Any:
+    """The one graph of a SavedModel, a MetaGraphDef, read without loading it.
+
+    Raises:
+        Failure: Its file is none, or holds several: a server takes one of them.
+    """
+    with protobuf.importable():
+        from tensorflow.core.protobuf import saved_model_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        raw = safe_io.read_bytes(directory / "saved_model.pb", _MOST_BYTES)
+        graphs = list(saved_model_pb2.SavedModel.FromString(raw).meta_graphs)
+    except (OSError, ValueError, DecodeError) as error:
+        raise Failure(f"saved_model.pb cannot be read: {error}") from None
+    if len(graphs) != 1:
+        raise Failure(f"saved_model.pb holds {len(graphs)} graphs, not one")
+    return graphs[0]
+
+
+def _meta_graph(serialized: bytes) -> Any:
+    """Parses a MetaGraphDef."""
+    with protobuf.importable():
+        from tensorflow.core.protobuf import meta_graph_pb2
+
+    return meta_graph_pb2.MetaGraphDef.FromString(serialized)

@@ -1,0 +1,95 @@
+"""What the signatures of all tasks share: guards, tf.Example, example files, the best classes.
+
+The guards come before any kernel sees a request, and a client gets INVALID_ARGUMENT from them. The
+server itself checks names only: without them a forgotten batch axis ends its process inside a
+convolution, and other wrong shapes are answered.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.tasks import _example_guard
+
+MOST_BYTES = 2**26
+"""Of one encoded image: far more than a photograph has."""
+MOST_CLASSES = 5
+"""That are named, best first, in the answer to one example."""
+
+
+def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
+    """The values, if they have this shape and at least one row.
+
+    No rows would be answered by some kernels and refused by others.
+    """
+    values = tf.ensure_shape(values, shape)
+    return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
+
+
+def files(contents: tf.Tensor) -> tf.Tensor:
+    """Encoded images: string (batch,), each of at most `MOST_BYTES`."""
+    contents = batch(contents, (None,))
+    longest = tf.reduce_max(tf.strings.length(contents))
+    return _require(longest <= MOST_BYTES, f"a file has more than {MOST_BYTES} bytes", contents)
+
+
+def examples(
+    serialized: tf.Tensor, features: Mapping[str, tf.io.FixedLenFeature]
+) -> dict[str, tf.Tensor]:
+    """Features of serialized `tf.Example`s, string (batch,), by name: (batch, ...)."""
+    serialized = batch(serialized, (None,))
+    sound = tf.reduce_all(_example_guard.examples(serialized))
+    serialized = _require(sound, "a string is no tf.Example", serialized)
+    return tf.io.parse_example(serialized, dict(features))
+
+
+def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:
+    """A serialized `tf.Example` of texts and of vectors of floats."""
+    message = tf.train.Example()
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            message.features.feature[name].bytes_list.value.append(value)
+        else:
+            message.features.feature[name].float_list.value.extend(value.tolist())
+    return message.SerializeToString(deterministic=True)
+
+
+def encoded(images: np.ndarray) -> list[bytes]:
+    """Files of images, uint8 (number, height, width, channels): in turn PNG, JPEG, and PNG of twice
+    the size, so that a proof by them decodes and resizes, too."""
+    files = []
+    for number, image in enumerate(images):
+        if number % 3 == 1:
+            files.append(tf.io.encode_jpeg(image).numpy())
+        else:
+            files.append(tf.io.encode_png(image if number % 3 == 0 else _doubled(image)).numpy())
+    return files
+
+
+def _doubled(image: np.ndarray) -> np.ndarray:
+    """Twice as high and wide, with a black frame.
+
+    Resizing it to its former size takes sums of eighths alone, which are exact: no CPU and no
+    compiler rounds another way. Without the frame, pixels at the border would be sums of sevenths.
+    """
+    framed = np.zeros_like(image)
+    framed[2:-2, 2:-2] = image[2:-2, 2:-2]
+    return framed.repeat(2, axis=0).repeat(2, axis=1)
+
+
+def finite(values: tf.Tensor, name: str) -> tf.Tensor:
+    """The values, if they are numbers: no NaN, no infinity."""
+    return tf.debugging.check_numerics(values, f"{name} must be finite")
+
+
+def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Names, string, and probabilities, float32, of the likeliest classes: (batch, at most 5)."""
+    scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
+    return tf.gather(tf.constant(list(names)), classes), scores
+
+
+def _require(condition: tf.Tensor, message: str, values: tf.Tensor) -> tf.Tensor:
+    """The values, which nothing can use unless the condition holds."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+        return tf.identity(values)

@@ -1,0 +1,85 @@
+"""Keras's `fit` drives the step."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import keras
+
+from pipeline.contracts import Batches
+from pipeline.training import distributed
+
+
+def train(
+    model: keras.Model,
+    train: Batches,
+    validation: Batches | None,
+    callbacks: list[keras.callbacks.Callback],
+) -> dict[str, list[float]]:
+    """Trains from `train.first_step` to `train.last_step`; returns value per epoch by metric.
+
+    Args:
+        model: Compiled by `build`.
+        train: All epochs in one dataset, so that `fit` keeps one iterator.
+        validation: Evaluated after each epoch; None: not at all.
+        callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps.
+    """
+    model.step.feed(train, validation)
+    calls = model.train_function = distributed.Calls(model, "train", train)
+    position = _Position(calls, train)
+    evaluating = {}
+    if validation:
+        position.evaluation = model.test_function = distributed.Calls(model, "evaluate", validation)
+        evaluating = {
+            "validation_data": distributed.tickets(validation, repeat=True),
+            "validation_steps": validation.steps_per_epoch,
+        }
+    history: dict[str, list[float]] = {}
+    for part, epochs in _parts(train):
+        found = model.fit(
+            distributed.tickets(part, repeat=True),
+            epochs=epochs,
+            initial_epoch=part.first_epoch,
+            # At least one call, of no step where only the validation is left.
+            steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
+            callbacks=[position, *callbacks],
+            shuffle=False,
+            verbose=0,
+            **evaluating,
+        )
+        for name, values in found.history.items():
+            history.setdefault(name, []).extend(values)
+        if model.stop_training:
+            break
+    return history
+
+
+def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
+    """(batches, end of their epochs): `fit` gives all epochs one number of steps, so an epoch that
+    was begun before has a `fit` of its own."""
+    first = train.first_epoch
+    if train.first_step != first * train.steps_per_epoch:
+        yield train, first + 1
+        begun = train.end_of(first)
+        train = dataclasses.replace(train, first_step=begun, first_epoch=first + 1)
+    if train.first_epoch < train.epochs:
+        yield train, train.epochs
+
+
+class _Position(keras.callbacks.Callback):
+    """Tells the calls where they are; ends training with the last ticket, which may come within an
+    epoch."""
+
+    def __init__(self, calls: distributed.Calls, batches: Batches) -> None:
+        super().__init__()
+        self._calls, self._last_step = calls, batches.last_step
+        self.evaluation: distributed.Calls | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._calls.begin(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if self._calls.position >= self._last_step:
+            self.model.stop_training = True
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        self.evaluation.begin(0)

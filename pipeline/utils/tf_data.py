@@ -1,0 +1,52 @@
+"""Fields of many examples as columns, and the errors that reading examples raises."""
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.untuned import untuned
+
+READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+"""What reading and decoding raise; the second where TensorFlow quotes bytes that are no text."""
+
+
+def is_short(spec: tf.TensorSpec) -> bool:
+    """Whether a field is a number, or a vector of at most 4 KB: all examples' lie in memory."""
+    numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
+    if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
+        return False
+    length = spec.shape.num_elements()
+    return length is not None and length * spec.dtype.size <= 4096
+
+
+def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
+    """The examples at some positions, in their order; the others are read and passed over."""
+    wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
+    wanted[rows] = True
+    mask = tf.constant(wanted)
+    numbered = examples.take(len(wanted)).enumerate()
+    return numbered.filter(lambda row, _: mask[row]).map(lambda _, example: example)
+
+
+def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """The short fields (`is_short`) of all examples, (examples, ...); the others are let go.
+
+    Raises UsageError naming the split if an example cannot be read.
+    """
+    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
+    rows = examples.map(lambda example: {name: example[name] for name in names})
+    return joined(rows.batch(1024), split)
+
+
+def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """The fields of all batches as one, (examples, ...).
+
+    Raises UsageError naming the split if one cannot be read.
+    """
+    specs = batches.element_spec.items()
+    parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
+    try:
+        parts.extend(untuned(batches).as_numpy_iterator())
+    except READ_ERRORS as error:
+        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+    return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}

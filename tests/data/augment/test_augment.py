@@ -1,0 +1,186 @@
+"""Augmentations: per example, stateless, equal to a plain NumPy account of what they promise."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pictures import OPERATIONS, batch_of
+
+from pipeline.data import seeds
+from pipeline.data.augment import _pixel_values
+from pipeline.utils.errors import UsageError
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_conformance(name, dtype):
+    """Shape, dtype and labels stay; an image is changed alike in any batch; most are changed."""
+    if name == "rand_augment" and dtype == np.float32:
+        pytest.skip("for 8-bit images only; refused otherwise, in test_rand_augment.py")
+    operation = OPERATIONS[name]
+    batch, own = batch_of(dtype=dtype)
+    done = operation(batch, own)
+    assert done["image"].dtype == batch["image"].dtype
+    assert done["image"].shape == batch["image"].shape
+    np.testing.assert_array_equal(done["label"], batch["label"])
+    part = {key: value[20:30] for key, value in batch.items()}
+    np.testing.assert_array_equal(operation(part, own[20:30])["image"], done["image"][20:30])
+    # Of floats, a compiler may round the last bit otherwise; whole levels are computed exactly.
+    tolerance = 0 if dtype == np.uint8 else 1e-6
+    for compiled in (tf.function(operation), tf.function(operation, jit_compile=True)):
+        image = compiled(batch, own)["image"]
+        np.testing.assert_allclose(image, done["image"], rtol=0, atol=tolerance)
+    changed = (done["image"].numpy() != batch["image"].numpy()).any(axis=(1, 2, 3)).mean()
+    assert 0.3 < changed <= 1
+    later = {**batch, "epoch": batch["epoch"] + 1}
+    again = operation(later, seeds.fold(own, 1))
+    assert (again["image"].numpy() != done["image"].numpy()).any(), "it ignores its seeds"
+
+
+def test_flip_mirrors_half_of_the_images():
+    batch, own = batch_of(1000)
+    before, after = batch["image"].numpy(), OPERATIONS["flip"](batch, own)["image"].numpy()
+    flipped = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
+    kept = (after == before).all(axis=(1, 2, 3))
+    assert (flipped ^ kept).all()
+    assert 430 < flipped.sum() < 570
+
+
+@pytest.mark.parametrize(("fill", "mode"), [("zero", "constant"), ("reflect", "reflect")])
+def test_crop_is_a_window_of_the_padded_image(fill, mode):
+    padding = 3
+    batch, own = batch_of(400)
+    after = OPERATIONS["crop"](batch, own, padding=padding, fill=fill)["image"].numpy()
+    places = []
+    for before, image in zip(batch["image"].numpy(), after, strict=True):
+        padded = np.pad(before, ((padding, padding), (padding, padding), (0, 0)), mode)
+        height, width, _ = before.shape
+        found = [
+            (i, j)
+            for i in range(2 * padding + 1)
+            for j in range(2 * padding + 1)
+            if (padded[i : i + height, j : j + width] == image).all()
+        ]
+        assert len(found) == 1
+        places += found
+    # Each of the 49 places about 8 times; rows and columns are drawn independently.
+    assert len(set(places)) == 49
+    rows, columns = np.array(places).T
+    assert abs(np.corrcoef(rows, columns)[0, 1]) < 0.2
+
+
+def test_crop_without_padding_changes_nothing():
+    batch, own = batch_of()
+    np.testing.assert_array_equal(
+        OPERATIONS["crop"](batch, own, padding=0)["image"], batch["image"]
+    )
+
+
+def test_flip_up_down_is_drawn_on_its_own():
+    batch, own = batch_of(1000)
+    before = batch["image"].numpy()
+    after = OPERATIONS["flip"](batch, own, up_down=True)["image"].numpy()
+    ways = [before, before[:, ::-1], before[:, :, ::-1], before[:, ::-1, ::-1]]
+    counts = [(after == way).all(axis=(1, 2, 3)).sum() for way in ways]
+    assert sum(counts) == 1000 and min(counts) > 200
+
+
+def test_alternating_flip_shows_both_sides_in_two_epochs():
+    batch, own = batch_of(1000)
+    before, flip = batch["image"].numpy(), OPERATIONS["alternating_flip"]
+    sides = []
+    for epoch in range(4):
+        epochs = tf.fill([1000], tf.constant(epoch, tf.int64))
+        after = flip({**batch, "epoch": epochs}, seeds.fold(own, epoch))["image"].numpy()
+        side = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
+        np.testing.assert_array_equal(after[~side], before[~side])
+        sides.append(side)
+    np.testing.assert_array_equal(sides[0], ~sides[1])
+    np.testing.assert_array_equal(sides[0], sides[2])
+    np.testing.assert_array_equal(sides[1], sides[3])
+    assert 430 < sides[0].sum() < 570
+
+
+@pytest.mark.parametrize("fill", ["zero", "mean", "noise"])
+def test_erase_covers_one_rectangle_of_the_asked_size(fill):
+    batch, own = batch_of(600, (40, 30, 3))
+    batch["image"] = batch["image"] // 2 * 2 + 1  # odd, so that 0 is never a pixel
+    options = {"probability": 0.75, "area": (0.1, 0.3), "ratio": (0.5, 2.0), "fill": fill}
+    after = OPERATIONS["erase"](batch, own, **options)["image"].numpy()
+    shares, ratios, noise = [], [], []
+    for old, new in zip(batch["image"].numpy(), after, strict=True):
+        changed = (old != new).any(axis=-1)
+        if not changed.any():
+            continue
+        rows, columns = np.flatnonzero(changed.any(axis=1)), np.flatnonzero(changed.any(axis=0))
+        box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        inside = new[box]
+        assert (new == old)[~changed].all()
+        if fill == "zero":
+            assert (inside == 0).all()
+        elif fill == "mean":
+            assert (inside == np.round(old.mean(axis=(0, 1)))).all()
+        else:
+            noise.append(inside.ravel())
+        shares.append(inside[..., 0].size / changed.size)
+        ratios.append(inside.shape[0] / inside.shape[1])
+    assert 0.70 < len(shares) / 600 < 0.80
+    assert 0.08 < min(shares) < 0.12 and 0.28 < max(shares) < 0.32
+    assert abs(np.mean(shares) - 0.2) < 0.01, "areas are not uniform"
+    assert 0.4 < min(ratios) < 0.55 and 1.8 < max(ratios) < 2.3
+    assert abs(np.median(ratios) - 1) < 0.1, "height and width are not alike"
+    if fill == "noise":
+        counts = np.bincount(np.concatenate(noise), minlength=256)
+        assert counts.min() > 0.8 * counts.mean() and counts.max() < 1.2 * counts.mean()
+
+
+def test_color_jitter_is_pillows_enhancement():
+    from PIL import Image, ImageEnhance
+
+    batch, own = batch_of(200)
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    factors = [seeds.between(own, 0.3, 1.7, draw).numpy() for draw in range(3)]
+    options = {"brightness": 0.7, "contrast": 0.7, "saturation": 0.7}
+    after = OPERATIONS["color_jitter"](batch, own, **options)["image"].numpy().astype(int)
+    for i, image in enumerate(batch["image"].numpy()):
+        picture = Image.fromarray(image)
+        for kind, factor in zip(kinds, factors, strict=True):
+            picture = kind(picture).enhance(float(factor[i]))
+        # Pillow cuts where we round, three times, and the last two may widen it.
+        assert np.abs(np.asarray(picture).astype(int) - after[i]).max() <= 5
+    for number, (name, kind) in enumerate(zip(options, kinds, strict=True)):
+        one = {**dict.fromkeys(options, 0.0), name: 0.7}
+        after = OPERATIONS["color_jitter"](batch, own, **one)["image"].numpy().astype(int)
+        for i, image in enumerate(batch["image"].numpy()):
+            exact = np.asarray(kind(Image.fromarray(image)).enhance(float(factors[number][i])))
+            assert np.abs(exact.astype(int) - after[i]).max() <= 1, name
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("erase", {"area": (0.3, 0.1)}, "erase area must be two numbers"),
+        ("random_resized_crop", {"scale": (0.5, 1.5)}, "scale must be .* from 1e-06 to 1"),
+        ("affine", {"scale": (1.0,)}, "scale must be two numbers"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(name, options, message):
+    with pytest.raises(UsageError, match=message):
+        OPERATIONS[name](*batch_of(), **options)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_examples_without_images_are_refused(name):
+    _, own = batch_of()
+    with pytest.raises(UsageError, match=f"{name} changes images, and these examples have none"):
+        OPERATIONS[name]({"features": tf.zeros([64, 3])}, own)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float32])
+def test_a_rectangle_is_put_in_for_any_dtype(dtype):
+    generator = np.random.default_rng(6)
+    inner, outer = generator.integers(0, 2**7, (2, 5, 6, 7, 3)).astype(dtype) * 200
+    rows, columns = generator.random((5, 6)) < 0.5, generator.random((5, 7)) < 0.5
+    mask = rows[:, :, None, None] & columns[:, None, :, None]
+    done = _pixel_values.in_rectangle(rows, columns, tf.constant(inner), tf.constant(outer))
+    assert done.dtype == dtype
+    np.testing.assert_array_equal(done, np.where(mask, inner, outer))

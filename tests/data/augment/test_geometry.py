@@ -1,0 +1,180 @@
+"""Augmentations that move pixels: as SciPy does it, and boxes move along."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pictures import OPERATIONS, batch_of
+
+from pipeline.data.augment import _geometry
+
+
+def test_boxes_move_with_the_picture():
+    """A painted rectangle is where the box says, and a box whose centre left is masked."""
+    count, size, padding = 300, 32, 12
+    generator = np.random.default_rng(1)
+    top, left = generator.integers(0, 24, (2, count))
+    high, wide = generator.integers(4, 9, (2, count))
+    images = np.zeros((count, size, size, 1), np.uint8)
+    for i in range(count):
+        images[i, top[i] : top[i] + high[i], left[i] : left[i] + wide[i]] = 255
+    corners = np.stack([top, left, top + high, left + wide], axis=-1) / size
+    batch, own = batch_of(count)
+    batch |= {
+        "image": tf.constant(images),
+        "boxes": tf.constant(corners[:, None], tf.float32),
+        "box_mask": tf.ones([count, 1]),
+    }
+    for name, options in {
+        "flip": {"up_down": True},
+        "alternating_flip": {},
+        "crop": {"padding": padding},
+        "random_resized_crop": {"scale": (0.3, 0.9)},
+        "affine": {"rotation": 0, "translation": 0.3, "scale": (0.8, 1.5)},
+    }.items():
+        done = {k: v.numpy() for k, v in OPERATIONS[name](batch, own, **options).items()}
+        assert done["boxes"].dtype == np.float32
+        kept = done["box_mask"][:, 0] > 0
+        assert kept.all() if "flip" in name else 0.4 < kept.mean() < 0.95
+        exact = "flip" in name or name == "crop"
+        for image, box, here in zip(done["image"], done["boxes"], kept, strict=True):
+            found = np.argwhere(image[..., 0] > 0)
+            if here:
+                painted = [*found.min(axis=0), *(found.max(axis=0) + 1)]
+                # Bilinear edges reach a pixel and a half of the enlarged picture.
+                np.testing.assert_allclose(box[0] * size, painted, atol=1e-4 if exact else 2)
+
+
+def test_a_turned_box_stands_around_its_turned_picture():
+    batch, own = batch_of(100)
+    images = np.zeros((100, 64, 64, 1), np.uint8)
+    images[:, 24:34, 20:44] = 255
+    batch["image"] = tf.constant(images)
+    batch["boxes"] = tf.constant([[[24, 20, 34, 44]]] * 100, tf.float32) / 64
+    done = OPERATIONS["affine"](batch, own, rotation=90.0, shear=20.0)
+    sides = []
+    for image, box in zip(done["image"].numpy(), done["boxes"].numpy(), strict=True):
+        found = np.argwhere(image[..., 0] > 100)
+        np.testing.assert_allclose(box[0, :2] * 64, found.min(axis=0), atol=1.5)
+        np.testing.assert_allclose(box[0, 2:] * 64, found.max(axis=0) + 1, atol=1.5)
+        sides.append((box[0, 2] - box[0, 0]) * 64)
+    assert min(sides) < 13 and max(sides) > 24, "nothing was turned"
+
+
+@pytest.mark.parametrize("mode", ["zero", "edge", "reflect"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_transform_is_that_of_scipy(mode, interpolation):
+    from scipy import ndimage
+
+    batch, _ = batch_of(12)
+    generator = np.random.default_rng(2)
+    matrix = np.tile(np.eye(2, 3), (12, 1, 1)) + generator.normal(0, 0.4, (12, 2, 3))
+    matrix[:, :, 2] *= 5
+    done = _geometry.transform(batch["image"], tf.constant(matrix), interpolation, mode).numpy()
+    modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
+    middle = (np.array([9, 7]) - 1) / 2
+    for i, image in enumerate(batch["image"].numpy().astype(float)):
+        offset = middle + matrix[i, :, 2] - matrix[i, :, :2] @ middle
+        for channel in range(3):
+            wanted = ndimage.affine_transform(
+                image[..., channel],
+                matrix[i, :, :2],
+                offset,
+                order=int(interpolation == "bilinear"),
+                mode=modes[mode],
+            )
+            # Weights are rounded to 2**-8: half a level each way, and the level itself.
+            assert np.abs(wanted - done[i, ..., channel]).max() <= 1.6
+
+
+@pytest.mark.parametrize("fill", ["zero", "edge", "reflect"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_places_far_outside_are_those_of_scipy(fill, interpolation):
+    """A hundred times smaller, 1024 pixels reach 51,200 to each side: 2**31.6 of 2**-16 pixels."""
+    from scipy import ndimage
+
+    image = np.random.default_rng(4).integers(1, 256, (1, 1024), np.uint8)
+    matrix = tf.constant([[[1.0, 0, 0], [0, 100, 0]]], tf.float64)
+    done = _geometry.transform(tf.constant(image[None, :, :, None]), matrix, interpolation, fill)
+    modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
+    places = np.stack([np.zeros(1024), (np.arange(1024) - 511.5) * 100 + 511.5])
+    order = int(interpolation == "bilinear")
+    wanted = ndimage.map_coordinates(image.astype(float), places, order=order, mode=modes[fill])
+    # In the middle between two pixels both are the nearest.
+    close = np.abs(wanted - done[0, 0, :, 0].numpy()) <= 1
+    assert close.all() if order else ((places[1] % 1 == 0.5) | close).all()
+
+
+@pytest.mark.parametrize("name", ["affine", "random_resized_crop", "mixup", "color_jitter"])
+def test_floats_have_no_range_and_are_not_clipped(name):
+    """Twice the image, less than 0 and more than 1, gives twice the result."""
+    batch, own = batch_of(dtype=np.float32)
+    images = batch["image"] * 8 - 4
+    options = {"fill": "edge"} if name == "affine" else {}
+    once, twice = (
+        OPERATIONS[name]({**batch, "image": images * factor}, own, **options)["image"].numpy()
+        for factor in (1, 2)
+    )
+    assert once.min() < -1 and once.max() > 1
+    np.testing.assert_array_equal(twice, once * 2)
+
+
+def test_an_inverse_undoes_its_map():
+    generator = np.random.default_rng(3)
+    matrix = generator.normal(0, 1, (20, 2, 3))
+    inverse = _geometry.inverse(tf.constant(matrix)).numpy()
+    for there, back in zip(matrix, inverse, strict=True):
+        both = np.vstack([back, [0, 0, 1]]) @ np.vstack([there, [0, 0, 1]])
+        np.testing.assert_allclose(both, np.eye(3), atol=1e-9)
+
+
+def test_affine_moves_by_the_amounts_asked_for():
+    """The map is found again from a picture whose pixels say where they were."""
+    count, size = 400, 33
+    places = np.stack(np.mgrid[:size, :size], axis=-1).astype(np.float32) / size
+    batch, own = batch_of(count)
+    batch["image"] = tf.constant(np.tile(places, (count, 1, 1, 1)))
+    middle = np.s_[:, 12:21, 12:21]
+    from_middle = (places[12:21, 12:21].reshape(-1, 2) * size) - size // 2
+    known = np.column_stack([from_middle, np.ones(81)])
+
+    def maps(**options):
+        options = {"rotation": 0.0, "fill": "edge", **options}
+        image = OPERATIONS["affine"](batch, own, **options)["image"].numpy()
+        seen = image[middle].reshape(count, 81, 2) * size - size // 2
+        found = np.array([np.linalg.lstsq(known, s, rcond=None)[0].T for s in seen])
+        return np.array(_geometry.inverse(tf.constant(found, tf.float64)))
+
+    still = maps()
+    np.testing.assert_allclose(still, np.tile(np.eye(2, 3), (count, 1, 1)), atol=0.01)
+    turned = maps(rotation=30.0)
+    angles = np.degrees(np.arctan2(turned[:, 1, 0], turned[:, 1, 1]))
+    assert angles.min() < -28 and angles.max() > 28 and np.abs(angles).max() < 30.5
+    assert abs(angles.std() - 30 / 3**0.5) < 1.5
+    moved = maps(translation=0.1)[:, :, 2] / size
+    assert 0.09 < np.abs(moved).max() < 0.102
+    assert abs(np.corrcoef(moved.T)[0, 1]) < 0.15
+    sizes = maps(scale=(0.7, 1.2))
+    np.testing.assert_allclose(sizes[:, 0, 0], sizes[:, 1, 1], atol=0.02)
+    assert 0.68 < sizes[:, 0, 0].min() < 0.72 and 1.18 < sizes[:, 0, 0].max() < 1.22
+    slanted = maps(shear=30.0)
+    np.testing.assert_allclose(slanted[:, 0, :2], [[1, 0]] * count, atol=0.02)
+    assert 0.55 < np.abs(slanted[:, 1, 0]).max() < 0.59
+
+
+def test_random_resized_crop_is_a_resized_window():
+    batch, own = batch_of(16, (24, 20, 3))
+    done = OPERATIONS["random_resized_crop"](batch, own, scale=(0.1, 0.6))["image"].numpy()
+    places = np.stack(np.mgrid[:24, :20], axis=-1).astype(np.float32)
+    located = {**batch, "image": tf.constant(np.tile(places, (16, 1, 1, 1)) / 24)}
+    where = OPERATIONS["random_resized_crop"](located, own, scale=(0.1, 0.6))["image"].numpy()
+    shares = []
+    for image, result, place in zip(batch["image"], done, where * 24, strict=True):
+        # Border pixels are repeated, so the first and the last place are the window's own.
+        first, last = (np.rint(p).astype(int) for p in (place[0, 0], place[-1, -1]))
+        window = image[first[0] : last[0] + 1, first[1] : last[1] + 1]
+        wanted = tf.image.resize(window, (24, 20)).numpy()
+        assert np.abs(wanted - result).max() <= 1.6
+        shares.append(window.shape[0] * window.shape[1] / 480)
+    assert 0.08 < min(shares) < 0.25 and 0.4 < max(shares) < 0.65
+    kept = OPERATIONS["random_resized_crop"](batch, own, probability=0.0)["image"]
+    np.testing.assert_array_equal(kept, batch["image"])

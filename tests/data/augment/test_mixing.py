@@ -1,0 +1,161 @@
+"""MixUp and CutMix: who is mixed with whom, by how much, and what is learned from it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.config import registry
+from pipeline.data import seeds
+from pipeline.data.augment import _pairs
+from pipeline.utils.errors import UsageError
+
+CLASSES = 4
+TASK = registry.take("tasks", "image_classification")(
+    {"class_names": ["a", "b", "c", "d"], "image_shape": [8, 8, 3]}
+)
+MIXERS = {name: registry.take("augment", name) for name in ("mixup", "cutmix")}
+
+
+def batch_of(count=16):
+    generator = np.random.default_rng(4)
+    ids = tf.range(count, dtype=tf.int64) + 70
+    batch = {
+        "image": tf.constant(generator.integers(0, 256, (count, 8, 8, 3), np.uint8)),
+        "label": tf.constant(generator.integers(0, CLASSES, count)),
+        "weight": tf.ones([count]),
+    }
+    return batch, seeds.of_examples(2, tf.zeros_like(ids), ids)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_batch_cut_into_parts_is_mixed_alike(name, parts):
+    batch, own = batch_of()
+    whole = MIXERS[name](batch, own)
+    size = 16 // parts
+    for start in range(0, 16, size):
+        part = {key: value[start : start + size] for key, value in batch.items()}
+        done = MIXERS[name](part, own[start : start + size])
+        for key in ("image", "partner_label", "share"):
+            np.testing.assert_array_equal(done[key], whole[key][start : start + size])
+
+
+def test_mixup_is_the_mean_by_shares():
+    batch, own = batch_of(200)
+    done = MIXERS["mixup"](batch, own, alpha=1.0)
+    partner = np.arange(200) ^ 1
+    images, share = batch["image"].numpy().astype(float), done["share"].numpy()
+    by = share[:, None, None, None].astype(float)
+    wanted = images * by + images[partner] * (1 - by)
+    np.testing.assert_array_equal(done["image"], np.round(wanted).astype(np.uint8))
+    np.testing.assert_array_equal(done["partner_label"], batch["label"].numpy()[partner])
+    assert share.min() < 0.05 and share.max() > 0.95
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+def test_shares_are_beta_distributed(alpha):
+    from scipy import stats
+
+    own = seeds.of_examples(0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64))
+    drawn = seeds.choice(own, _pairs.shares(alpha)).numpy()
+    assert drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
+    # Rounding to 2**-16 makes steps, which near the ends of Beta(0.2, 0.2) are large ones.
+    inner = drawn[(drawn > 0.01) & (drawn < 0.99)]
+    low, high = stats.beta.cdf([0.01, 0.99], alpha, alpha)
+    assert abs(len(inner) / 20_000 - (high - low)) < 0.01
+    conditional = (stats.beta.cdf(inner, alpha, alpha) - low) / (high - low)
+    assert stats.kstest(conditional, "uniform").pvalue > 1e-3
+
+
+def test_cutmix_puts_one_rectangle_in_and_counts_it():
+    batch, own = batch_of(400)
+    size = np.random.default_rng(5).integers(0, 256, (400, 24, 20, 3), np.uint8)
+    batch["image"] = tf.constant(size // 2 * 2 + (np.arange(400) % 2)[:, None, None, None])
+    batch["image"] = tf.cast(batch["image"], tf.uint8)
+    done = MIXERS["cutmix"](batch, own)
+    images = batch["image"].numpy()
+    for i, image in enumerate(done["image"].numpy()):
+        foreign = image[..., 0] % 2 != i % 2
+        assert abs(1 - foreign.mean() - done["share"][i]) <= 2**-17
+        np.testing.assert_array_equal(image[foreign], images[i ^ 1][foreign])
+        np.testing.assert_array_equal(image[~foreign], images[i][~foreign])
+        if foreign.any():
+            rows, columns = foreign.any(axis=1).sum(), foreign.any(axis=0).sum()
+            assert foreign.sum() == rows * columns, "not one rectangle"
+    # Beta(1, 1) is uniform: the mean kept is 1 - E[area], more than 1/2 as borders cut.
+    assert 0.55 < np.mean(done["share"]) < 0.70
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: {k: v[:15] for k, v in b.items()}, "pairs the examples .* here of 15"),
+        (lambda b: {**b, "boxes": tf.zeros([16, 1, 4])}, "examples with boxes"),
+        (lambda b: {k: v for k, v in b.items() if k != "label"}, "mixes labels"),
+        (lambda b: {**b, "partner_label": b["label"]}, "leave one of them away"),
+    ],
+)
+@pytest.mark.parametrize("name", MIXERS)
+def test_what_cannot_be_mixed_is_refused(name, change, message):
+    batch, own = batch_of()
+    changed = change(batch)
+    with pytest.raises(UsageError, match=message):
+        MIXERS[name](changed, own[: changed["image"].shape[0]])
+
+
+def mixed_target():
+    batch, own = batch_of()
+    done = TASK.prepare(MIXERS["mixup"](batch, own, alpha=1.0))
+    _, y, _ = TASK.target(done, own)
+    outputs = tf.constant(np.random.default_rng(6).normal(0, 2, (16, CLASSES)), tf.float32)
+    return batch["label"].numpy(), done["share"].numpy(), y, outputs
+
+
+def test_the_loss_of_two_labels_is_the_mean_of_their_losses():
+    label, share, y, outputs = mixed_target()
+    assert y.shape == (16, CLASSES) and y.dtype == tf.float32
+    np.testing.assert_allclose(np.sum(y, axis=1), 1, atol=1e-6)
+    other = label[np.arange(16) ^ 1]
+    for loss in (
+        TASK.loss(),
+        TASK.training_loss(0.1, {}),
+        TASK.training_loss(0.1, {"b": 3.0, "d": 0.5}),
+    ):
+        wanted = share * loss(label, outputs) + (1 - share) * loss(other, outputs)
+        np.testing.assert_allclose(loss(y, outputs), wanted, rtol=2e-6)
+    stock = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
+    np.testing.assert_array_equal(TASK.loss()(y, outputs), stock(y, outputs))
+    plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    np.testing.assert_array_equal(TASK.loss()(label, outputs), plain(label, outputs))
+
+
+def test_gradients_of_weighted_soft_labels_are_those_of_the_loss():
+    label, share, y, outputs = mixed_target()
+    loss = TASK.training_loss(0.1, {"b": 3.0})
+
+    def gradient(function):
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            value = tf.reduce_sum(function())
+        return tape.gradient(value, outputs)
+
+    other = label[np.arange(16) ^ 1]
+    apart = gradient(
+        lambda: share * loss(label, outputs) + (1 - share) * loss(other, outputs),
+    )
+    np.testing.assert_allclose(gradient(lambda: loss(y, outputs)), apart, atol=2e-6)
+
+
+def test_accuracy_counts_the_larger_share():
+    label, share, y, outputs = mixed_target()
+    (accuracy,) = TASK.metrics()
+    accuracy.update_state(y, outputs, sample_weight=tf.ones([16]))
+    larger = np.where(share >= 0.5, label, label[np.arange(16) ^ 1])
+    wanted = np.mean(np.argmax(outputs, axis=1) == larger)
+    assert float(accuracy.result()) == pytest.approx(wanted)
+    (stock,) = [keras.metrics.SparseCategoricalAccuracy()]
+    accuracy.reset_state()
+    for metric in (accuracy, stock):
+        metric.update_state(label, outputs, sample_weight=tf.range(16))
+    assert float(accuracy.result()) == float(stock.result())

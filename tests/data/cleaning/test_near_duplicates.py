@@ -1,0 +1,111 @@
+"""Duplicates: every kind of copy is found among strangers, and strangers are left alone."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.data.cleaning import near_duplicates
+
+COUNT = 400
+
+
+def pictures(count=COUNT, seed=0):
+    """Smooth random pictures with edges, uint8 (count, 32, 32, 3)."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        colours = generator.integers(0, 256, (6, 6, 3), np.uint8)
+        smooth = Image.fromarray(colours).resize((32, 32), Image.Resampling.BICUBIC)
+        image = np.asarray(smooth).copy()
+        top, left = generator.integers(0, 20, 2)
+        image[top : top + 10, left : left + 10] = generator.integers(0, 256, 3)
+        found.append(image)
+    return np.stack(found)
+
+
+def encoded(image):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=75, subsampling=0)
+    return np.asarray(Image.open(file))
+
+
+def resized(image):
+    small = Image.fromarray(image).resize((24, 24), Image.Resampling.BICUBIC)
+    return np.asarray(small.resize((32, 32), Image.Resampling.BICUBIC))
+
+
+CHANGES = {
+    "copy": lambda image: image,
+    "mirror": lambda image: image[:, ::-1],
+    "encoded": encoded,
+    "resized": resized,
+    "down": lambda image: np.concatenate([image[:1], image[:-1]]),
+    "left": lambda image: np.concatenate([image[:, 1:], image[:, -1:]], axis=1),
+    "mirrored and encoded": lambda image: encoded(image[:, ::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_copies_of_each_kind_are_found_and_no_strangers(change):
+    originals = pictures()
+    copies = np.stack([CHANGES[change](image) for image in originals[:100]])
+    order = np.random.default_rng(1).permutation(COUNT + 100)
+    pairs = near_duplicates.near(np.concatenate([originals, copies])[order])
+    shows = np.concatenate([np.arange(COUNT), np.arange(100)])[order]
+    right = shows[pairs.first] == shows[pairs.second]
+    assert right.all(), "strangers were taken for the same"
+    assert len(set(shows[pairs.first])) >= 95
+    assert (pairs.first < pairs.second).all()
+    if change in ("copy", "mirror"):
+        assert len(pairs.first) == 100 and (pairs.distance == 0).all()
+
+
+def test_few_or_no_pictures():
+    for count in (0, 1):
+        assert len(near_duplicates.near(pictures(2)[:count]).first) == 0
+
+
+def test_exact_is_the_first_row_that_equals():
+    digests = np.array([[1, 2], [3, 4], [1, 2], [2, 1], [3, 4], [1, 2]])
+    assert near_duplicates.exact(digests).tolist() == [0, 1, 0, 3, 1, 0]
+    assert near_duplicates.exact(digests[:0]).tolist() == []
+
+
+def test_a_forest_links_each_to_its_nearest_on_the_way_to_the_first():
+    # 1 - 3 - 5 is nearer than 1 - 5; 2 - 4 is another cluster, 0 is alone.
+    first, second = np.array([1, 3, 1, 2]), np.array([3, 5, 5, 4])
+    tied = near_duplicates.forest(6, first, second, np.array([1.0, 0.0, 9.0, 0.0]))
+    assert tied.tolist() == [-1, -1, -1, 1, 2, 3]
+
+
+def xrays(count, variation=6, seed=0):
+    """One anatomy that varies a little from picture to picture, uint8 (count, 32, 32, 3)."""
+    anatomy = pictures(1)[0].astype(float)
+    own = pictures(count, seed + 1).astype(float) - 128
+    noise = np.random.default_rng(seed).normal(0, 2, own.shape)
+    return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(np.uint8)
+
+
+def test_pictures_that_are_all_alike_are_no_duplicates_but_their_copies_are():
+    alike = xrays(120)
+    assert len(near_duplicates.near(alike).first) == 0
+    copies = [CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))]
+    pairs = near_duplicates.near(np.concatenate([alike, copies]))
+    assert np.stack([pairs.first, pairs.second]).tolist() == [[0, 1, 2], [120, 121, 122]]
+    assert not pairs.crowded.any()
+
+
+def test_nothing_is_near_where_strangers_are_as_near_as_an_encoding():
+    alike = xrays(60, variation=0.5) // 16 * 16 + xrays(60, variation=0.5) % 2
+    pairs = near_duplicates.near(np.concatenate([alike, alike[:1, :, ::-1]]))
+    assert len(pairs.first) == 0 and pairs.crowded.mean() > 0.5
+
+
+def test_three_copies_of_a_picture_are_found():
+    """The surroundings are further away than copies of the same picture."""
+    originals = pictures(40)
+    copies = [CHANGES[kind](originals[0]) for kind in ("mirror", "encoded", "resized")]
+    pairs = near_duplicates.near(np.concatenate([originals, copies]))
+    assert set(pairs.first) | set(pairs.second) == {0, 40, 41, 42}

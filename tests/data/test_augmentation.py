@@ -1,0 +1,261 @@
+"""All operations of a run together: before the step, inside it and in parts, the same bits."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pictures import OPERATIONS, batch_of
+from small import TASK, machine, random_split, settings_of, trained_where
+
+from pipeline.contracts import Share
+from pipeline.data import batching
+from pipeline.data.augment import flip
+from pipeline.data.augmentation import Augmenter, on_host
+from pipeline.data.augmentation import placed as placed_of
+from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
+
+SOME = {"alternating_flip": {}, "affine": {}, "color_jitter": {}, "erase": {}, "mixup": {}}
+
+
+def batches(**train):
+    """Two epochs of batches of 8."""
+    settings = settings_of(train={"epochs": 2, **train})
+    return batching.training(random_split(), settings.train, seed=4)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("operations", [SOME, {"flip": {}, "cutmix": {}}])
+def test_host_and_step_give_the_same_bits(operations, xla):
+    augmenter, plain = Augmenter(operations, 4), batches()
+    inside = tf.function(augmenter, jit_compile=xla, autograph=False)
+    host = on_host(plain, augmenter)
+    assert host.dataset.element_spec["image"].shape == (8, 8, 8, 1)
+    tickets = zip(plain.dataset, host.dataset, strict=True)
+    changed = 0
+    for ticket, made in tickets:
+        wanted = inside(plain.fetch(ticket))
+        assert wanted.keys() == host.fetch(made).keys()
+        for key, value in wanted.items():
+            np.testing.assert_array_equal(value, made[key], key)
+        changed += (made["image"].numpy() != ticket["image"].numpy()).mean()
+    assert changed > 1, "nothing was augmented"
+
+
+@pytest.mark.parametrize("size", [(7, 11), (33, 47)])
+def test_the_share_of_cutmix_has_the_same_bits_everywhere(size):
+    """Its area is divided by that of the image, which is no power of two."""
+    count, augmenter = 512, Augmenter({"cutmix": {}}, 4)
+    batch = {
+        "image": tf.zeros([count, *size, 1], tf.uint8),
+        "label": tf.range(count),
+        "id": tf.range(count, dtype=tf.int64),
+        "epoch": tf.zeros([count], tf.int64),
+    }
+    wanted = augmenter(batch)["share"].numpy()
+    assert len(np.unique(wanted)) > 25
+    for xla in (False, True):
+        inside = tf.function(augmenter, jit_compile=xla, autograph=False)
+        np.testing.assert_array_equal(inside(batch)["share"], wanted)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
+    augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
+    host = on_host(batches(), augmenter)
+    whole = list(host.dataset)
+    parts = list(host.tickets(3, Share(0, count, count)))
+    for name in ("image", "partner_label", "share"):
+        values = [part[name].numpy() for part in parts]
+        joined = [np.concatenate(values[i : i + count]) for i in range(0, len(values), count)]
+        np.testing.assert_array_equal(joined, [batch[name].numpy() for batch in whole[3:]])
+
+
+def test_the_seed_and_the_epoch_change_the_pictures():
+    (batch, *_) = batches().dataset
+    first = Augmenter(SOME, 3)(batch)["image"].numpy()
+    np.testing.assert_array_equal(Augmenter(SOME, 3)(batch)["image"], first)
+    assert (Augmenter(SOME, 4)(batch)["image"].numpy() != first).any()
+    later = {**batch, "epoch": batch["epoch"] + 1}
+    assert (Augmenter(SOME, 3)(later)["image"].numpy() != first).any()
+
+
+def test_alternating_flip_begins_as_the_seed_of_the_run_says():
+    ids = tf.range(1000, dtype=tf.int64)
+    image = tf.random.Generator.from_seed(0).uniform((1000, 2, 2, 1))
+
+    def flipped(seed, epoch):
+        batch = {"image": image, "id": ids, "epoch": tf.fill([1000], tf.constant(epoch, tf.int64))}
+        done = Augmenter({"alternating_flip": {}}, seed)(batch)
+        assert "lasting_seed" not in done
+        return (done["image"].numpy() != image.numpy()).any(axis=(1, 2, 3))
+
+    sides = np.array([[flipped(seed, epoch) for epoch in range(3)] for seed in range(3)])
+    np.testing.assert_array_equal(sides[:, 0], ~sides[:, 1])
+    np.testing.assert_array_equal(sides[:, 0], sides[:, 2])
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert 430 < (sides[one, 0] != sides[other, 0]).sum() < 570
+
+
+def test_what_does_not_fit_is_refused_in_one_line():
+    message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
+    with pytest.raises(UsageError, match=message):
+        on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).tickets(0)
+    settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=message):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+
+
+OWN = """
+import tensorflow as tf
+
+
+def dim(batch, seeds):
+    return {**batch, "image": batch["image"] // 2}
+
+
+def unit(batch, seeds):
+    return {**batch, "image": tf.cast(batch["image"], tf.float32) / 255}
+
+
+def unit_levels(batch, seeds):
+    return {**batch, "image": batch["image"] // 255}
+
+
+def small(batch, seeds):
+    return {**batch, "image": batch["image"][:, 1:]}
+
+
+def bare(batch, seeds):
+    return {"image": batch["image"]}
+
+
+def picture(batch, seeds):
+    return batch["image"]
+"""
+GIVEN = r"'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\) and must return it so; it returns"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unit", rf"{GIVEN} float32 of shape \(8, 8, 8, 1\)"),
+        ("small", rf"{GIVEN} uint8 of shape \(8, 7, 8, 1\)"),
+        (
+            "unit_levels",
+            "keep the range of the images, uint8 from 0 to 255: the largest value of the first "
+            "batch is 127 before it and 0 after it",
+        ),
+        ("bare", "must return the field '(id|label)' too"),
+        ("picture", "must return the batch, a dictionary of tensors; it returns .*Tensor"),
+    ],
+)
+def test_an_augmentation_that_spoils_the_images_is_named(tmp_path, monkeypatch, name, message):
+    """Between others that keep them."""
+    (tmp_path / "own_augmentations.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = f"own_augmentations.{name}"
+    chain = {"flip": {}, "own_augmentations.dim": {}, path: {}, "mixup": {}}
+    settings = settings_of(data={"augment": chain})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=rf"\A--data.augment: {path} .*{message}\Z"):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+    del chain[path]
+    build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_the_shelf_keeps_fields_and_range(name, dtype):
+    """Of black pictures too."""
+    batch, _ = batch_of(dtype=dtype)
+    if name == "rand_augment" and dtype == np.float32:
+        pytest.skip("for 8-bit images only")
+    for scale in (1, 0):
+        images = batch["image"] * tf.cast(scale, dtype)
+        Augmenter({name: {}}, 4).require_range({**batch, "image": images})
+
+
+@pytest.mark.parametrize(("factor", "is_refused"), [(1 / 255, True), (255, True), (1.0001, False)])
+def test_floats_keep_their_scale(monkeypatch, factor, is_refused):
+    monkeypatch.setattr(
+        flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
+    )
+    batch, _ = batch_of(dtype=np.float32)
+    told = pytest.raises(UsageError, match="flip must keep the range of the images, float32: ")
+    with told if is_refused else contextlib.nullcontext():
+        Augmenter({"flip": {}}, 4).require_range(batch)
+
+
+def test_micro_batches_that_do_not_pair_up_are_refused_by_build():
+    settings = settings_of(data={"augment": {"mixup": {}}}, train={"batch_size": 10})
+    plain = batches(batch_size=10)
+    build(TASK, settings, machine(), plain)
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match="pairs the examples of a micro-batch, here of 5"):
+            settings = settings.changed(train={"accumulate": 2})
+            build(TASK, settings, machine(), plain, augment_in_step=in_step)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_is_the_same_wherever_it_is_augmented(accumulate):
+    """Losses, weights and optimizer; for two replicas, in test_replicas.py."""
+    on_host, in_step = (trained_where(p, machine(), accumulate) for p in ("host", "device"))
+    assert on_host[0] == in_step[0] and len(in_step[0]) == 2
+    for host, step in zip(on_host[1], in_step[1], strict=True):
+        np.testing.assert_array_equal(host, step)
+
+
+def test_where_it_is_done_is_decided_with_a_reason():
+    plain, options = batches(), settings_of(data={"augment": {"flip": {}}}).data
+
+    def placed(augment_on, cache):
+        asked = dataclasses.replace(options, augment_on=augment_on)
+        made, (decision,) = placed_of(plain, asked, 4, cache)
+        assert decision.name == "augment" and decision.reason
+        assert (made is plain) == (decision.value == "device")
+        return str(decision)
+
+    assert placed("host", "memory") == "host (asked for)"
+    assert placed("device", "none") == "device (asked for)"
+    assert placed("auto", "device").startswith("device (in the compiled step, as the examples lie")
+    assert placed("host", "device") == placed("auto", "device")
+    assert placed("auto", "memory") == placed("auto", "none")
+    assert placed_of(plain, settings_of().data, 4, "memory") == (plain, [])
+    with pytest.raises(UsageError, match="--data.augment-on host never sees .* --data.cache dev"):
+        settings_of(data={"augment_on": "host", "cache": "device"})
+
+
+def test_a_run_says_where_and_is_resumed_elsewhere(workplace, monkeypatch, capsys):
+    """One epoch on the host and one in the step, after an interruption: as both in the step."""
+    from pipeline.fit import fit
+    from pipeline.training.callbacks import callbacks
+
+    def run(name, place):
+        return fit(
+            "digits_tiny",
+            run_directory=workplace / name,
+            data={"augment": {"crop": {"padding": 1}}, "augment_on": place},
+            train={"epochs": 2},
+            runtime={"replicas": 1},
+            export={"enabled": False},
+        )
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    whole = run("whole", "device")
+    assert "augment    device (asked for)" in capsys.readouterr().out
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(callbacks.Progress, "on_epoch_end", interrupt)
+        run("parts", "host")
+    assert "augment    host (asked for)" in capsys.readouterr().out
+    resumed = run("parts", "device")
+    assert "resumed    after step 39" in capsys.readouterr().out
+    assert resumed.history["loss"] == whole.history["loss"]
+    assert resumed.result["config_digest"] == whole.result["config_digest"]
+    for one, other in zip(resumed.model.get_weights(), whole.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)

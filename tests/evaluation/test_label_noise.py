@@ -1,0 +1,198 @@
+"""Label noise: wrong labels among real digits come first, by models that did not see them."""
+
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import clean
+from pipeline.data.cleaning import manifest
+from pipeline.evaluation import label_noise
+from pipeline.utils.errors import UsageError
+
+QUICK = """{
+    "recipe": "digits", "source": {"name": "arrays", "path": "mine"},
+    "model": {"name": "linear"},
+    "train": {"epochs": 15, "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine"},
+    "log": {"progress": false, "tensorboard": false}
+}"""
+
+
+def flipped(count, seed=0):
+    """(images, labels, true labels) of scikit-learn's digits; `count` labels are wrong."""
+    from sklearn.datasets import load_digits
+
+    digits, generator = load_digits(), np.random.default_rng(seed)
+    labels = digits.target.copy()
+    wrong = generator.choice(len(labels), count, replace=False)
+    labels[wrong] = (labels[wrong] + generator.integers(1, 10, count)) % 10
+    return digits.images, labels, digits.target
+
+
+def a_run(images, labels, path="runs/digits-1", held_out=400, **more):
+    """The config of a run on images in two splits, of which `held_out` are the test."""
+    for name, part in {"train": slice(held_out, None), "test": slice(held_out)}.items():
+        Path("mine", name).mkdir(parents=True)
+        np.save(f"mine/{name}/images.npy", (images[part] * 15).astype(np.uint8))
+        np.save(f"mine/{name}/labels.npy", labels[part])
+    Path(path).mkdir(parents=True)
+    Path(path, "config.json").write_text(json.dumps({**json.loads(QUICK), **more}))
+    return path
+
+
+def test_most_of_500_wrong_labels_come_first():
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.model_selection import cross_val_predict
+
+    images, labels, truth = flipped(500)
+    model = ExtraTreesClassifier(200, random_state=0)
+    flat = images.reshape(len(images), -1)
+    probabilities = cross_val_predict(model, flat, labels, method="predict_proba")
+    order, listed = label_noise.rank(labels, probabilities)
+    assert sorted(order) == list(range(len(labels)))
+    assert not np.diff(listed[order].astype(int)).clip(0).any(), "the list comes first"
+    hits = int((labels != truth)[order[:500]].sum())
+    assert hits >= 470, hits
+    assert (labels != truth)[listed].mean() > 0.95 and listed.sum() > 400
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_half_of_the_list_is_wrong_though_the_model_is_weak(seed):
+    from cleanlab.filter import find_label_issues
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    images, labels, truth = flipped(200, seed)
+    wrong = labels != truth
+    few = images.reshape(-1, 4, 2, 2, 4).mean((2, 4)).reshape(-1, 8)  # numbers for each image
+    model = LogisticRegression(max_iter=1000)
+    probabilities = cross_val_predict(model, few, labels, cv=3, method="predict_proba")
+    assert (probabilities.argmax(axis=1) == labels).mean() < 0.68
+    assert wrong[find_label_issues(labels, probabilities, n_jobs=1)].mean() < 0.45  # by default
+    order, listed = label_noise.rank(labels, probabilities)
+    assert wrong[listed].mean() > 0.6  # 0.62 to 0.73
+    assert wrong[listed].sum() > 0.75 * wrong.sum()  # 0.80 to 0.83
+    assert wrong[order[:50]].mean() > 0.9
+
+
+def test_no_label_is_listed_where_the_models_find_none():
+    labels = np.arange(1000) % 4
+    probabilities = np.full((1000, 4), 0.1)
+    probabilities[np.arange(1000), labels] = 0.7
+    assert not label_noise.rank(labels, probabilities)[1].any()
+
+
+def test_folds_are_even_and_keep_groups_together_whatever_the_order():
+    generator = np.random.default_rng(0)
+    labels = generator.choice(3, 1000, p=[0.9, 0.09, 0.01])
+    units = np.arange(1000) + 5
+    fold = label_noise.assigned(labels, units, 4)
+    for label in range(3):
+        counts = np.bincount(fold[labels == label], minlength=4)
+        assert counts.max() - counts.min() <= 1
+    order = generator.permutation(1000)
+    np.testing.assert_array_equal(label_noise.assigned(labels[order], units[order], 4), fold[order])
+    units[generator.choice(1000, 500)] //= 100
+    fold = label_noise.assigned(labels, units, 4)
+    assert all(len(set(fold[units == unit])) == 1 for unit in units)
+    np.testing.assert_array_equal(label_noise.assigned(labels[order], units[order], 4), fold[order])
+
+
+def test_the_command_judges_all_labels_and_goes_on_after_an_interrupt(
+    workplace, capsys, monkeypatch
+):
+    from pipeline import fit
+
+    images, labels, truth = flipped(200)
+    images, labels, truth = images[:1200], labels[:1200], truth[:1200]
+    # A copy in another split stops a run; here both are in one fold.
+    images[7], labels[7], truth[7] = images[600], labels[600], truth[600]
+    run, folds = a_run(images, labels), []
+    Path(run, "result.json").write_text('{"examples_per_second": 1000}')
+    words = ["--label-noise", run, "--folds", "2", "--clean.no-near"]
+
+    def once(config, **changes):
+        if folds:
+            raise KeyboardInterrupt
+        folds.append(real(config, **changes))
+        return folds[0]
+
+    real = fit.fit
+    monkeypatch.setattr(fit, "fit", once)
+    with pytest.raises(KeyboardInterrupt):
+        clean.main(words)
+    said = capsys.readouterr().out
+    assert "about 0:00:18 in all by the speed of runs/digits-1" in said  # 15 epochs of 1,200
+    assert "fold       1 of 2: accuracy 0." in said and "left\n" in said
+    assert said.count("with --clean.directory cleaned/digits-1 goes on") == 2
+    assert not Path("cleaned/digits-1/manifest.jsonl").exists()
+    monkeypatch.setattr(fit, "fit", real)
+    trained = os.stat("cleaned/digits-1/folds/1-of-2/result.json").st_mtime_ns
+    assert clean.main([*words, "--clean.directory", "cleaned/digits-1"]) == 1, "there is leakage"
+    said = capsys.readouterr().out
+    assert os.stat("cleaned/digits-1/folds/1-of-2/result.json").st_mtime_ns == trained
+    assert "1-of-2 was complete; nothing was trained" in said and "fold       2 of 2" in said
+
+    entries = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
+    leaked = [entry for entry in entries if entry["reason"] == "leakage"]
+    entries = [entry for entry in entries if entry["reason"] == "label noise"]
+    found = np.array([entry["id"] for entry in entries])
+    assert len(set(found.tolist())) == len(found)
+    assert {entry["action"] for entry in entries} == {"keep"}
+    assert {entry["split"] for entry in entries} == {"train", "test"}
+    positions = np.array(
+        [int(e["file"].split()[1]) + 400 * (e["split"] == "train") for e in entries]
+    )
+    wrong = labels != truth
+    assert wrong[positions].mean() > 0.65  # 0.77; at least one half is promised
+    assert wrong[positions].sum() > 0.8 * wrong.sum()
+    assert f"for {truth[positions[0]]}" in entries[0]["detail"]
+    assert "label noise" in Path("cleaned/digits-1/gallery.html").read_text()
+    ids = [
+        np.concatenate([*np.load(f"cleaned/digits-1/folds/{n}-of-2/splits.npz").values()])
+        for n in (1, 2)
+    ]
+    assert not set(ids[0]) & set(ids[1]) and len(ids[0]) + len(ids[1]) == 1200
+    copies = {int(e[of]) for e in leaked for of in ("id", "of")}
+    assert len(copies) == 2 and (copies <= set(ids[0]) or copies <= set(ids[1]))
+
+
+def test_bad_requests_are_told_in_one_line(workplace, monkeypatch):
+    run = a_run(*flipped(0)[:2])
+    for words, said in {
+        ("--folds", "1"): "--folds must be a whole number from 2 to 1000, received 1",
+        ("--folds", "x"): "--folds must be a whole number from 2 to 1000, received x",
+        (
+            "--folds",
+            "300",
+        ): "--folds 300: each fold needs an example of '8', of which there are 174",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            clean.main(["--label-noise", run, *words])
+    with pytest.raises(UsageError, match="--label-noise: mine is not a run directory: it has no"):
+        clean.main(["--label-noise", "mine"])
+    with pytest.raises(UsageError, match="--folds belongs to --label-noise"):
+        clean.main(["digits", "--folds", "3"])
+    shutil.rmtree("runs")
+    values = {"task": "regression", "source": {"name": "scikit_learn", "dataset": "diabetes"}}
+    Path(run).mkdir(parents=True)
+    Path(run, "config.json").write_text(json.dumps(values))
+    with pytest.raises(UsageError, match="judges classes; the run runs/digits-1 is a regression"):
+        clean.main(["--label-noise", run])
+
+
+def test_without_cleanlab_one_line_says_so(workplace, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "cleanlab" else real(name)
+    )
+    with pytest.raises(UsageError, match="--label-noise needs the package cleanlab: pip install"):
+        clean.main(["--label-noise", "runs/digits-1"])
+    with pytest.raises(UsageError, match="has its own recipe; remove 'digits'"):
+        clean.main(["digits", "--label-noise", "runs/digits-1"])
+    with pytest.raises(UsageError, match="--label-noise needs a folder"):
+        clean.main(["--label-noise"])

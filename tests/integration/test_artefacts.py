@@ -1,0 +1,101 @@
+"""What a run leaves behind tells nothing of the person, the machine or the environment."""
+
+import os
+import re
+import socket
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import images_and_labels
+
+from pipeline.config import command_line
+from pipeline.data import dataset
+from pipeline.export import run_result
+from pipeline.fit import fit
+from pipeline.runtime import run_directory
+from pipeline.utils import files, home
+
+PLANTED = {
+    "USER": "planted-user-5c1d",
+    "LOGNAME": "planted-user-5c1d",
+    "HOSTNAME": "planted-host-9e2b",
+    "SOME_API_KEY": "planted-secret-4d6f",
+    "AWS_SECRET_ACCESS_KEY": "planted-secret-4d6f",
+    "DATABASE_URL": "postgres://me:planted-password-1f@db",
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A cleaned, cached and exported run, all of it in the home folder of a person."""
+    folder = tmp_path_factory.mktemp("home") / "planted-home-7f3a"
+    folder.mkdir()
+    images, labels = images_and_labels(80, (8, 8, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**PLANTED, "HOME": str(folder), "PWD": str(folder)}.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        np.savez(folder / "mine.npz", images=images, labels=labels)
+        changes = {
+            "source": {"name": "arrays", "path": folder / "mine.npz"},
+            "model": {"name": "tiny"},
+            "data": {"cache": "disk", "cache_directory": folder / "cache"},
+            "clean": {"enabled": True},
+            "run_directory": folder / "run",
+            "export": {"directory": folder / "models"},
+        }
+        yield folder, fit("digits", train={"epochs": 1, "batch_size": 8}, **changes)
+
+
+def everything(*folders):
+    """(name, content) of all files below; archives also unpacked."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(folder.parent))
+            content = path.read_bytes() if path.is_file() else b""
+            yield name, content
+            if path.is_file() and zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    for member in archive.namelist():
+                        yield f"{name}/{member}", archive.read(member)
+
+
+def test_nothing_planted_is_found_in_any_file_or_name(ran):
+    folder, run = ran
+    assert str(run.export) == str(folder / "models/digits/1"), "in memory a path is whole"
+    seen = list(everything(folder / "run", folder / "models", folder / "cache"))
+    kinds = {os.path.splitext(name)[1] for name, _ in seen}
+    assert kinds >= {".json", ".jsonl", ".html", ".png", ".npz", ".npy", ".scalars", ".index"}
+    host = re.escape(socket.gethostname())
+    for name, content in seen:
+        assert "planted" not in name and not re.search(rf"(^|[./-]){host}([./-]|$)", name), name
+        # Compressed pixels hold any three bytes by chance.
+        assert b"planted" not in content, name
+        assert str(folder.parent).encode() not in content, name
+        if len(host) > 5:
+            assert socket.gethostname().encode() not in content, name
+
+
+def test_what_was_written_with_a_tilde_is_found_again(ran):
+    folder, _ = ran
+    text = (folder / "run/config.json").read_text()
+    assert '"path": "~/mine.npz"' in text and '"directory": "~/models"' in text
+    again = command_line.read(folder / "run/config.json").changed(run_directory=folder / "run")
+    run_directory.check(again)
+    result = run_result.finished(again, run_directory.RunDirectory(folder / "run"))
+    assert result["export"] == str(folder / "models/digits/1")
+    assert dataset.load(again).splits.keys() == {"train", "validation", "test"}
+
+
+def test_the_home_folder_is_folded_wherever_a_text_names_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/home/me")
+    values = {"a": ["/home/me/x", "in '/home/me', too", "/home/me"], "b": 3, "c": "/home/me-too/x"}
+    told = {"a": ["~/x", "in '~', too", "~"], "b": 3, "c": "/home/me-too/x"}
+    assert home.folded(values) == told and home.unfolded("~/x") == "/home/me/x"
+    assert home.unfolded(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
+    files.write_json(tmp_path / "x.json", values)
+    assert "/home/me/" not in (tmp_path / "x.json").read_text()
+    for nobody in ("/", "", "relative"):
+        monkeypatch.setenv("HOME", nobody)
+        assert home.folded(values) == values and home.unfolded("~/x") == "~/x"

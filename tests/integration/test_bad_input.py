@@ -1,0 +1,315 @@
+"""What people really have in their folders: handled, or refused with the file named in one line."""
+
+import io
+import os
+import socket
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import images_and_labels, run_module
+from PIL import Image
+from small import loaded
+
+from pipeline.config import command_line, registry
+from pipeline.data import example_store
+from pipeline.data.cleaning import apply, manifest
+from pipeline.runtime import run_directory
+from pipeline.utils.errors import UsageError, reason
+
+GENERATOR = np.random.default_rng(5)
+PIXELS = GENERATOR.integers(0, 256, (40, 30, 3), np.uint8)
+
+
+def encoded(kind="PNG", mode="RGB", **options):
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def sixteen_bits():
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257).save(file, "PNG")
+    return file.getvalue()
+
+
+def bomb():
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2
+    return header + encoded()[24:]
+
+
+BAD = {
+    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is no JPEG, PNG, GIF, BMP"),
+    "empty.png": (b"", "the file is no JPEG"),
+    "cut é.jpg": (encoded("JPEG")[:300], "Invalid JPEG data"),
+    "cut.png": (encoded()[:900], "Invalid PNG data"),
+    "bomb.png": (bomb(), "the image has no pixels, or more than the limit of 89478485"),
+    "cut.gif": (encoded("GIF")[:900], "the GIF ends within its first frame"),
+}
+EXIF = Image.Exif()
+EXIF[0x0112] = 6
+GOOD = {
+    "cmyk.jpg": encoded("JPEG", "CMYK"),
+    "turned.JPEG": encoded("JPEG", exif=EXIF),
+    "grey.png": encoded(mode="L"),
+    "16 bits.png": sixteen_bits(),
+    "alpha.png": encoded(mode="RGBA"),
+    "palette.gif": encoded("GIF", "P"),
+    "b.bmp": encoded("BMP"),
+    "w.webp": encoded("WEBP", lossless=True),
+    "a page that is a png.jpg": encoded(),
+}
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / "insects" / name).mkdir(parents=True)
+    for number, (name, content) in enumerate(GOOD.items()):
+        (tmp_path / "insects" / ("ant", "bee")[number % 2] / name).write_bytes(content)
+    return tmp_path / "insects"
+
+
+def records(path, contents):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number, content in enumerate(contents):
+            features = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    return path
+
+
+def task_of(source, size=(8, 8)):
+    facts = registry.take("tasks", "image_classification", "facts")(source.info, image_size=size)
+    return registry.take("tasks", "image_classification")(facts)
+
+
+def refusals(source):
+    """What is said of each example that cannot be decoded."""
+    task = task_of(source)
+    for example in source.examples("train"):
+        try:
+            task.decode(example)
+        except tf.errors.OpError as error:
+            yield str(example_store.undecodable(source, int(example["id"]), error))
+
+
+def test_odd_images_are_read_and_upright(root):
+    source = registry.take("sources", "folder")(path=root)
+    assert source.info.splits == {"train": len(GOOD)} and not list(refusals(source))
+    splits = loaded(source, task_of(source, (40, 30)), test=0.0, validation=0.0)[0]
+    names = [source.location(int(id)) for id in splits["train"].column("id")]
+    upright = splits["train"].column("image")[names.index("ant/a page that is a png.jpg")]
+    np.testing.assert_array_equal(upright, PIXELS)
+
+
+def test_every_bad_file_is_named_in_one_line(root):
+    for name, (content, _) in BAD.items():
+        (root / "bee" / name).write_bytes(content)
+    said = list(refusals(registry.take("sources", "folder")(path=root)))
+    assert len(said) == len(BAD)
+    for name, line in zip(sorted(BAD), said, strict=True):
+        assert line.startswith(f"bee/{name} cannot be decoded: {BAD[name][1]}"), line
+        assert "\n" not in line and "{{" not in line and "tf.Tensor" not in line
+
+
+def test_every_bad_record_is_named_in_one_line(tmp_path):
+    contents = [*GOOD.values(), *(content for content, _ in BAD.values())]
+    source = registry.take("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", contents))
+    said = list(refusals(source))
+    assert len(said) == len(BAD)
+    for number, line in enumerate(said, start=len(GOOD)):
+        message = list(BAD.values())[number - len(GOOD)][1]
+        assert line.startswith(f"record {number} of a.tfrecord cannot be decoded: {message}"), line
+        assert "\n" not in line and "{{" not in line and "tf.Tensor" not in line
+
+
+def test_a_page_among_the_pictures_ends_the_load_with_its_name(root):
+    (root / "ant/page.jpg").write_bytes(b"<html>")
+    source = registry.take("sources", "folder")(path=root)
+    with pytest.raises(UsageError, match=r"^ant/page.jpg cannot be decoded: the file is no JPEG"):
+        loaded(source, task_of(source))
+
+
+def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
+    (root / "ant/page.jpg").write_bytes(b"<html>")
+    done = run_module(
+        "pipeline.fit",
+        *("digits", "--source.name", "folder", "--source.path", root),
+        *("--data.image-size", 8, 8, "--data.cache", "memory"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2 and not (tmp_path / "runs").exists()
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: ant/page.jpg cannot be decoded: the file"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_one_class_is_refused(tmp_path):
+    (tmp_path / "f/only").mkdir(parents=True)
+    (tmp_path / "f/only/a.png").write_bytes(encoded())
+    source = registry.take("sources", "folder")(path=tmp_path / "f")
+    with pytest.raises(UsageError, match=r"at least 2 classes, found .*only"):
+        task_of(source)
+    images, _ = images_and_labels()
+    np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, int))
+    with pytest.raises(UsageError, match="at least 2 classes"):
+        task_of(registry.take("sources", "arrays")(path=tmp_path / "one.npz"))
+    with pytest.raises(UsageError, match="at least 2 classes"):
+        task_of(
+            registry.take("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", [encoded()]))
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        ("{{function_node __wrapped__X}} it broke [Op:X] name: ", "it broke"),
+        ("assertion failed: [damaged record in] [/a b/c] [number] [4]\n\t [[{{node A}}]]", None),
+        (
+            "Expected 'tf.Tensor(False)' to be true. Summarized data: b'damaged record in'\n"
+            "b'/a b/c'\nb'number'\n4",
+            None,
+        ),
+        (
+            "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"
+            '  File "x.py", line 4, in f\n\nInvalid PNG data, size 6\n\t [[{{node X}}]] [Op:__f_1]',
+            "Invalid PNG data, size 6",
+        ),
+        ("Key: label.  Can't parse serialized Example.\n\t [[{{node B}}]]", "Key: label.  Can't"),
+    ],
+)
+def test_the_reason_of_an_error_is_one_plain_line(message, wanted):
+    error = tf.errors.InvalidArgumentError(None, None, message)
+    assert reason(error).startswith(wanted or "damaged record in /a b/c number 4")
+    assert "\n" not in reason(error)
+
+
+def test_what_is_no_plain_file_is_an_example_that_cannot_be_decoded(root, monkeypatch):
+    """And is never opened: a pipe would wait for a writer, the others have no end."""
+    (root / "ant/endless.jpg").symlink_to("/dev/zero")
+    os.mkfifo(root / "ant/pipe.png")
+    monkeypatch.chdir(root)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("bee/socket.png")
+    with (root / "bee/long.png").open("wb") as file:
+        file.truncate(2**29 + 1)  # a hole
+    bad = {"ant/endless.jpg", "ant/pipe.png", "bee/long.png", "bee/socket.png"}
+    source = registry.take("sources", "folder")(path=root)
+    (note,) = source.info.notes
+    assert "4 files cannot be read, such as ant/endless.jpg: not a regular file; --clean" in note
+    settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
+    left_out = apply.clean(source, settings).dropped
+    undecodable = [id for id, why in left_out.items() if why == "undecodable"]
+    assert {source.location(id) for id in undecodable} == bad
+    with pytest.raises(UsageError, match=r"ant/endless.jpg cannot be decoded: .* --clean.enabled"):
+        loaded(source, task_of(source))
+    (root / "ant/endless.jpg").unlink()
+    (root / "ant/pipe.png").unlink()
+    source = registry.take("sources", "folder")(path=root)
+    assert "bee/long.png: larger than 512 MiB" in source.info.notes[0]
+
+
+def test_links_back_into_the_data_bring_no_images_of_other_classes(root):
+    before = registry.take("sources", "folder")(path=root).info.splits
+    (root / "ant/up").symlink_to(root)
+    (root / "ant/beside").symlink_to(root / "bee")
+    source = registry.take("sources", "folder")(path=root)
+    assert source.info.splits == before
+    assert "ant/beside (a link back into the data), ant/up (a link back" in source.info.notes[0]
+    (root / "ant/self").symlink_to("self")
+    with pytest.raises(UsageError, match="ant/self cannot be read: Too many levels"):
+        registry.take("sources", "folder")(path=root)
+
+
+def test_a_header_that_decoding_refuses_does_not_hide_the_size_of_the_others(root):
+    for path in root.rglob("*.*"):
+        path.unlink()
+    for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
+        (root / name).write_bytes(encoded())
+    (root / "ant/bomb.png").write_bytes(bomb())
+    assert registry.take("sources", "folder")(path=root).info.image_shape == (40, 30, 3)
+
+
+def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
+    path = next((root / "bee").iterdir())
+    before, times = registry.take("sources", "folder")(path=root).fingerprint(), path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert registry.take("sources", "folder")(path=root).fingerprint() != before
+
+
+def test_nothing_of_a_run_is_written_among_the_data(root, monkeypatch):
+    monkeypatch.chdir(root)
+    settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
+    with pytest.raises(UsageError, match="--run-directory: runs lies in ., the data"):
+        run_directory.check(settings)
+
+
+def test_names_and_records_that_are_no_text(root, tmp_path):
+    name = os.fsdecode(b"\xff.png")
+    entries = [{"id": 1, "file": f"a/{name}", "reason": "undecodable", "action": "drop"}]
+    manifest.write(tmp_path / "manifest.jsonl", entries)
+    assert manifest.read(tmp_path / "manifest.jsonl") == entries
+    (tmp_path / "records").mkdir()
+    path = records(tmp_path / "records/train.tfrecord", [encoded()] * 2)
+    whole = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in (*whole, b"\xff\xff\xff"):
+            writer.write(record)
+    with pytest.raises(UsageError, match="train.tfrecord: record 2 is no tf.Example"):
+        loaded(registry.take("sources", "tfrecord")(path=path.parent))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"id": 1e3, "reason": "blank", "action": "drop"}',
+        '{"id": 1000000000000000000000, "reason": "blank", "action": "drop"}',
+        '{"id": 1, "reason": ["blank"], "action": "drop"}',
+        '{"id": 1, "reason": null, "action": "drop"}',
+    ],
+)
+def test_nonsense_in_a_manifest_is_named_by_its_line(tmp_path, line):
+    path = tmp_path / "manifest.jsonl"
+    path.write_text('{"id": 1, "reason": "blank", "action": "keep"}\n' + line)
+    with pytest.raises(UsageError, match=r"line 2 of .* is not of the form"):
+        manifest.read(path)
+
+
+def test_a_manifest_of_other_data_is_refused(root, tmp_path):
+    source = registry.take("sources", "folder")(path=root)
+    path = tmp_path / "manifest.jsonl"
+    path.write_text('{"id": 7, "reason": "blank", "action": "drop"}')
+    settings = command_line.recipe("digits").changed(clean={"manifest": path})
+    with pytest.raises(UsageError, match="none of the 1 examples in .* is in this source"):
+        apply.clean(source, settings)
+    first = int(source.columns("train")["id"][0])
+    entries = [
+        {"id": 7, "reason": "blank", "action": "drop"},
+        {"id": first, "file": "elsewhere/cat.png", "reason": "blank", "action": "drop"},
+        {"id": first, "file": source.location(first), "reason": "tiny", "action": "drop"},
+    ]
+    manifest.write(path, entries)
+    found = apply.clean(source, settings)
+    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny"
+
+
+def test_a_label_out_of_range_is_named_and_can_be_left_out(tmp_path):
+    images, labels = images_and_labels(30, (8, 8, 1))
+    labels[[11, 12]] = -1, 7
+    path = tmp_path / "mine.npz"
+    np.savez(path, images=images, labels=labels, class_names=["a", "b", "c"])
+    source = registry.take("sources", "arrays")(path=path)
+    task = task_of(source)
+    with pytest.raises(UsageError, match="label -1 of example 11 of mine.npz is out of range: the"):
+        loaded(source, task)
+    settings = command_line.recipe("digits").changed(clean={"enabled": True})
+    found = apply.clean(source, settings)
+    assert found.dropped == dict.fromkeys((11, 12), "label out of range")
+    splits, _ = loaded(source, task, found.dropped)
+    assert sum(map(len, splits.values())) == 28

@@ -1,0 +1,189 @@
+"""Models: as large as their descriptions say, for any image, in any precision."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.config import config, registry
+from pipeline.models import tiny
+from pipeline.training.model_builder import network, twin
+from pipeline.utils.errors import UsageError
+
+MODELS = registry.names("models")
+# Options that a model cannot do without.
+NEEDED = {"application": {"name": "VGG16"}}
+
+
+def settings_of(name):
+    return config.Model(name=name, options=NEEDED.get(name, {}))
+
+
+def task_of(shape, classes=10):
+    names = [f"class {i}" for i in range(classes)]
+    facts = {"class_names": names, "image_shape": list(shape)}
+    return registry.take("tasks", "image_classification")(facts)
+
+
+def dense(inputs, outputs):
+    return inputs * outputs + outputs
+
+
+def conv(kernel, inputs, outputs):
+    return kernel * kernel * inputs * outputs + outputs
+
+
+PARAMETERS = {
+    # Two 3x3 convolutions of 64, each with the four vectors of batch normalisation.
+    ("convnet", (32, 32, 3)): conv(3, 3, 64) + conv(3, 64, 64) + 2 * 4 * 64 + dense(8 * 8 * 64, 10),
+    # keras.io/examples/vision/mnist_convnet prints 34,826.
+    ("sequential", (28, 28, 1)): 34_826,
+    # d2l.ai, section 7.6: 61,706.
+    ("lenet", (28, 28, 1)): 61_706,
+    ("tiny", (28, 28, 1)): conv(3, 1, 3)
+    + conv(3, 3, 6)
+    + dense(5 * 5 * 6, 32)
+    + dense(32, 32)
+    + dense(32, 10),
+    ("linear", (28, 28, 1)): dense(784, 10),
+    # keras.io: VGG16 without its top has 14,714,688.
+    ("application", (32, 32, 3)): 14_714_688 + dense(512, 10),
+    # 269,722 are trained (see test_more_models); two moving statistics of each channel are not.
+    ("resnet", (32, 32, 3)): 269_722 + 2 * (16 + 6 * (16 + 32 + 64)),
+    # arXiv 2404.00498: 1.97 million. Normalisations have three vectors, there is no gamma.
+    ("airbench", (32, 32, 3)): conv(2, 3, 24)
+    + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256)
+    + 3 * (2 * 64 + 4 * 256)
+    + dense(256, 10),
+}
+
+
+def test_every_model_has_a_known_number_of_parameters():
+    assert {name for name, _ in PARAMETERS} == set(MODELS)
+
+
+@pytest.mark.parametrize(("name", "shape"), PARAMETERS)
+def test_number_of_parameters(name, shape):
+    model = network(task_of(shape), settings_of(name), "float32")
+    assert model.count_params() == PARAMETERS[name, shape]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 8, 1), (5, 9, 4), (33, 20, 3)])
+@pytest.mark.parametrize("name", MODELS)
+def test_any_size_and_channel_count(name, shape):
+    if name == "application":  # its networks see colours: test_more_models
+        shape = (*shape[:2], min(shape[2], 3))
+    model = network(task_of(shape, 3), settings_of(name), "float32")
+    answers = model(np.zeros((2, *shape), np.float32), training=False)
+    assert answers.shape == (2, 3) and np.isfinite(answers).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
+    task, options = task_of((8, 8, 1), 3), settings_of(name)
+    model = network(task, options, "mixed_bfloat16")
+    images = np.random.default_rng(0).random((16, 8, 8, 1), np.float32)
+    mixed = model(images, training=False)
+    assert mixed.dtype == "float32"
+    assert all(variable.dtype == "float32" for variable in model.weights)
+    assert keras.config.dtype_policy().name == "float32", "the policy leaked"
+    same = twin(model, task, options)
+    assert {layer.compute_dtype for layer in same.layers} == {"float32"}
+    exact = same(images, training=False).numpy()
+    difference = np.abs(exact - mixed.numpy()).max()
+    assert difference < 0.1, "the weights were not copied"
+    if name != "linear":  # its only layer is the head, which is float32 in both
+        assert difference > 0, "the mixed model computed in float32"
+
+
+def test_options_that_do_not_fit_are_named(tmp_path, monkeypatch):
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house/__init__.py").write_text("")
+    (tmp_path / "house/wide.py").write_text(
+        "import keras\n\n\ndef features(x, *, width):\n"
+        "    return keras.layers.Dense(width)(keras.layers.Flatten()(x))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    fits = config.Model(name="house.wide", options={"width": 5})
+    assert network(task_of((8, 8, 1)), fits, "float32").count_params() == 65 * 5 + 6 * 10
+    wrong = config.Model(name="house.wide", options={"width": "many"})
+    with pytest.raises(UsageError, match="--model.options width=many does not fit"):
+        network(task_of((8, 8, 1)), wrong, "float32")
+
+
+def test_sequential_is_a_keras_sequential():
+    model = network(task_of((28, 28, 1)), config.Model(name="sequential"), "float32")
+    assert any(isinstance(layer, keras.Sequential) for layer in model.layers)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__(name="subclassed")
+        self.last = keras.layers.Dense(10, name="last")
+
+    def call(self, x):
+        return keras.ops.softmax(self.last(keras.layers.Flatten()(x)))
+
+
+def functional(x, last, name="net"):
+    inputs = keras.Input(x.shape[1:])
+    flat = keras.layers.Flatten()(inputs)
+    return keras.Model(inputs, last(keras.layers.Dense(10)(flat)), name=name)(x)
+
+
+def nested(x):
+    inputs = keras.Input(x.shape[1:])
+    outputs = functional(inputs, keras.layers.Activation("softmax", name="answer"), "inner")
+    return keras.Sequential([keras.Model(inputs, outputs, name="middle")], name="outer")(x)
+
+
+def answered(x, count, activation):
+    last = keras.layers.Dense(count, activation=activation, name="last")
+    return last(keras.layers.Flatten()(x))
+
+
+def through(function):
+    return lambda x: function(answered(x, 10, None))
+
+
+CLASSIFIERS = {
+    "softmax of layer 'last'": lambda x: answered(x, 10, "softmax"),
+    "logsoftmax of layer 'last'": lambda x: answered(x, 10, "log_softmax"),
+    "sigmoid of layer 'last'": lambda x: answered(x, 1, "sigmoid"),
+    "softmax of layer 'softmax": through(keras.activations.softmax),
+    "softmax of layer 'layer'": through(keras.layers.Softmax(name="layer")),
+    "softmax of layer 'own'": through(keras.layers.Lambda(lambda x: tf.nn.softmax(x), name="own")),
+    "softmax of layer 'net/answer'": lambda x: functional(
+        x, keras.layers.Softmax(axis=1, name="answer")
+    ),
+    "softmax of layer 'outer/middle/inner/answer'": nested,
+    "softmax of layer 'subclassed'": lambda x: Subclassed()(x),
+    "softmax of layer 'mobilenet.*/predictions'": lambda x: keras.applications.MobileNet(
+        input_shape=(32, 32, 3), weights=None, classes=10
+    )(x),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("message", CLASSIFIERS)
+def test_a_classifier_is_no_features(monkeypatch, message, precision):
+    monkeypatch.setattr(tiny, "features", CLASSIFIERS[message])
+    with pytest.raises(UsageError, match=f"--model.name tiny: its features end in the {message}"):
+        network(task_of((32, 32, 3)), settings_of("tiny"), precision)
+
+
+FEATURES = {
+    "sigmoids": lambda x: answered(x, 84, "sigmoid"),
+    "same twice": lambda x: keras.layers.Add()([keras.layers.Flatten()(x)] * 2),
+    "nested": lambda x: functional(x, keras.layers.ReLU()),
+    "input": lambda x: x,
+    "regularised": lambda x: keras.layers.ActivityRegularization(0.1)(answered(x, 4, "relu")),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_are_let_through(monkeypatch, name):
+    monkeypatch.setattr(tiny, "features", FEATURES[name])
+    model = network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
+    model(np.zeros((2, 8, 8, 3), np.float32))
+    assert not any(tf.is_symbolic_tensor(loss) for loss in model.losses)

@@ -1,0 +1,282 @@
+"""Which GPUs, and how much of them: TensorFlow's own rules on GPUs that are not there."""
+
+import os
+import stat
+import types
+
+import pytest
+import tensorflow as tf
+from conftest import run_module
+from tensorflow.python.eager import context
+from tensorflow.python.framework import config as tensorflow_config
+
+from pipeline.config.config import Runtime
+from pipeline.runtime import devices, environment, gpu_info
+from pipeline.utils.errors import UsageError
+
+GIB = 2**30
+
+
+class Machine:
+    """A TensorFlow context of its own, which believes in some GPUs and never computes."""
+
+    def __init__(self, count: int) -> None:
+        self.gpus = [
+            context.PhysicalDevice(f"/physical_device:GPU:{number}", "GPU")
+            for number in range(count)
+        ]
+        cpu = context.PhysicalDevice("/physical_device:CPU:0", "CPU")
+        self.context = context.Context()
+        self.context._physical_devices = [cpu, *self.gpus]
+        self.context._visible_device_list = [cpu, *self.gpus]
+        self.context._pluggable_devices = []
+        self.context._memory_growth_map = dict.fromkeys(self.gpus)
+        self.context._initialize_physical_devices = lambda: None
+
+    def begin(self) -> None:
+        """From here on TensorFlow lets nothing be changed."""
+        self.context._context_handle = object()
+
+    @property
+    def options(self) -> tuple:
+        """What TensorFlow would tell its GPU allocator: (numbers, growth, limits in MiB)."""
+        told = self.context._compute_gpu_options()
+        limits = [list(d.memory_limit_mb) for d in told.experimental.virtual_devices]
+        return told.visible_device_list, told.allow_growth, limits
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Makes a machine with some GPUs, of which nvidia-smi says how much (free, total) GiB."""
+
+    def make(count, memory=()):
+        made = Machine(count)
+        known = [gpu_info.Memory(f"GPU-{n}", f * GIB, t * GIB) for n, (f, t) in enumerate(memory)]
+        monkeypatch.setattr(gpu_info, "memory", lambda: known)
+        stub = types.SimpleNamespace(context=lambda: made.context)
+        monkeypatch.setattr(tensorflow_config, "context", stub)
+        return made
+
+    return make
+
+
+BUSY = ((3, 24), (20, 24), (9, 24), (22, 24))
+GROWING = True
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, ("0,1,2,3", GROWING, [])),
+        ({"devices": "cpu"}, ("", False, [])),
+        ({"devices": "1"}, ("1", GROWING, [])),
+        ({"devices": "3,0"}, ("0,3", GROWING, [])),
+        ({"replicas": 1}, ("3", GROWING, [])),
+        ({"replicas": 2}, ("1,3", GROWING, [])),
+        ({"replicas": 4}, ("0,1,2,3", GROWING, [])),
+        ({"devices": "0,2", "replicas": 1}, ("2", GROWING, [])),
+        ({"gpu_memory": "8GiB"}, ("0,1,2,3", False, [[8192]] * 4)),
+        ({"gpu_memory": "80%"}, ("0,1,2,3", False, [[19660]] * 4)),
+        ({"gpu_memory": "24 gib"}, ("0,1,2,3", False, [[24576]] * 4)),
+        ({"gpu_memory": "512MiB", "devices": "2"}, ("2", False, [[512]])),
+        ({"gpu_memory": "50%", "replicas": 1}, ("3", False, [[12288]])),
+        ({"require_gpu": True}, ("0,1,2,3", GROWING, [])),
+    ],
+)
+def test_tensorflow_is_told_what_was_asked_for(machine, options, wanted):
+    made = machine(4, BUSY)
+    devices.claim(Runtime(**options))
+    assert made.options == wanted
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (0, {"require_gpu": True}, "--runtime.require-gpu: TensorFlow sees no GPU; "),
+        (0, {"devices": "0"}, "--runtime.devices 0: TensorFlow sees no GPU; they count from 0"),
+        (4, {"devices": "1,4"}, "--runtime.devices 1,4: TensorFlow sees 4 GPUs; they count from 0"),
+        (4, {"replicas": 5}, "--runtime.replicas 5: TensorFlow sees 4 GPUs"),
+        (4, {"gpu_memory": "25GiB"}, "--runtime.gpu-memory 25GiB: GPU 0 has 24.0 GiB; give less"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(machine, count, options, message):
+    machine(count, BUSY[:count])
+    with pytest.raises(UsageError) as caught:
+        devices.claim(Runtime(**options))
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "gib"),
+    [
+        ({}, 3),
+        ({"devices": "1,3"}, 20),
+        ({"gpu_memory": "2GiB"}, 2),
+        ({"gpu_memory": "50%", "devices": "0"}, 12),
+        ({"devices": "cpu"}, 0),
+    ],
+)
+def test_the_memory_of_the_run_is_what_is_free_or_allowed(machine, options, gib):
+    machine(4, BUSY)
+    devices.claim(Runtime(**options))
+    assert devices.memory() == gib * GIB
+    machine(4)
+    assert devices.memory() == 0, "nobody can tell"
+
+
+def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
+    with pytest.raises(UsageError, match="nvidia-smi, which knows the size of a GPU, does not"):
+        machine(2) and devices.claim(Runtime(gpu_memory="80%"))
+    made = machine(2)
+    assert "does not say which is the freest" in devices.claim(Runtime(replicas=1))
+    assert made.options == ("0", True, [])
+
+
+def test_the_choice_is_said(machine):
+    machine(4, BUSY)
+    assert devices.claim(Runtime()) == ""
+    assert devices.claim(Runtime(replicas=1)) == "number 3, the freest, 22.0 GiB free"
+    machine(4, BUSY)
+    assert devices.claim(Runtime(devices="0,2")) == "number 0, 2, asked for"
+
+
+CHANGES = [
+    ({}, {"devices": "0"}, "--runtime.devices 0: this process has begun to compute on 4 GPUs"),
+    ({"devices": "0"}, {"replicas": 2}, "--runtime.replicas 2: this process has begun to compute"),
+    ({"devices": "cpu"}, {}, "--runtime.devices auto: this process has begun to compute on 0 GPUs"),
+    ({}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process has begun to compute"),
+    ({"gpu_memory": "2GiB"}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process"),
+]
+
+
+@pytest.mark.parametrize(("first", "then", "message"), CHANGES)
+def test_too_late_is_said_and_nothing_is_changed(machine, first, then, message):
+    made = machine(4, BUSY)
+    devices.claim(Runtime(**first))
+    before = made.options
+    made.begin()
+    with pytest.raises(UsageError) as caught:
+        devices.claim(Runtime(**then))
+    assert str(caught.value).startswith(message) and "restart the kernel" in str(caught.value)
+    assert made.options == before
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {}),
+        ({}, {"replicas": 1}),  # all are in use already, and one of them will do
+        ({"replicas": 1}, {}),
+        ({"replicas": 1}, {"replicas": 1}),
+        ({"devices": "0,1"}, {"devices": "1,0"}),
+        ({"gpu_memory": "2GiB"}, {"gpu_memory": "2GiB"}),
+        ({"gpu_memory": "2GiB"}, {}),  # a limit and growth exclude each other
+    ],
+)
+def test_a_second_run_of_a_process_goes_on_with_what_is_there(machine, first, then):
+    made = machine(4, BUSY)
+    devices.claim(Runtime(**first))
+    before = made.options
+    made.begin()
+    devices.claim(Runtime(**then))
+    assert made.options == before
+
+
+def test_one_who_began_without_growth_is_left_alone(machine):
+    made = machine(2, BUSY[:2])
+    made.begin()
+    devices.claim(Runtime())
+    assert made.options == ("0,1", False, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": "gpu"}, "--runtime.devices must be auto, cpu, or different numbers"),
+        ({"devices": ""}, "--runtime.devices must be"),
+        ({"devices": "0,0"}, "--runtime.devices must be"),
+        ({"devices": "-1"}, "--runtime.devices must be"),
+        ({"devices": "0,1", "replicas": 3}, "3 are more than the 2 GPUs of --runtime.devices 0,1"),
+        ({"devices": "cpu", "require_gpu": True}, "cpu and --runtime.require-gpu exclude each"),
+        ({"devices": "cpu", "gpu_memory": "1GiB"}, "cpu and --runtime.gpu-memory exclude each"),
+        ({"gpu_memory": "8"}, "--runtime.gpu-memory must be at least 1MiB, such as 8GiB, or a"),
+        ({"gpu_memory": "0%"}, "--runtime.gpu-memory must be"),
+        ({"gpu_memory": "101%"}, "--runtime.gpu-memory must be"),
+        ({"gpu_memory": "1KiB"}, "--runtime.gpu-memory must be"),
+        ({"gpu_memory": "nanGiB"}, "--runtime.gpu-memory must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_without_tensorflow(options, message):
+    with pytest.raises(UsageError) as caught:
+        Runtime(**options)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """An `nvidia-smi` that knows three GPUs."""
+
+    def write(text):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\ncat <<END\n{text}\nEND\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    write("GPU-aa, 1024, 24576\nGPU-ab, 2048, 24576\nGPU-c, 4096, 81920")
+    return write
+
+
+@pytest.mark.parametrize(
+    ("visible", "wanted"),
+    [
+        (None, ["GPU-aa", "GPU-ab", "GPU-c"]),
+        ("2,0", ["GPU-c", "GPU-aa"]),
+        (" GPU-c , 1", ["GPU-c", "GPU-ab"]),
+        ("1,-1,2", ["GPU-ab"]),
+        ("1,7,2", ["GPU-ab"]),
+        ("GPU-a", []),
+        ("", []),
+        ("MIG-GPU-c/1/0", []),
+    ],
+)
+def test_free_memory_is_told_in_the_order_of_cuda(driver, monkeypatch, visible, wanted):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = gpu_info.memory()
+    assert [gpu.uuid for gpu in found] == wanted
+    assert not found or found[0].free in (GIB, 2 * GIB, 4 * GIB)
+
+
+def test_an_order_that_is_not_known_is_not_guessed(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert gpu_info.memory() == []
+    driver("Failed to initialize NVML: Driver/library version mismatch")
+    assert gpu_info.memory() == []
+    driver("GPU-aa, [N/A], [N/A]")
+    assert gpu_info.memory() == []
+
+
+def test_a_hidden_or_missing_gpu_is_told_before_tensorflow_is_imported(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    for words in (["--runtime.require-gpu"], ["--runtime.devices", "0"]):
+        process = run_module("pipeline.fit", *words, cwd=tmp_path, options=["-X", "importtime"])
+        *imported, said = process.stderr.splitlines()
+        assert (process.returncode, process.stdout) == (2, "")
+        assert said.startswith(f"error: {words[0]}") and "hides all of them" in said
+        assert not any(line.endswith(" tensorflow") for line in imported)
+
+
+def test_a_machine_without_a_driver_has_no_gpu(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpu_info, "_NODES", ("/dev/no-such-device",))
+    assert "this machine has none" in gpu_info.none_here()
+    monkeypatch.setattr(gpu_info, "_NODES", ("/dev/null",))
+    assert gpu_info.none_here() is None
+
+
+def test_a_cpu_is_taken_where_it_was_asked_for():
+    machine = environment.start(Runtime(devices="cpu", gpu_memory=None))
+    assert machine.decisions[0].value.startswith("CPU") and machine.replicas == 1
+    assert tf.config.get_visible_devices("GPU") == []

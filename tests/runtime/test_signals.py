@@ -1,0 +1,299 @@
+"""Signals and limits: heard after the call, saved, said, taken up again."""
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from stopping import changes
+
+from pipeline.fit import fit
+from pipeline.runtime import signals
+from pipeline.runtime.signals import Stops
+from pipeline.training.optim import schedules
+from pipeline.training.time_budget import Pace, Reserve
+from pipeline.utils.errors import Terminated, UsageError
+
+
+@pytest.fixture(autouse=True)
+def hearing():
+    """As a terminal starts a process: under `nohup`, or in a shell's background, it is deaf."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1.5s", 1.5)],
+)
+def test_times_are_read(text, expected):
+    assert signals.seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "10", "0s", "m", "1m1h", "-5s", "1 h", "nan", "1e9s"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(UsageError, match="--runtime.time-limit: .* is no time such as 90s"):
+        fit("digits", runtime={"time_limit": text})
+
+
+def test_a_signal_waits_for_the_end_of_the_call():
+    given = Stops()
+    with given.listening(), pytest.raises(Terminated), given.deferred():
+        assert given.reason() is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert given.reason() == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [
+        (signal.SIGTERM, Terminated),
+        (signal.SIGHUP, Terminated),
+        (signal.SIGINT, KeyboardInterrupt),
+    ],
+)
+def test_outside_of_training_a_signal_strikes_at_once(number, raised):
+    given = Stops()
+    with given.listening(), pytest.raises(raised):
+        os.kill(os.getpid(), number)
+        pytest.fail("nothing was raised")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_error_that_comes_of_a_signal_does_not_hide_it(number):
+    """As of TensorFlow's tracing, whose own clean-up fails where a signal has torn it open."""
+
+    @contextlib.contextmanager
+    def torn():
+        try:
+            yield
+        finally:
+            raise AssertionError("Concurrent access?")
+
+    raised = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}[number]
+    with pytest.raises(raised), Stops().listening(), torn():
+        os.kill(os.getpid(), number)
+    with pytest.raises(AssertionError), Stops().listening(), torn():
+        pass
+
+
+STRUCK = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+
+
+@pytest.mark.parametrize(("number", "raised"), STRUCK)
+def test_an_error_that_has_lost_what_a_signal_raised_does_not_hide_it(number, raised):
+    """As of pybind11, which knows but the text of what was raised in a callback of its own."""
+    given = Stops()
+    with pytest.raises(raised), given.listening():
+        with contextlib.suppress(raised):
+            os.kill(os.getpid(), number)
+        raise RuntimeError("MISMATCH of original and normalized active exception types")
+
+
+def test_a_signal_that_waits_hides_no_error():
+    given = Stops()
+    with pytest.raises(UsageError, match="full"), given.listening(), given.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise UsageError("the disk is full")
+
+
+@pytest.mark.parametrize(("number", "raised"), STRUCK)
+def test_a_signal_that_strikes_a_finalizer_ends_the_run_all_the_same(number, raised, capsys):
+    class Struck:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+            pytest.fail("nothing was raised")
+
+    hook = sys.unraisablehook
+    given = Stops()
+    with pytest.raises(raised), given.listening():
+        struck = Struck()
+        del struck
+        threading.Event().wait(30)
+        pytest.fail("it did not strike again")
+    assert capsys.readouterr().err == "" and sys.unraisablehook is hook
+
+
+def test_another_error_of_a_finalizer_is_shown_as_before(monkeypatch):
+    class Wrong:
+        def __del__(self):
+            raise ValueError("wrong")
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: shown.append(what.exc_value.args))
+    with Stops().listening():
+        Wrong()
+    assert shown == [("wrong",)]
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    given, seen = Stops(), []
+    with given.listening(), pytest.raises(KeyboardInterrupt), given.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append("the first waits")
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append("so does the second")
+    assert seen == ["the first waits"]
+
+
+def test_a_second_sigterm_ends_the_process():
+    child = os.fork()
+    if child == 0:
+        given = Stops()
+        with given.listening(), given.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
+    given = Stops()
+    with given.listening():
+        with given.at_once():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_deaf_processes_stay_deaf():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stops().listening():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_clock_counts_over_resumes_and_keeps_a_reserve(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
+    given = Stops("10m", reserve=50)
+    given.resume(elapsed=300)
+    now[0] += 200
+    assert given.elapsed == 500 and given.left == 50 and given.reason() is None
+    now[0] += 50
+    assert given.reason() == "time" and given.time_is_up()
+    given.reserve = 10_000  # never more than half
+    assert given.left == 300 - 550
+    assert Stops().left is None
+
+
+def test_workers_stop_together():
+    assert Stops().reason(agreed=lambda own: (own + 1.0) / 2) == "another worker"
+    assert Stops().reason(agreed=lambda own: own) is None
+
+
+def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    given = SimpleNamespace(reserve=0.0, preparation=100.0)
+    for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
+        given.preparation = taken
+        Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=export)
+        assert given.reserve == expected
+    reserve = Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=True)
+    step = SimpleNamespace(position=0, traces=0)
+    reserve.set_model(SimpleNamespace(step=step))
+    for seconds, traces in ((50.0, 1), (0.5, 1)):  # the call that traces says nothing
+        reserve.on_train_batch_begin(0)
+        now[0] += seconds
+        step.position, step.traces = step.position + 5, traces
+        reserve.on_train_batch_end(0)
+        expected = 35.0 if seconds == 50.0 else 35.0 + 1000 * 0.5 / 50 / 2
+        assert given.reserve == pytest.approx(expected)
+
+
+def paced(given, rate, step, last=100):
+    """A new process that paces a run where it stands."""
+    pace = Pace(given, SimpleNamespace(last_step=last), float)
+    optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
+    pace.set_model(SimpleNamespace(step=step, optimizer=optimizer))
+    pace.on_train_begin()
+    return pace
+
+
+@pytest.mark.parametrize("first", [30.0, 59.0])
+def test_a_longer_limit_takes_the_schedule_up_where_the_time_stands(monkeypatch, first):
+    """A run is stopped when its time is up and its rate 0, or after a slow first call."""
+    now = [0.0]
+    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
+    rate = schedules.Adjusted(schedules.linear(1.0, 10_000), paced=True)
+    step, given = SimpleNamespace(position=0, update=rate), Stops("60s")
+    pace = paced(given, rate, step, 10_000)
+    for seconds in (first, 0.5, *[0.5] * 60):
+        now[0] += seconds
+        step.position += 10
+        pace.on_train_batch_end(0)
+        if given.left <= 0:
+            break
+    assert float(rate(step.position)) < 0.05 or step.position <= 30
+    given = Stops("240s")
+    given.resume(60.0)
+    now[0] += 20.0  # it starts
+    pace = paced(given, rate, step, 10_000)
+    rates = []
+    while given.left > 0:
+        rates.append(float(rate(step.position + 9)))
+        now[0] += 0.5
+        step.position += 10
+        pace.on_train_batch_end(0)
+    assert rates[0] > 0.5 and rates[-1] < 0.05, "at 80 of 240 seconds a third of it is over"
+    assert all(b < a + 1e-6 for a, b in itertools.pairwise(rates))
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.5, 100), (1.0, 55), (2.0, 30)])
+def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
+    """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight line."""
+    now = [0.0]
+    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
+    given = Stops("60s")
+    rate = schedules.Adjusted(schedules.linear(1.0, 100), paced=True)
+    step = SimpleNamespace(position=0, update=rate)
+    pace = paced(given, rate, step)
+    rates = []
+    while given.left > 0 and step.position < 100:
+        rates.append(float(rate(step.position)))
+        # The first call traces; later ones take 5 steps, of which the schedule is told afterwards.
+        count = 5 if rates[1:] else 1
+        now[0] += 5.0 if count == 1 else seconds * count
+        step.position += count
+        pace.on_train_batch_end(0)
+    assert rates == sorted(rates, reverse=True) and rates[0] == 1.0
+    assert 0.0 <= float(rate(step.position)) < 0.05 and step.position <= 101
+    assert abs(step.position - steps) <= 6
+
+
+def test_time_ends_a_run_with_its_result_and_a_longer_one_goes_on(tmp_path, monkeypatch, capsys):
+    """The clock stands still but for the third call of training, which takes an hour."""
+    given = changes(runtime={"time_limit": "30m"})
+    calls = [0]
+
+    def left(self):
+        calls[0] += 1
+        return -1.0 if calls[0] >= 3 else 100.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stops, "left", property(left))
+        run = fit("digits", run_directory=tmp_path, **given)
+    assert run.result["stopped"] == "time" and run.result["steps"] < 24 and run.test["examples"]
+    assert "--runtime.time-limit 30m; a longer one goes on" in capsys.readouterr().out
+    given["runtime"]["time_limit"] = "2h"
+    run = fit("digits", run_directory=tmp_path, **given)
+    assert run.result["stopped"] is None and run.result["steps"] == 24
+    again = fit("digits", run_directory=tmp_path, **given)
+    assert again.result == run.result and "was complete" in capsys.readouterr().out

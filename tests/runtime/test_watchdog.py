@@ -1,0 +1,56 @@
+"""A call that never comes back ends the process, and says where it hangs; slow work does not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def children(tmp_path_factory):
+    """(exit code by name, their folders) of the children in `hanging.py`."""
+    folder = tmp_path_factory.mktemp("hanging")
+    process = subprocess.run(
+        [sys.executable, REPOSITORY / "tests" / "hanging.py", folder],
+        # A home among the paths of the stacks, in which nothing must be written.
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(REPOSITORY), "HOME": str(REPOSITORY)},
+            **{"KERAS_HOME": str(folder), "MPLCONFIGDIR": str(folder)},
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = [line.split() for line in process.stdout.splitlines()]
+    return {line[0]: int(line[1]) for line in lines if len(line) == 2}, folder
+
+
+def test_time_between_calls_is_not_counted(children):
+    codes, folder = children
+    assert codes["between_calls"] == 0
+    assert not (folder / "between_calls/hang.txt").exists()
+
+
+@pytest.mark.parametrize(("name", "place"), [("in_a_call", ""), ("in_the_data", "run/")])
+def test_a_call_that_hangs_ends_the_process_with_its_stacks(children, name, place):
+    codes, folder = children
+    assert codes[name] == 6
+    stacks = (folder / name / place / "hang.txt").read_text()
+    assert stacks.startswith("error: hung: a call has not come back in")
+    assert str(REPOSITORY) not in stacks and '"~/tests/support/hanging.py"' in stacks
+    for told in (stacks, (folder / name / "stderr").read_text()):
+        assert "lie in" in told or told is stacks
+        assert "most recent call first" in told and " in never\n" in told, told[-3000:]
+
+
+def test_a_trial_that_hangs_ends_it_too_and_leaves_nothing(children):
+    codes, folder = children
+    assert codes["in_the_trial"] == 6
+    told = (folder / "in_the_trial/stderr").read_text()
+    assert "a call has not come back in 6 s; stacks of all threads follow\n" in told
+    assert " in never\n" in told and " in seconds_per_step\n" in told, told[-3000:]
+    assert [path.name for path in (folder / "in_the_trial").iterdir()] == ["stderr"]

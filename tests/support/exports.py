@@ -1,0 +1,240 @@
+"""Versions of a small classifier with all that belongs to them, made without our export.
+
+The parts between a request and its answer can be replaced: then what is served is not what was
+trained, and the stored answers, which are those of the honest parts, must give it away.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from pipeline.data import image_decoding
+from pipeline.export import _warmup_reader, proof
+from pipeline.serving import version_manifest
+from pipeline.tasks import _signatures
+from pipeline.utils import wire
+
+SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
+MEAN, DEVIATION, TEMPERATURE = (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), 1.5
+SIZES = (1, 8)  # of the warm-up requests
+
+
+class Network(tf.Module):
+    """Convolution, batch normalisation, dropout, dense: (batch, 8, 8, 3) to logits (batch, 4)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        chance = np.random.default_rng(5)
+
+        def some(*shape: int) -> tf.Variable:
+            return tf.Variable(chance.normal(0, 0.5, shape), dtype=tf.float32)
+
+        self.kernel, self.mean = some(3, 3, 3, 6), some(6)
+        self.variance = tf.Variable(chance.uniform(0.5, 2, 6), dtype=tf.float32)
+        self.dense, self.bias = some(SIDE * SIDE * 6, len(CLASSES)), some(len(CLASSES))
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        dropout: bool = False,
+        statistics: bool = False,
+        dtype: tf.DType = tf.float32,
+        share: float = 1.0,
+    ) -> tf.Tensor:
+        maps = tf.nn.conv2d(tf.cast(x, dtype), tf.cast(self.kernel * share, dtype), 1, "SAME")
+        maps = tf.cast(maps, tf.float32)
+        moments = tf.nn.moments(maps, [0, 1, 2]) if statistics else (self.mean, self.variance)
+        maps = tf.nn.relu(tf.nn.batch_normalization(maps, *moments, None, None, 1e-3))
+        maps = tf.nn.dropout(maps, 0.5) if dropout else maps
+        flat = tf.cast(tf.reshape(maps, (-1, SIDE * SIDE * 6)), dtype)
+        return tf.cast(flat @ tf.cast(self.dense * 0.1, dtype), tf.float32) + self.bias
+
+
+def answered(logits: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.Tensor]:
+    """What the contract says, of logits."""
+    probabilities = tf.nn.softmax(logits / TEMPERATURE)
+    return named(probabilities, names)
+
+
+def named(probabilities: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.Tensor]:
+    index = tf.argmax(probabilities, -1, output_type=tf.int32)
+    scores, best = tf.math.top_k(probabilities, BEST)
+    return {
+        "probabilities": probabilities,
+        "class": index,
+        "label": tf.gather(names, index),
+        "top_scores": scores,
+        "top_labels": tf.gather(names, best),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What stands between a request and its answer."""
+
+    network: Callable[[tf.Tensor], tf.Tensor]
+    decode: Callable[[tf.Tensor], tf.Tensor] = lambda contents: image_decoding.pixels(contents, 3)
+    resize: Callable[[tf.Tensor], tf.Tensor] = lambda image: tf.clip_by_value(
+        tf.round(tf.image.resize(image, (SIDE, SIDE), antialias=True)), 0, 255
+    )
+    prepare: Callable[[tf.Tensor], tf.Tensor] = lambda images: (
+        (tf.cast(images, tf.float32) / 255 - MEAN) / DEVIATION
+    )
+    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]] = answered
+
+    def pixels(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
+        with tf.control_dependencies([tf.debugging.Assert(tf.shape(images)[0] > 0, ["empty"])]):
+            images = tf.identity(images)
+        return self.answer(self.network(self.prepare(images)))
+
+    def image_bytes(self, contents: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = tf.TensorSpec((SIDE, SIDE, 3), tf.float32)
+        images = tf.map_fn(
+            lambda one: self.resize(self.decode(one)),
+            tf.ensure_shape(contents, (None,)),
+            fn_output_signature=spec,
+        )
+        return self.pixels(images)
+
+    def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
+        parsed = _signatures.examples(inputs, feature)
+        answer = self.image_bytes(parsed["image/encoded"])
+        return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
+
+
+SPECS = {
+    "pixels": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8, name="images"),
+    "image_bytes": tf.TensorSpec((None,), tf.string, name="image_bytes"),
+    "classify": tf.TensorSpec((None,), tf.string, name="inputs"),
+}
+
+
+def requests(count: int = 10) -> dict[str, dict[str, Any]]:
+    """Kind of a signature -> its inputs; files are PNG and JPEG of another size."""
+    chance = np.random.default_rng(3)
+    images = chance.integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
+    files = []
+    for number in range(count):
+        small = chance.integers(0, 256, (5, 6, 3), np.uint8)
+        image = Image.fromarray(small).resize((23, 19), Image.Resampling.BICUBIC)
+        file = io.BytesIO()
+        image.save(file, ("PNG", "JPEG")[number % 2])
+        files.append(file.getvalue())
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "image/encoded": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[contents])
+                    )
+                }
+            )
+        ).SerializeToString()
+        for contents in files
+    ]
+    return {
+        "pixels": {"images": images},
+        "image_bytes": {"image_bytes": files},
+        "classify": {"inputs": examples},
+    }
+
+
+def write(
+    directory: Path, served: dict[str, tuple[str, Parts]], honest: Parts, warm: bool = True
+) -> None:
+    """A version whose signatures, name -> (kind, parts), are to answer as the honest parts do."""
+    asked, answers, golden, signatures = requests(), {}, {}, {}
+    module = tf.Module()
+    module.network = honest.network
+    for name, (kind, parts) in served.items():
+        traced = tf.function(getattr(parts, kind), [SPECS[kind]], autograph=False)
+        signatures[name] = traced.get_concrete_function()
+        (values,) = asked[kind].values()
+        if kind not in answers:
+            trained = tf.function(getattr(honest, kind), [SPECS[kind]], autograph=False)
+            outputs = trained(tf.constant(values))
+            answers[kind] = {key: value.numpy() for key, value in outputs.items()}
+        golden[name] = {"inputs": asked[kind], "outputs": answers[kind]}
+    module.functions = list(signatures.values())
+    tf.saved_model.save(module, str(directory), signatures=signatures)
+    proof.write_golden(directory / proof.GOLDEN, golden)
+    if warm:
+        write_warm_up(directory, {name: sides["inputs"] for name, sides in golden.items()})
+    write_manifest(directory)
+
+
+def honest_version(directory: Path) -> None:
+    """A version as the contract has it."""
+    parts = Parts(Network())
+    kinds = {"serving_default": "pixels", "image_bytes": "image_bytes", "classify": "classify"}
+    write(directory, {name: (kind, parts) for name, kind in kinds.items()}, parts)
+
+
+def swift_version(directory: Path) -> None:
+    """One with pixels alone, which is loaded, warm and proved in a second."""
+    parts = Parts(Network())
+    write(directory, {"serving_default": ("pixels", parts)}, parts)
+
+
+def write_warm_up(directory: Path, requested: dict[str, dict[str, Any]]) -> None:
+    """A record for each signature and size."""
+    records = []
+    for signature, inputs in requested.items():
+        for size in SIZES:
+            tensors = {key: tf.make_tensor_proto(values[:size]) for key, values in inputs.items()}
+            records.append(record(signature, tensors))
+    write_records(directory / _warmup_reader.FILE, records)
+
+
+def record(signature: str, tensors: dict[str, Any]) -> bytes:
+    """A PredictionLog of a PredictRequest."""
+    spec = wire.write([(1, b"small"), (3, signature.encode())])
+    entries = [
+        (2, wire.write([(1, key.encode()), (2, proto.SerializeToString())]))
+        for key, proto in tensors.items()
+    ]
+    return wire.write([(6, wire.write([(1, wire.write([(1, spec), *entries]))]))])
+
+
+def write_records(path: Path, records: list[bytes]) -> None:
+    """An uncompressed TFRecord file."""
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for one in records:
+            file.write(one)
+
+
+def write_manifest(directory: Path, **more: Any) -> None:
+    """Digests of all files as they are now."""
+    (directory / version_manifest.MANIFEST).unlink(missing_ok=True)
+    files = {
+        path.relative_to(directory).as_posix(): {
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "size": path.stat().st_size,
+        }
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+    text = json.dumps({"precision": "float32", **more, "files": files})
+    (directory / version_manifest.MANIFEST).write_text(text)
+
+
+class Server:
+    """Answers as a function says."""
+
+    def __init__(self, answer, signatures=()):
+        self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
+
+    def run(self, signature, inputs):
+        self.asked.append((signature, {name: np.shape(v) for name, v in inputs.items()}))
+        return self.answer(**inputs)

@@ -1,0 +1,108 @@
+"""Two small exports with every type that a server can answer: images with classes, rows."""
+
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from pipeline.data import image_decoding
+
+SIDE, WIDTH = 4, 3
+CLASSES = ["zero", "one", "two", "drei", "vier", "fünf"]
+KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool", "float64")
+
+
+def png(pixels):
+    """The bytes of a PNG of these pixels, (height, width, 3) uint8."""
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+def classifier(directory):
+    """A SavedModel with the signatures of an image classifier, and some that try the wire."""
+    weight = tf.constant(np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32)
+    names = tf.constant(CLASSES)
+
+    def answer(images):
+        images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
+        flat = tf.reshape(tf.cast(images, tf.float32) / 255, (-1, SIDE * SIDE * 3))
+        scores = tf.nn.softmax(flat @ weight)
+        best, places = tf.math.top_k(scores, 5)
+        return {
+            "probabilities": scores,
+            "class": places[:, 0],
+            "label": tf.gather(names, places[:, 0]),
+            "top_scores": best,
+            "top_labels": tf.gather(names, places),
+        }
+
+    def encoded(image_bytes):
+        def decode(one):
+            image = tf.image.resize(image_decoding.pixels(one, 3), (SIDE, SIDE))
+            return tf.cast(image, tf.uint8)
+
+        spec = tf.TensorSpec((SIDE, SIDE, 3), tf.uint8)
+        return answer(tf.map_fn(decode, image_bytes, fn_output_signature=spec))
+
+    def classify(inputs):
+        spec = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
+        found = encoded(tf.io.parse_example(inputs, spec)["image/encoded"])
+        return {"classes": found["top_labels"], "scores": found["top_scores"]}
+
+    def text(text, raw):
+        return {"text": text, "raw_bytes": raw}
+
+    def kinds(**values):
+        return values
+
+    def half_plus_three(x):
+        return {"y": x / 2 + 3}
+
+    strings = tf.TensorSpec((None,), tf.string)
+    of = {name: tf.TensorSpec((None, 2), name) for name in KINDS}
+    save(
+        directory,
+        serving_default=(answer, {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)}),
+        image_bytes=(encoded, {"image_bytes": strings}),
+        classify=(classify, {"inputs": strings}),
+        text=(text, {"text": strings, "raw": strings}),
+        kinds=(kinds, of),
+        half_plus_three=(half_plus_three, {"x": tf.TensorSpec((None,), tf.float32)}),
+    )
+
+
+def regressor(directory):
+    """A SavedModel that adds its three features; one that is not finite is refused."""
+
+    def total(features):
+        features = tf.ensure_shape(features, (None, WIDTH))
+        features = tf.debugging.assert_all_finite(features, "a feature is not finite")
+        return {"prediction": tf.reduce_sum(features, axis=1)}
+
+    def regress(inputs):
+        spec = {"features": tf.io.FixedLenFeature((WIDTH,), tf.float32)}
+        features = tf.io.parse_example(inputs, spec)["features"]
+        return {"outputs": total(features)["prediction"]}
+
+    save(
+        directory,
+        serving_default=(total, {"features": tf.TensorSpec((None, WIDTH), tf.float32)}),
+        regress=(regress, {"inputs": tf.TensorSpec((None,), tf.string)}),
+    )
+
+
+def save(directory, **signatures):
+    traced = {
+        name: tf.function(function, autograph=False).get_concrete_function(
+            **{key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()}
+        )
+        for name, (function, specs) in signatures.items()
+    }
+    module = tf.Module()
+    module.weight = tf.Variable(
+        0.0
+    )  # without any there would be no variables/, as every export has
+    tf.saved_model.save(module, str(directory), traced)
+    (directory / "assets.extra").mkdir()

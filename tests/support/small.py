@@ -1,0 +1,67 @@
+"""A small classification problem that several test files train on."""
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config import command_line, registry
+from pipeline.data import augmentation, batching, example_store, splits
+from pipeline.runtime import environment
+from pipeline.training.model_builder import build
+
+SIDE, CLASSES = 8, 3
+TASK = registry.take("tasks", "image_classification")(
+    {"class_names": ["a", "b", "c"], "image_shape": [SIDE, SIDE, 1]}
+)
+
+
+def machine(precision="float32", strategy=None):
+    """One device, or those of a strategy."""
+    return environment.Runtime(precision, False, strategy or tf.distribute.get_strategy(), ())
+
+
+def random_split(count=32, store=example_store.Memory):
+    """Random images and labels, kept by a store of columns."""
+    generator = np.random.default_rng(0)
+    columns = {
+        "id": tf.range(count, dtype=tf.int64),
+        "image": tf.constant(generator.integers(0, 256, (count, SIDE, SIDE, 1), np.uint8)),
+        "label": tf.constant(generator.integers(0, CLASSES, count)),
+    }
+    return splits.Split(store(columns), np.arange(count))
+
+
+def settings_of(**changes):
+    """`tiny`, plain SGD with momentum 0.9 at a constant rate of 0.1, batch 8, no augmentation."""
+    train = {"batch_size": 8, "epochs": 1, "learning_rate": 0.1, "schedule": "constant"}
+    values = {
+        "data": {"augment": {}},
+        "model": {"name": "tiny"},
+        "train": {**train, "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
+    }
+    for section, options in changes.items():
+        values[section] = {**values.get(section, {}), **options}
+    return command_line.recipe("digits").changed(**values)
+
+
+def trained_where(place, machine, accumulate=1):
+    """(losses, all variables) after two epochs with augmentation on the `host` or the `device`."""
+    operations = {"alternating_flip": {}, "crop": {"padding": 2}, "erase": {}, "mixup": {}}
+    settings = settings_of(
+        data={"augment": operations, "augment_on": place},
+        train={"epochs": 2, "batch_size": 16, "accumulate": accumulate, "label_smoothing": 0.1},
+    )
+    seed = settings.runtime.seed
+    plain = batching.training(random_split(64), settings.train, seed)
+    batches, _ = augmentation.placed(plain, settings.data, seed, "memory")
+    model = build(TASK, settings, machine, plain, augment_in_step=batches is plain)
+    with machine.strategy.scope():
+        history = registry.take("engines", "gradient_tape")(model, batches, None, [])
+    return history["loss"], [variable.numpy() for variable in model.variables]
+
+
+def loaded(source, task=TASK, dropped=(), groups=None, known=None, **data):
+    """Splits and decisions of a source of the test's own."""
+    settings = command_line.recipe("digits").changed(data=data)
+    source = splits.limited(source, settings.data, known or {})
+    dropped = dict.fromkeys(dropped, "why")
+    return batching.load(source, task, settings, dropped, groups or {}, known or {})

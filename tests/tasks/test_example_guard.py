@@ -1,0 +1,87 @@
+"""Which bytes may reach TensorFlow's parser of tf.Example: it ends the process for some others."""
+
+import contextlib
+
+import exports
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.export import malformed_files
+from pipeline.tasks import _example_guard, _signatures
+from pipeline.utils import wire
+
+ASKED = tf.function(_example_guard.examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
+
+
+def message():
+    example = tf.train.Example()
+    example.features.feature["texts"].bytes_list.value.extend([b"", b"x" * 300])
+    example.features.feature["floats"].float_list.value.extend([1, -2.5, 3])
+    example.features.feature["numbers"].int64_list.value.extend([-1, 2**40, 0])
+    example.features.feature["none"].SetInParent()
+    return example.SerializeToString()
+
+
+def of_length(length):
+    """An example whose text is said to be so long, and is of three bytes."""
+    held = wire.write([(2, length)])[1:]  # as a number is written
+    return malformed_files._example_of(b"k", 1, b"\n" + held + b"abc")
+
+
+def test_examples_are_let_through():
+    good = [message(), b"", *exports.requests(3)["classify"]["inputs"], of_length(3)]
+    good.append(good[0] + good[2])  # two messages make one
+    # A number after the other, as old writers do, and not packed.
+    good.append(malformed_files._example_of(b"k", 2, b"\x0d\0\0\x80\x3f\x0d\0\0\0\0"))
+    good.append(malformed_files._example(b"k", 3, [1, 2**63]))
+    assert ASKED(good).numpy().all()
+    for text in good:
+        tf.train.Example.FromString(text)
+
+
+@pytest.mark.parametrize("length", [4, 2**28, 2**31 - 1, 2**31, 2**32 - 4, 2**32 + 3, 2**64 - 1])
+def test_lengths_that_do_not_fit_are_refused(length):
+    assert not ASKED([of_length(length)]).numpy()[0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a string is no tf.Example"):
+        _signatures.examples(
+            tf.constant([message(), of_length(length)]), {"k": tf.io.FixedLenFeature((), tf.string)}
+        )
+
+
+def test_what_is_cut_anywhere_is_no_example():
+    whole = message()
+    cut = [whole[:at] for at in range(1, len(whole))]
+    found = ASKED(cut).numpy()
+    parsed = []
+    for text in cut:
+        try:
+            parsed.append(tf.train.Example.FromString(text) is not None)
+        except Exception:
+            parsed.append(False)
+    np.testing.assert_array_equal(found, parsed)
+
+
+def test_other_bytes_are_no_examples():
+    other = [b"no example", b"\x00", b"\n", b"\x0b\x0c", b"\xff" * 40, message() + b"\x12\x00"]
+    assert not ASKED(other).numpy().any()
+
+
+def test_one_of_endless_parts_is_refused_soon():
+    assert not ASKED([b"\n\x00" * 200_000]).numpy()[0]
+    assert ASKED([b"\n\x00" * 1000]).numpy()[0]
+
+
+def test_fuzzed_examples_are_refused_or_parsed():
+    """Each in the process of the tests, which would end with one that harms."""
+    parse = tf.function(
+        lambda text: tf.io.parse_example(text, {"texts": tf.io.VarLenFeature(tf.string)}),
+        [tf.TensorSpec((None,), tf.string)],
+    )
+    originals = [message(), *exports.requests(3)["classify"]["inputs"]]
+    strings = list(malformed_files.fuzzed(originals, 3000, seed=4))
+    sound = ASKED(strings).numpy()
+    assert 100 < sound.sum() < 2900
+    for text in np.array(strings, object)[sound]:
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            parse([text])

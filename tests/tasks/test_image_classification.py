@@ -1,0 +1,151 @@
+"""Image classification: what is decoded, prepared, answered and measured."""
+
+import matplotlib
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics
+
+from pipeline.config import registry
+from pipeline.contracts import Info
+from pipeline.evaluation import evaluate
+from pipeline.utils.errors import UsageError
+
+FACTS = {"class_names": ["cat", "dog", "cow"], "image_shape": [6, 4, 3]}
+
+
+@pytest.fixture
+def task():
+    return registry.take("tasks", "image_classification")(FACTS)
+
+
+def info(shape=(6, 4, 3), class_names=("cat", "dog"), image=tf.uint8, label=tf.int64):
+    fields = {"image": tf.TensorSpec(shape, image), "label": tf.TensorSpec((), label)}
+    return Info({"train": 1}, fields, class_names)
+
+
+def test_facts_come_from_the_source():
+    facts = registry.take("tasks", "image_classification", "facts")
+    assert facts(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
+    assert facts(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
+    assert facts(info((None, None, None)), image_size=(2, 3))["image_shape"] == [2, 3, 3]
+    with pytest.raises(UsageError, match="give --data.image-size HEIGHT WIDTH"):
+        facts(info((None, None, 3)))
+    with pytest.raises(UsageError, match="at least 2 classes"):
+        facts(info(class_names=("cat",)))
+    for wrong in ({"image": tf.float32}, {"image": tf.uint16}, {"label": tf.float32}):
+        with pytest.raises(UsageError, match="must be uint8 or encoded .* labels whole numbers"):
+            facts(info(**wrong))
+
+
+def test_pixels_of_the_right_size_are_left_alone(task):
+    image = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
+    decoded = task.decode({"image": tf.constant(image), "label": 1})
+    np.testing.assert_array_equal(decoded["image"], image)
+    assert decoded["label"] == 1
+
+
+def test_encoded_and_raw_images_decode_alike(task):
+    image = np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8)
+    raw = task.decode({"image": tf.constant(image)})["image"]
+    encoded = task.decode({"image": tf.io.encode_png(image)})["image"]
+    assert raw.shape == (6, 4, 3) and raw.dtype == tf.uint8
+    np.testing.assert_array_equal(raw, encoded)
+    smooth = np.full((9, 13, 3), 200, np.uint8)
+    np.testing.assert_array_equal(task.decode({"image": tf.constant(smooth)})["image"], 200)
+
+
+def test_pixels_become_numbers_from_0_to_1(task):
+    prepared = task.prepare({"image": tf.constant([[[[0, 51, 255]]]], tf.uint8), "id": 5})
+    np.testing.assert_allclose(prepared["image"], [[[[0, 0.2, 1]]]], rtol=1e-6)
+    assert prepared["image"].dtype == tf.float32 and prepared["id"] == 5
+
+
+def test_answers_name_the_class(task):
+    answer = task.answer(tf.constant([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]], tf.float16), {})
+    assert answer["label"].numpy().tolist() == [b"dog", b"cat"]
+    assert answer["class"].numpy().tolist() == [1, 0]
+    assert answer["probabilities"].dtype == tf.float32
+    np.testing.assert_allclose(tf.reduce_sum(answer["probabilities"], 1), 1, rtol=1e-6)
+
+
+def test_evaluation_equals_a_count_by_hand(task):
+    truth = np.array([0, 0, 0, 1, 1, 0])
+    probabilities = np.array(
+        [[8, 1, 1], [6, 3, 1], [2, 8, 1], [1, 8, 1], [5, 4, 1], [1, 2, 7]], np.float32
+    )
+    answers = {
+        "truth": truth,
+        "class": probabilities.argmax(1),
+        "probabilities": probabilities / 10,
+        "outputs": np.log(probabilities),
+        "loss": np.arange(6, dtype=np.float32),
+    }
+    found = task.evaluate(answers)
+    assert found["examples"] == 6 and found["loss"] == 2.5
+    assert found["accuracy"] == pytest.approx(3 / 6)
+    assert found["top_2_accuracy"] == pytest.approx(5 / 6)
+    assert found["confusion_matrix"] == [[2, 1, 1], [1, 1, 0], [0, 0, 0]]
+    assert found["per_class"]["cat"] == {
+        "precision": pytest.approx(2 / 3),
+        "recall": pytest.approx(2 / 4),
+        "f1": pytest.approx(metrics.f1_score(truth == 0, answers["class"] == 0)),
+        "examples": 4,
+    }
+    for undecided in (np.full((6, 3), 1 / 3, np.float32), np.full((6, 3), np.nan, np.float32)):
+        ties = task.evaluate({**answers, "probabilities": undecided})
+        assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
+    assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
+
+
+def test_of_two_classes_the_first_is_not_counted_twice(task):
+    two = type(task)({**task.facts, "class_names": ["cat", "dog"]})
+    answers = {
+        "truth": np.array([0, 1]),
+        "class": np.array([0, 0]),
+        "probabilities": np.array([[0.6, 0.4]] * 2, np.float32),
+        "outputs": np.log(np.array([[0.6, 0.4]] * 2, np.float32)),
+        "loss": np.ones(2, np.float32),
+    }
+    found = two.evaluate(answers)
+    assert found["accuracy"] == 0.5 and not [name for name in found if name.startswith("top_")]
+
+
+TWO_ANSWERS = {
+    "truth": np.array([0, 1]),
+    "class": np.array([0, 2]),
+    "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
+    "outputs": np.eye(3, dtype=np.float32)[[0, 2]],
+    "loss": np.zeros(2, np.float32),
+}
+
+
+def test_the_confusion_matrix_is_drawn(task, tmp_path):
+    ((name, figure),) = task.pictures(task.evaluate(TWO_ANSWERS)).items()
+    (axes,) = figure.axes
+    assert {text.get_text() for text in axes.texts} == {"1"} and len(axes.texts) == 2
+    assert [label.get_text() for label in axes.get_xticklabels()] == FACTS["class_names"]
+    figure.savefig(tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_that_cannot_be_drawn_are_said_and_lose_nothing(
+    task, tmp_path, monkeypatch, capsys
+):
+    """A matplotlibrc that asks for LaTeX where there is none."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with matplotlib.rc_context({"text.usetex": True}):
+        evaluate.draw(task, task.evaluate(TWO_ANSWERS), tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith("note       pictures could not be drawn: ") and "latex" in said
+    assert len(said.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("label", "colour"), [(1, "green"), (0, "red")])
+def test_a_person_sees_answer_and_verdict(task, label, colour):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    example = {"image": np.zeros((6, 4, 3), np.uint8), "label": label}
+    task.show(axes, example, {"class": 1, "probabilities": np.array([0.1, 0.8, 0.1])})
+    assert axes.get_title() == "dog 0.80" and axes.title.get_color() == colour

@@ -1,0 +1,322 @@
+"""Regression against what it must equal: closed-form least squares, NumPy, finite differences."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import serving
+import tensorflow as tf
+from sklearn import metrics as reference
+
+from pipeline.config import config, registry
+from pipeline.contracts import Info
+from pipeline.data import batching
+from pipeline.data.sources._array_source import ArraySource
+from pipeline.fit import fit
+from pipeline.runtime import environment
+from pipeline.serving import repository
+from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
+
+MACHINE = environment.Runtime("float32", False, tf.distribute.get_strategy(), ())
+RECIPE = registry.take("recipes", "regression_linear")()
+FACTS = {"feature_names": ["width", "height"], "mean": [1.0, -2.0], "deviation": [0.5, 4.0]}
+make, learn_facts = (
+    registry.take("tasks", "regression"),
+    registry.take("tasks", "regression", "facts"),
+)
+
+
+def loaded(source, settings=RECIPE):
+    """The task with all its facts, and the splits."""
+    facts = learn_facts(source.info)
+    splits, _ = batching.load(source, make(facts), settings)
+    return make({**facts, **make(facts).learn(splits["train"].column)}), splits
+
+
+def least_squares(split):
+    """Coefficients and intercept of the closed form, float64, (features + 1,)."""
+    features = split.column("features").astype(np.float64)
+    design = np.column_stack([features, np.ones(len(features))])
+    return np.linalg.lstsq(design, split.column("target").astype(np.float64), rcond=None)[0]
+
+
+def coefficients(model, task):
+    """Those of the trained network in units of the raw features, intercept last."""
+    kernel, bias = (weight.astype(np.float64) for weight in model.get_weights())
+    slopes = kernel[:, 0] / np.array(task.facts["deviation"])
+    return np.append(slopes, bias[0] - slopes @ np.array(task.facts["mean"]))
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    return loaded(registry.take("sources", "scikit_learn")(dataset="diabetes"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("regression")
+    changes = {"run_directory": folder / "run", "export": {"directory": folder / "saved_models"}}
+    return fit("regression_linear", log={"progress": False, "tensorboard": False}, **changes)
+
+
+@pytest.fixture(scope="module")
+def ports(run):
+    serving.needs_stubs()
+    with serving.both(serving.Backend(regression_linear=run.export)) as ports:
+        yield ports
+
+
+@pytest.mark.parametrize("way", serving.WAYS)
+@pytest.mark.parametrize("signature", ["serving_default", "regress"])
+def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, signature, way, capsys):
+    document = (run.export.parent / "SERVING.md").read_text()
+    shown = serving.shown(document, signature, way, ports, capsys)
+    features = np.zeros((1, 10), np.float32)
+    (number,) = re.findall(r"-?\d+\.\d+", shown)
+    assert float(number) == pytest.approx(run.predict(features=features)["prediction"][0], rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+def test_training_ends_at_the_closed_form(diabetes, engine):
+    task, splits = diabetes
+    keras.utils.set_random_seed(1)  # any start will do
+    batches = batching.training(splits["train"], RECIPE.train, 1)
+    model = build(task, RECIPE, MACHINE, batches)
+    registry.take("engines", engine)(model, batches, None, [])
+    found, wanted = coefficients(model, task), least_squares(splits["train"])
+    assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+def test_one_step_is_the_whole_training_split(diabetes):
+    assert len(diabetes[1]["train"]) == RECIPE.train.batch_size
+
+
+def test_the_recipe_ends_with_a_verified_export(run):
+    assert run.result["verification"]["passed"] and run.export.name == "1"
+    assert {check["name"] for check in run.result["verification"]["checks"]} >= {
+        "answers serving_default",
+        "refuses serving_default: no batch axis",
+        "refuses serving_default: one axis too many",
+        "refuses serving_default: axis 1 too long",
+        "refuses serving_default: another type",
+    }
+    assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((run.directory / "result.json").read_text())
+    assert result["examples_per_second"] > 0 and set(run.history) >= {"loss", "rmse", "mae"}
+    assert run.history["rmse"][-1] == pytest.approx(run.history["loss"][-1] ** 0.5, rel=1e-5)
+    facts = json.loads((run.directory / "facts.json").read_text())
+    assert facts == run.task.facts and facts["feature_names"][2] == "bmi"
+    assert run.task.compared_by == ("r2", 1)
+    assert repository.judged(run.export, "r2") == (run.test["r2"], "test")
+
+
+def test_the_served_predictions_are_those_of_the_closed_form(run):
+    from sklearn.datasets import load_diabetes
+
+    rows, wanted = load_diabetes().data, least_squares(run.splits["train"])
+    wanted = rows @ wanted[:-1] + wanted[-1]
+    served = tf.saved_model.load(run.export).signatures["serving_default"]
+    answer = served(features=tf.constant(rows, tf.float32))
+    assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
+    np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
+    np.testing.assert_allclose(run.predict(features=rows)["prediction"], wanted, rtol=1e-3)
+    test = run.splits["test"]
+    predicted = wanted[test.column("id")]
+    measured = reference.mean_squared_error(test.column("target"), predicted)
+    assert run.test["mse"] == pytest.approx(measured, rel=1e-4)
+    for wrong in (rows[0], rows[None], rows[:2, :9]):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            served(features=tf.constant(wrong, tf.float32))
+
+
+def test_nothing_held_out_is_learned_from(diabetes):
+    task, splits = diabetes
+    seen = splits["train"].column("features").astype(np.float64)
+    np.testing.assert_allclose(task.facts["mean"], seen.mean(0))
+    np.testing.assert_allclose(task.facts["deviation"], seen.std(0))
+    prepared = task.prepare({"features": tf.constant(seen, tf.float32)})["features"].numpy()
+    np.testing.assert_allclose(prepared.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(prepared.std(0), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e9])
+def test_a_constant_feature_does_no_harm(constant):
+    features = np.column_stack([np.full(50, constant), np.arange(50.0)])
+    learned = make(FACTS).learn({"features": features.astype(np.float32)}.get)
+    assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(14.43, 1e-3)
+    prepared = make({**FACTS, **learned}).prepare({"features": features.astype(np.float32)})
+    assert np.isfinite(prepared["features"]).all()
+
+
+def test_the_gradient_is_that_of_the_mean_squared_error():
+    """Central differences of a float64 twin; the loss is a parabola, so they are exact."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(7, 10)), generator.normal(size=(7, 1))
+    with environment.policy("float64"):
+        inputs = keras.Input((10,), dtype="float64")
+        outputs = keras.layers.Dense(1)(registry.take("models", "linear")(inputs))
+        model = keras.Model(inputs, outputs)
+    start = [generator.normal(size=(10, 1)), generator.normal(size=(1,))]
+    loss = make(FACTS).loss()
+
+    def loss_at(weights):
+        model.set_weights(weights)
+        return tf.reduce_mean(loss(tf.constant(y), model(x)))
+
+    with tf.GradientTape() as tape:
+        value = loss_at(start)
+    gradients = tape.gradient(value, model.trainable_variables)
+    assert value.dtype == tf.float64 == gradients[0].dtype
+    for which, gradient in enumerate(gradients):
+        for place in np.ndindex(*gradient.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = [weight.copy() for weight in start]
+                moved[which][place] += sign * 1e-3
+                ends.append(float(loss_at(moved)))
+            assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(float(gradient[place]), rel=1e-9)
+    by_hand = 2 / 7 * x.T @ (x @ start[0] + start[1] - y)
+    np.testing.assert_allclose(gradients[0], by_hand, rtol=1e-12)
+
+
+def test_metrics_weigh_each_example():
+    generator = np.random.default_rng(0)
+    y, outputs, weight = generator.normal(size=(3, 9, 1)).astype(np.float32)
+    weight = np.abs(weight[:, 0])
+    wanted = {
+        "rmse": reference.root_mean_squared_error(y, outputs, sample_weight=weight),
+        "mae": reference.mean_absolute_error(y, outputs, sample_weight=weight),
+    }
+    for metric in make(FACTS).metrics():
+        metric.update_state(y, outputs, sample_weight=weight)
+        assert float(metric.result()) == pytest.approx(wanted.pop(metric.name), rel=1e-5)
+    assert not wanted
+    losses = make(FACTS).loss()(y, outputs)
+    np.testing.assert_allclose(losses, ((y - outputs) ** 2)[:, 0], rtol=1e-5)
+
+
+def test_evaluation_equals_scikit_learn(tmp_path):
+    generator = np.random.default_rng(0)
+    truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
+    answers = {"truth": truth[:, None], "prediction": predicted, "loss": (truth - predicted) ** 2}
+    found = make(FACTS).evaluate(answers)
+    assert found["examples"] == 1200 and len(found["pairs"]["true"]) == 500
+    assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
+    assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
+    assert found["rmse"] == pytest.approx(reference.root_mean_squared_error(truth, predicted))
+    assert found["mae"] == pytest.approx(reference.mean_absolute_error(truth, predicted))
+    assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
+    assert json.loads(json.dumps(found)) == found
+    alike = make(FACTS).evaluate({name: column[:1] for name, column in answers.items()})
+    assert alike["r2"] is None and alike["examples"] == 1
+    for metrics in (found, alike):
+        ((name, figure),) = make(FACTS).pictures(metrics).items()
+        figure.savefig(tmp_path / name)
+
+
+def test_a_person_sees_the_features_and_both_numbers():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    example = {"features": np.array([2.0, 2.0], np.float32), "target": np.float32(7.25)}
+    make(FACTS).show(axes, example, {"prediction": np.float32(6.5)})
+    assert axes.get_title() == "6.5, true 7.25"
+    assert [bar.get_width() for bar in axes.patches] == [2.0, 1.0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["width", "height"]
+
+
+def test_numbers_of_any_type_are_learned_from():
+    task = make(FACTS)
+    decoded = task.decode({"id": 5, "features": tf.constant([3, 4], tf.int16), "target": 1.5})
+    assert decoded["features"].dtype == tf.float32 == decoded["target"].dtype
+    assert decoded["features"].numpy().tolist() == [3, 4] and decoded["id"] == 5
+
+
+GOOD = np.linspace(0, 1, 40).reshape(20, 2)
+
+
+@pytest.mark.parametrize(
+    ("features", "target", "message"),
+    [
+        ((3, 1, np.nan), (), "split train: feature '1' of example 3 is nan in float32; give a fin"),
+        ((4, 0, -np.inf), (), "feature '0' of example 4 is -inf in float32"),
+        ((5, 0, 1e39), (), "feature '0' of example 5 is inf in float32"),
+        ((), (6, np.nan), "split train: the target of example 6 is nan in float32; give a finite"),
+    ],
+)
+def test_numbers_that_are_none_are_named(features, target, message):
+    columns = {"features": GOOD.copy(), "target": GOOD[:, 0].copy()}
+    if features:
+        columns["features"][features[:2]] = features[2]
+    if target:
+        columns["target"][target[0]] = target[1]
+    with pytest.raises(UsageError) as caught:
+        loaded(ArraySource(columns))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"features": GOOD, "target": GOOD}, r"target to be one number .* float64 of shape \(2,\)"),
+        ({"features": GOOD[:, 0], "target": GOOD[:, 0]}, r"features to be a vector .* shape \(\)"),
+        ({"features": GOOD.astype(str), "target": GOOD[:, 0]}, "features to be a vector"),
+        ({"features": GOOD[:, :0], "target": GOOD[:, 0]}, "0 features"),
+        ({"features": GOOD}, "no field 'target' .it has id, features.; choose another --task"),
+        ({"image": GOOD, "label": GOOD}, "no field 'features'"),
+    ],
+)
+def test_columns_of_another_form_are_refused(columns, message):
+    with pytest.raises(UsageError, match=message):
+        learn_facts(ArraySource(columns).info)
+
+
+def test_every_feature_has_one_name():
+    fields = {"features": tf.TensorSpec((3,)), "target": tf.TensorSpec(())}
+    with pytest.raises(UsageError, match="3 features and 2 names"):
+        learn_facts(Info({"train": 1}, fields, feature_names=("a", "b")))
+
+
+IMAGE_MODELS = [
+    {"name": name, "options": {"name": "VGG16"} if name == "application" else {}}
+    for name in registry.names("models")
+    if name != "linear"
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(({"model": model}, "this model takes images.*linear") for model in IMAGE_MODELS),
+        ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
+        ({"data": {"augment": {"crop": {}}}}, "crop changes images"),
+        ({"data": {"image_size": (8, 8)}}, "--data.image_size: regression has no option"),
+        ({"task": "image_classification"}, "the source has no field 'image'"),
+        ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
+        ({"data": {"split_seed": 2}}, "--train.batch-size 343: the split 'train' has only 342"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        fit("regression_linear", **changes)
+    assert "\n" not in str(caught.value) and not list(workplace.iterdir())
+
+
+def test_padding_counts_nowhere(diabetes):
+    task, splits = diabetes
+    settings = RECIPE.changed(train={"batch_size": 16})
+    batches = batching.training(splits["train"], settings.train, 0)
+    model = build(task, settings, MACHINE, batches)
+    held = batching.evaluation(
+        splits["test"], config.Train(batch_size=16)
+    )  # 64, 35 and 29 of padding
+    model.step.feed(batches, held)
+    logs = model.evaluate(held.dataset, return_dict=True, verbose=0)
+    inputs = task.prepare({"features": splits["test"].column("features")})["features"]
+    truth, predicted = splits["test"].column("target"), model(inputs).numpy()[:, 0]
+    assert logs["loss"] == pytest.approx(reference.mean_squared_error(truth, predicted), rel=1e-5)
+    assert logs["mae"] == pytest.approx(reference.mean_absolute_error(truth, predicted), rel=1e-5)

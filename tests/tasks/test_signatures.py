@@ -1,0 +1,174 @@
+"""What every signature refuses before a kernel sees it, and what it answers."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipeline.config import registry
+from pipeline.tasks import _signatures
+
+CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
+SHAPE = [6, 4, 3]
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, *SHAPE), np.uint8)
+PIXELS = np.random.default_rng(1).integers(0, 256, (4, 16, 12, 3), np.uint8)
+PICTURES = [tf.io.encode_png(image).numpy() for image in IMAGES]
+
+
+def sums(inputs, training):
+    """A network of a kind: six logits out of the sums of the pixels."""
+    return tf.reduce_sum(inputs, [1, 2])[:, :1] * tf.range(6.0)
+
+
+def classifier(**facts):
+    task = registry.take("tasks", "image_classification")
+    return task({"class_names": CLASSES, "image_shape": SHAPE, **facts})
+
+
+def signatures(task, network=sums):
+    """Name -> function of one argument, compiled as in an export."""
+    return {
+        name: tf.function(function, specs, autograph=False)
+        for name, (function, specs) in task.serve(network).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def images():
+    return signatures(classifier())
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    facts = {"feature_names": ["a", "b"], "mean": [1.0, 0.0], "deviation": [0.5, 2.0]}
+    task = registry.take("tasks", "regression")(facts)
+    return signatures(task, lambda inputs, training: tf.reduce_sum(inputs, 1, keepdims=True))
+
+
+def example(**features):
+    return _signatures.example({name.replace("__", "/"): value for name, value in features.items()})
+
+
+def refused(signature, request):
+    """What it says of a request that reaches it as a server hands it over: in any shape."""
+    ask = tf.function(signature.python_function, autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError) as found:
+        ask.get_concrete_function(tf.TensorSpec(None, request.dtype))(request)
+    return str(found.value)
+
+
+def test_all_signatures_answer_alike(images):
+    pixels = images["serving_default"](IMAGES)
+    encoded = images["image_bytes"](PICTURES)
+    for name, values in pixels.items():
+        np.testing.assert_array_equal(values, encoded[name])
+    classified = images["classify"]([example(image__encoded=p) for p in PICTURES])
+    np.testing.assert_array_equal(classified["classes"], pixels["top_labels"])
+    np.testing.assert_array_equal(classified["scores"], pixels["top_scores"])
+
+
+def test_the_best_five_classes_are_named_in_order(images):
+    answer = images["serving_default"](IMAGES)
+    probabilities = answer["probabilities"].numpy()
+    order = np.argsort(-probabilities, axis=1)[:, :5]
+    np.testing.assert_array_equal(answer["top_labels"].numpy(), np.array(CLASSES, "S")[order])
+    np.testing.assert_array_equal(
+        answer["top_scores"], np.take_along_axis(probabilities, order, axis=1)
+    )
+    few = registry.take("tasks", "image_classification")(
+        {"class_names": ["x", "y"], "image_shape": SHAPE}
+    )
+    two = few.serve(lambda inputs, training: sums(inputs, training)[:, :2])["serving_default"][0]
+    assert two(tf.constant(IMAGES))["top_labels"].shape == (3, 2)
+
+
+def test_a_temperature_makes_the_answers_less_sure():
+    warm = signatures(classifier(temperature=50.0), lambda x, training: sums(x, training) / 10)
+    cold = signatures(classifier(), lambda x, training: sums(x, training) / 500)
+    np.testing.assert_allclose(
+        warm["serving_default"](IMAGES)["probabilities"],
+        cold["serving_default"](IMAGES)["probabilities"],
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("signature", "request_", "message"),
+    [
+        ("serving_default", IMAGES[0], "not compatible with expected shape"),
+        ("serving_default", IMAGES[None], "not compatible with expected shape"),
+        ("serving_default", IMAGES[:, :5], "not compatible with expected shape"),
+        ("serving_default", IMAGES[:0], "the batch is empty"),
+        ("image_bytes", PICTURES[0], "not compatible with expected shape"),
+        ("image_bytes", [PICTURES], "not compatible with expected shape"),
+        ("image_bytes", np.array([], object), "the batch is empty"),
+        ("image_bytes", [PICTURES[0], b""], "no JPEG, PNG, GIF, BMP or WebP image"),
+        ("image_bytes", [b"\x89PNG\r\n\x1a\n" + bytes(2**26)], "more than 67108864 bytes"),
+        ("classify", [b"no example"], "a string is no tf.Example"),
+        ("classify", [example(image=PICTURES[0])], "image/encoded .* is required"),
+        ("classify", [example(image__encoded=b"no image")], "no JPEG, PNG, GIF, BMP or WebP"),
+        ("classify", np.array([], object), "the batch is empty"),
+    ],
+)
+def test_a_wrong_request_for_images_is_an_invalid_argument(images, signature, request_, message):
+    dtype = tf.uint8 if signature == "serving_default" else tf.string
+    assert re.search(message, refused(images[signature], tf.constant(request_, dtype)))
+
+
+def test_an_overflow_inside_the_network_is_no_answer():
+    broken = signatures(classifier(), lambda inputs, training: sums(inputs, training) * np.inf)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="outputs of the network must be finite"
+    ):
+        broken["serving_default"](IMAGES)
+
+
+def test_regression_answers_arrays_and_examples_alike(numbers):
+    rows = np.float32([[1, 2], [3, 4]])
+    answer = numbers["serving_default"](rows)["prediction"]
+    np.testing.assert_allclose(answer, [1.0, 6.0])
+    listed = numbers["regress"]([example(features=row) for row in rows])
+    np.testing.assert_array_equal(listed["outputs"], answer)
+
+
+@pytest.mark.parametrize(
+    ("signature", "request_", "message"),
+    [
+        ("serving_default", np.float32([[np.nan, 1]]), "features must be finite"),
+        ("serving_default", np.float32([[0, -np.inf]]), "features must be finite"),
+        ("serving_default", np.float32([[3e38, 0]]), "features must be finite"),
+        ("serving_default", np.float32([1, 2]), "not compatible with expected shape"),
+        ("serving_default", np.zeros((0, 2), np.float32), "the batch is empty"),
+        ("regress", [example(features=np.float32([np.nan, 1]))], "features must be finite"),
+        ("regress", [example(features=np.float32([1]))], "features"),
+        ("regress", [example(features=np.float32([1, 2, 3]))], "features"),
+        ("regress", [example(features=b"text")], "features"),
+        ("regress", [b""], "features .* is required"),
+    ],
+)
+def test_a_wrong_request_for_numbers_is_an_invalid_argument(numbers, signature, request_, message):
+    dtype = tf.string if signature == "regress" else tf.float32
+    assert re.search(message, refused(numbers[signature], tf.constant(request_, dtype)))
+
+
+def test_files_of_examples_are_of_both_formats_and_of_another_size():
+    files = [Image.open(io.BytesIO(contents)) for contents in _signatures.encoded(PIXELS)]
+    assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
+    assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]
+    np.testing.assert_array_equal(np.asarray(files[0]), PIXELS[0])
+    np.testing.assert_array_equal(np.asarray(files[2])[8:-8:2, 8:-8:2], PIXELS[2][4:-4, 4:-4])
+
+
+def test_no_compiler_rounds_an_example_of_another_size_another_way():
+    """Half a step, which sums in another order could turn up or down, is met exactly or not."""
+    large = np.asarray(Image.open(io.BytesIO(_signatures.encoded(PIXELS)[2])))
+    resized = tf.image.resize(large, PIXELS.shape[1:3], antialias=True).numpy()
+    inner = resized[1:-1, 1:-1] * 64
+    np.testing.assert_array_equal(inner, np.round(inner))
+    assert (inner % 64 == 32).any()  # so that this can fail
+    assert np.abs(resized - np.round(resized))[[0, -1]].max() < 1e-3
+    nearest = large[::2, ::2]
+    assert (np.abs(resized - nearest) > 1).mean() > 0.3  # and the way of resizing is proved
