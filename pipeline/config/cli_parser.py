@@ -1,21 +1,22 @@
-"""Words of a command line to values of a dataclass, by its type hints; else one line says why not.
+"""Reads the words of a command line into the values of a dataclass, by its type hints.
 
 `--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
-`--section.no-option`; `_` counts as `-`. A flag that is given again replaces what it said before.
+`--section.no-option`; `_` counts as `-`. A flag that is given again replaces the earlier value.
+In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
+any other flag of the section is an option of the registered function: `--source.path DIR`.
 """
 
 import dataclasses
 import difflib
 import functools
 import re
-import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tyro
 
+from pipeline.config import type_hints
 from pipeline.utils.errors import UsageError, did_you_mean, nearest
 
 _HIDDEN = typing.get_args(tyro.conf.Suppress[str])[1]
@@ -48,6 +49,9 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         flag = known.get(name.replace("_", "-"))
+        section, _, option = name.removeprefix("--").partition(".")
+        if flag is None and option and section in _open_sections(kind):
+            flag = _Flag((section, option.replace("-", "_")), list[str])
         if flag is None:
             raise UsageError(_unknown(name, known))
         end = next((at for at, other in enumerate(rest) if _is_flag(other)), len(rest))
@@ -69,6 +73,11 @@ def _unknown(name: str, known: dict[str, _Flag]) -> str:
     near = _near(name, known)
     hint = did_you_mean(near) if near else "--help after the recipe shows all options"
     return f"unknown option {_short(name)}; {hint}"
+
+
+def same_in_other_sections(option: str, kind: type) -> list[str]:
+    """The flags of other sections with this last part: `epochs`, `--train.epochs`."""
+    return [flag for flag in _flags(kind) if flag.endswith(f".{option.replace('_', '-')}")]
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
@@ -95,8 +104,10 @@ def _value(name: str, flag: _Flag, given: list[str], rest: list[str]) -> Any:
         if given:
             raise UsageError(f"{name} takes no value, received {_short(' '.join(given))}")
         return flag.switch
+    if flag.hint == list[str]:
+        return given
     try:
-        return _read(flag.hint, given)
+        return type_hints.read(flag.hint, given)
     except ValueError as error:
         said = str(error)
     if not given:
@@ -114,6 +125,18 @@ def _short(text: str) -> str:
 
 
 @functools.cache
+def _open_sections(kind: type) -> set[str]:
+    """Sections that name a registered function, and take its options."""
+    hints = {field.name: field.type for field in dataclasses.fields(kind)}
+    nested = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    return {
+        name
+        for name, section in nested.items()
+        if {"name", "options"} <= {field.name for field in dataclasses.fields(section)}
+    }
+
+
+@functools.cache
 def _flags(kind: type, above: tuple[str, ...] = ()) -> dict[str, _Flag]:
     """Flag -> what it sets."""
     found: dict[str, _Flag] = {}
@@ -123,6 +146,8 @@ def _flags(kind: type, above: tuple[str, ...] = ()) -> dict[str, _Flag]:
         prefix = "".join(f"{name}." for name in above)
         if dataclasses.is_dataclass(hint):
             found |= _flags(hint, place)
+            if not above and field.name in _open_sections(kind):
+                found[f"--{field.name}"] = found[f"--{field.name}.name"]
         elif _HIDDEN in getattr(hint, "__metadata__", ()):
             continue
         elif hint is bool:
@@ -131,74 +156,3 @@ def _flags(kind: type, above: tuple[str, ...] = ()) -> dict[str, _Flag]:
         else:
             found[f"--{prefix}{field.name}"] = _Flag(place, hint)
     return {name.replace("_", "-"): flag for name, flag in found.items()}
-
-
-def _read(hint: Any, words: list[str]) -> Any:
-    """The value; raises ValueError saying what is meant."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        own = [m.instance_from_str for m in hint.__metadata__ if hasattr(m, "instance_from_str")]
-        return own[0](words) if own else _read(arguments[0], words)
-    if origin in (Union, types.UnionType):
-        return _first(sorted(arguments, key=lambda one: one is not types.NoneType), words)
-    if origin is tuple:
-        several = arguments[-1] is Ellipsis
-        if len(words) != len(arguments) and not several:
-            raise ValueError(_meaning(hint))
-        kinds = [arguments[0]] * len(words) if several else arguments
-        return tuple(_read(one, [word]) for one, word in zip(kinds, words, strict=True))
-    if len(words) != 1:
-        raise ValueError(_meaning(hint))
-    if origin is Literal:
-        return _choice(arguments, words[0])
-    try:
-        return _READERS[hint](words[0])
-    except ValueError:
-        raise ValueError(_meaning(hint)) from None
-
-
-def _first(kinds: Sequence[Any], words: list[str]) -> Any:
-    """The value by the first of several hints that it fits."""
-    said = []
-    for kind in kinds:
-        try:
-            return _read(kind, words)
-        except ValueError as error:
-            said.append(str(error))
-    raise ValueError(" or ".join([*said[1:], said[0]] if said[0] == "None" else said))
-
-
-def _choice(choices: Sequence[Any], word: str) -> Any:
-    for choice in choices:
-        if word == str(choice):
-            return choice
-    texts = [str(choice) for choice in choices]
-    raise ValueError(f"one of {', '.join(texts)}" if len(texts) > 1 else texts[0])
-
-
-def _none(word: str) -> None:
-    if word != "None":
-        raise ValueError
-
-
-def _path(word: str) -> Path:
-    if not word:  # an empty variable of a shell would become the current folder
-        raise ValueError
-    return Path(word)
-
-
-_READERS: dict[Any, Callable[[str], Any]] = {
-    int: int,
-    float: float,
-    str: str,
-    Path: _path,
-    types.NoneType: _none,
-}
-_MEANINGS = {int: "a whole number", float: "a number", str: "one word", Path: "a path"}
-
-
-def _meaning(hint: Any) -> str:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
-        return f"{len(arguments)} values, each {_meaning(arguments[0])}"
-    return _MEANINGS.get(hint, "None" if hint is types.NoneType else "one of its values")

@@ -1,8 +1,8 @@
-"""Every knob of a run: frozen dataclasses that check themselves, read from words and files.
+"""Every option of a run: frozen dataclasses that check themselves, from words, files or Python.
 
 A `Config` that exists is valid as far as can be known without TensorFlow and without the data:
-names are on their shelves, options fit their siblings, numbers are in range. Field docstrings are
-the help texts of the command line. The sections stand in `sections.py`.
+names are registered, options fit their functions, numbers are in range. Field docstrings are the
+help texts of the command line. The sections are in `sections.py`.
 """
 
 import dataclasses
@@ -18,25 +18,10 @@ import tyro
 
 from pipeline.config import registry
 from pipeline.config.resume_policy import HARMLESS
-from pipeline.config.runtime_section import Runtime
-from pipeline.config.sections import Clean, Data, Export, Log, Model, Train
-from pipeline.config.source_section import Source
+from pipeline.config.sections import Clean, Data, Export, Log, Model, Runtime, Source, Task, Train
 from pipeline.config.validation import Checked, require_file_name
-from pipeline.utils import home
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
-
-__all__ = [
-    "BELONGS",
-    "Clean",
-    "Config",
-    "Data",
-    "Export",
-    "Log",
-    "Model",
-    "Runtime",
-    "Source",
-    "Train",
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +30,6 @@ class Config(Checked):
 
     recipe: tyro.conf.Suppress[str] = "custom"
     """The recipe this config started from; names the run directory and the model."""
-    task: str = "image_classification"
-    """image_classification, regression, or a dotted name (package.module) of your own."""
     run_directory: Path | None = None
     """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
     dry_run: bool = False
@@ -55,28 +38,32 @@ class Config(Checked):
     """Resume a run although data or options have changed that a person may want to change, such as
     --train.epochs; without it the changes are shown."""
     source: Source
-    clean: Clean = Clean()
-    data: Data = Data()
-    model: Model = Model()
-    train: Train = Train()
-    runtime: Runtime = Runtime()
-    export: Export = Export()
-    log: Log = Log()
+    # Made when they are needed: what they find wrong in a registry is told by the command.
+    task: Task = dataclasses.field(default_factory=Task)
+    clean: Clean = dataclasses.field(default_factory=Clean)
+    data: Data = dataclasses.field(default_factory=Data)
+    model: Model = dataclasses.field(default_factory=Model)
+    train: Train = dataclasses.field(default_factory=Train)
+    runtime: Runtime = dataclasses.field(default_factory=Runtime)
+    export: Export = dataclasses.field(default_factory=Export)
+    log: Log = dataclasses.field(default_factory=Log)
 
     def _check(self) -> None:
         require_file_name(self.recipe, "the recipe's name")
-        registry.check("tasks", self.task, self.data.task_options(), "--data.{}", entry="facts")
+        if self.data.image_size is not None:  # passed on to the task
+            options = {**self.task.options, "image_size": self.data.image_size}
+            registry.check("tasks", self.task.name, options, "--data.image-size")
         if self.data.cache == "device" and self.data.augment_on == "host":
             raise UsageError(
                 "--data.augment-on host never sees the examples of --data.cache device; "
-                "leave one of them away"
+                "use only one of them"
             )
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience watches the validation loss; give --data.validation")
         if self.train.synchronized_batch_norm and self.runtime.xla == "on":
             raise UsageError(
-                "--train.synchronized-batch-norm meets the other replicas in the forward pass, "
-                "which --runtime.xla on cannot; leave one of them away"
+                "--train.synchronized-batch-norm synchronizes replicas in the forward pass, "
+                "which --runtime.xla on cannot; use only one of them"
             )
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
@@ -102,7 +89,7 @@ class Config(Checked):
 
     def as_json(self) -> dict[str, Any]:
         """Nested plain values, as `read` takes them back; `~` stands for the home folder."""
-        return home.folded(json.loads(json.dumps(dataclasses.asdict(self), default=str)))
+        return files.collapse_home(json.loads(json.dumps(dataclasses.asdict(self), default=str)))
 
     def digest(self) -> str:
         """sha256 of everything that can change the result; 64 hexadecimal digits."""
@@ -113,15 +100,14 @@ class Config(Checked):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-# Options that belong to one sibling: another name on the left empties what stands on the right.
+# Options that belong to one registered function: another name on the left empties the right.
 BELONGS = {
-    "source.name": {
-        **dict.fromkeys(("dataset", "path", "group", "image", "label")),
-        **{"splits": {}, "class_names": ()},
-    },
-    "model.name": {"options": {}},
-    "train.optimizer": {"optimizer_options": {}},
-    "train.schedule": {"schedule_options": {}},
+    "source.name": ("options", {}),
+    "task.name": ("options", {}),
+    "model.name": ("options", {}),
+    "train.optimizer": ("optimizer_options", {}),
+    "train.schedule": ("schedule_options", {}),
+    "train.loss": ("loss_options", {}),
 }
 
 
@@ -132,15 +118,24 @@ def _hints(section: type) -> dict[str, Any]:
 
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     known = [field.name for field in dataclasses.fields(part)]
-    hints, values = _hints(type(part)), {}
+    hints = _hints(type(part))
+    values: dict[str, Any] = {}
     for name, value in changes.items():
-        if value != getattr(part, name, value):
-            changes = {**BELONGS.get(prefix + name, {}), **changes}
+        owned = BELONGS.get(prefix + name)
+        if owned and value != getattr(part, name):
+            values[owned[0]] = owned[1]
     for name, value in changes.items():
-        if name not in known:
+        if name not in known and "options" not in known:
             raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, known)}")
+        if name not in known:  # an option of the registered function
+            options = values.get("options", part.options)
+            values["options"] = {**options, name: value}
+            continue
         current = getattr(part, name)
-        nested = dataclasses.is_dataclass(current) and isinstance(value, Mapping)
+        section = dataclasses.is_dataclass(current)
+        if section and isinstance(value, str) and hasattr(current, "name"):
+            value = {"name": value}
+        nested = section and isinstance(value, Mapping)
         kinds = (hints[name], *typing.get_args(hints[name]))
         if isinstance(value, str) and Path in kinds:
             value = Path(value)

@@ -62,6 +62,8 @@ class Options:
 def changes(words: Sequence[str]) -> dict[str, Any]:
     """As `flags.changes` of a Config; UsageError for an option that training alone takes."""
     found = cli_parser.changes(words, Config)
+    if "path" in found.get("source", {}):
+        found["source"]["path"] = Path(" ".join(found["source"]["path"]))
     _require(found, Options, "--")
     if not found.get("export", {}).get("enabled", True):
         raise UsageError("--export.no-enabled asks for no export; leave it away")

@@ -1,6 +1,7 @@
 """Which options may change when a run is taken up again: silently, with `--force`, or never.
 
-An option that is in neither table is never changed: what is new here begins as the safe kind.
+An option that is in neither table is never changed: what is new here begins as the safe kind. Each
+option of a registered function counts on its own, under the place `source.options`.
 """
 
 import dataclasses
@@ -8,9 +9,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.config.words import operation_words, option_words
+from pipeline.config.validation import operation_words, option_words
 
-# What cannot change a result, by section ("" is the top level): where things lie, what is shown,
+# What cannot change a result, by place ("" is the top level): where things lie, what is shown,
 # who drives the same step, which of a machine's devices are used and how long they are waited for.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "": ("run_directory", "dry_run", "force"),
@@ -36,7 +37,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "data": ("splits",),
-    "source": ("path",),
+    "source.options": ("path",),
     "train": (
         *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),
         *("learning_rate", "schedule", "schedule_options"),
@@ -62,26 +63,32 @@ class Change:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """What differs between two configs as JSON and can change the result."""
-    found = []
-    for section, values in now.items():
-        nested = isinstance(values, dict)
-        for name in values if nested else (section,):
-            place = section if nested else ""
-            then = before.get(section)
-            if nested:
-                then = then.get(name) if isinstance(then, dict) else None
-            new = values[name] if nested else values
-            if then == new or name in HARMLESS.get(place, ()):
+    found, earlier = [], _places(before)
+    for place, values in _places(now).items():
+        then = earlier.get(place, {})
+        section = place.removesuffix(".options")
+        names = values if section == place else {**values, **then}
+        for name in names:
+            old, new = ([part[name]] if name in part else [] for part in (then, values))
+            if old == new or name in HARMLESS.get(place, ()):
                 continue
-            flag = f"--{section}.{name}" if nested else f"--{name}"
-            found.append(
-                Change(
-                    flag.replace("_", "-"),
-                    _words(then),
-                    _words(new),
-                    name in FORCEABLE.get(place, ()),
-                )
-            )
+            flag = f"--{section}.{name}" if section else f"--{name}"
+            old, new = (_words(value[0]) if value else "default" for value in (old, new))
+            forced = name in FORCEABLE.get(place, ())
+            found.append(Change(flag.replace("_", "-"), old, new, forced))
+    return found
+
+
+def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Place -> its options: the top level, each section, and the `options` of a section."""
+    found: dict[str, dict[str, Any]] = {"": {}}
+    for section, part in values.items():
+        if not isinstance(part, dict):
+            found[""][section] = part
+            continue
+        found[section] = dict(part)
+        if isinstance(part.get("options"), dict):
+            found[f"{section}.options"] = found[section].pop("options")
     return found
 
 

@@ -1,13 +1,14 @@
-"""What we try: each function is one complete experiment, with its command and measured result."""
+"""Experiments on images: each function is a complete experiment with its measured result."""
 
-from pipeline.config.config import Config, Data, Model, Runtime, Source, Train
+from pipeline.config.config import Config
+from pipeline.config.sections import Data, Model, Runtime, Source, Train
 
 
 def digits() -> Config:
     """8x8 handwritten digits of scikit-learn; needs no download."""
     return Config(
         recipe="digits",
-        source=Source(name="scikit_learn", dataset="digits"),
+        source=Source(name="scikit_learn", options={"dataset": "digits"}),
         data=Data(augment={"crop": {"padding": 1}}),
         model=Model(name="convnet", options={"blocks": 3}),
         train=Train(
@@ -24,7 +25,7 @@ def digits_tiny() -> Config:
     """The tiny network on digits: two replicas, scalars for TensorBoard."""
     return Config(
         recipe="digits_tiny",
-        source=Source(name="scikit_learn", dataset="digits"),
+        source=Source(name="scikit_learn", options={"dataset": "digits"}),
         model=Model(name="tiny"),
         train=Train(
             epochs=30,
@@ -42,7 +43,7 @@ def cifar10_convnet() -> Config:
     """CIFAR-10 with two convolutions, SGD 0.001 and momentum 0.9, 10 epochs."""
     return Config(
         recipe="cifar10_convnet",
-        source=Source(name="tfds", dataset="cifar10"),
+        source=Source(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="convnet"),
         train=Train(
@@ -59,7 +60,7 @@ def cifar10_sequential() -> Config:
     """CIFAR-10 with a keras.Sequential network and Adam, 10 epochs."""
     return Config(
         recipe="cifar10_sequential",
-        source=Source(name="tfds", dataset="cifar10"),
+        source=Source(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="sequential"),
         train=Train(epochs=10, batch_size=32, optimizer="adam", learning_rate=0.001),
@@ -70,7 +71,7 @@ def fashion_mnist_lenet() -> Config:
     """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping, 10 epochs."""
     return Config(
         recipe="fashion_mnist_lenet",
-        source=Source(name="tfds", dataset="fashion_mnist"),
+        source=Source(name="tfds", options={"dataset": "fashion_mnist"}),
         data=Data(validation=0.02),
         model=Model(name="lenet"),
         train=Train(
@@ -81,30 +82,5 @@ def fashion_mnist_lenet() -> Config:
             optimizer="sgd",
             optimizer_options={"momentum": 0.9},
             learning_rate=0.01,
-        ),
-    )
-
-
-def regression_linear() -> Config:
-    """Diabetes progression from 10 measurements by linear least squares; needs no download.
-
-    The squared error's Hessian has the condition number 458 once the features have deviation 1;
-    for it the heavy ball (Polyak 1964) is fastest near rate 0.44 and momentum 0.83. Under both
-    engines 150 steps end at the coefficients of the closed form to 5e-6 as a vector, 1.5e-4 each,
-    and at its test predictions to 1.4e-5, all relative; test mean squared error 2611.5, r2 0.557;
-    11 s on 2 CPU cores (2026-11-21, benchmarks/accuracy.md).
-    """
-    return Config(
-        recipe="regression_linear",
-        task="regression",
-        source=Source(name="scikit_learn", dataset="diabetes"),
-        data=Data(validation=0),  # nothing would be chosen by it
-        model=Model(name="linear"),
-        train=Train(
-            epochs=150,
-            batch_size=343,  # the whole training split: a gradient without noise converges
-            optimizer="sgd",
-            optimizer_options={"momentum": 0.85},
-            learning_rate=0.4,
         ),
     )
