@@ -1,7 +1,6 @@
 """The augmentations of a run in their order, wherever they are carried out."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,20 +23,19 @@ class Augmenter:
     """A batch to the augmented batch, a pure function of it: on the host as inside the step.
 
     Args:
-        operations: Name -> options of siblings of the shelf `augment`, in order.
+        operations: Name -> options of registered augmentations, in order.
         seed: Of the run.
     """
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
         self._operations = {
-            name: functools.partial(registry.take("augment", name), **options)
-            for name, options in operations.items()
+            name: registry.bind("augment", name, options) for name, options in operations.items()
         }
 
     def seeds(self, batch: Example) -> tf.Tensor:
         """The seed of each example, int64 (batch,), from the run's seed, its epoch and its id."""
-        return seeds.of_examples(self._seed, batch["epoch"], batch["id"])
+        return seeds.example_seeds(self._seed, batch["epoch"], batch["id"])
 
     def __call__(self, batch: Example) -> Example:
         """Each operation gets seeds of its own, and as `lasting_seed` those of no epoch.
@@ -63,12 +61,15 @@ class Augmenter:
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
         """(name, batch before, batch after) of each operation."""
         own = self.seeds(batch)
-        lasting = seeds.of_examples(self._seed, tf.constant(-1, tf.int64), batch["id"])
+        lasting = seeds.example_seeds(self._seed, tf.constant(-1, tf.int64), batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
             given = {**batch, "lasting_seed": seeds.fold(lasting, number)}
             after = operation(given, seeds.fold(own, number))
             _require_fields(name, batch, after)
-            after = {key: value for key, value in after.items() if key != "lasting_seed"}
+            # tf.numpy_function returns tensors of unknown shape.
+            kept = {field: tf.ensure_shape(after[field], batch[field].shape) for field in batch}
+            after = {**after, **kept}
+            after.pop("lasting_seed", None)
             yield name, batch, after
             batch = after
 
@@ -118,8 +119,8 @@ def placed(
     """The batches that the step gets, augmented if that is done on the host; and the decision.
 
     Args:
-        batches: Of training, as `stream` makes them. Where they come back as they are, the step
-            augments them.
+        batches: Of training, as `batching.training` makes them. Where they come back as they are,
+            the step augments them.
         options: The operations, and what was asked for.
         seed: Of the run.
         cache: Where the decoded examples are: device, memory, ... or none.
@@ -154,11 +155,11 @@ def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
     # Autograph would wrap a UsageError in a text of its own.
     @tf.autograph.experimental.do_not_convert
     def augmented(ticket: Any) -> Example:
-        return augmenter(batches.fetch(ticket))
+        return augmenter(batches.materialize(ticket))
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         made = batches.tickets(first_step, share)
         made = made.map(augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return made.prefetch(2 * share.count)
 
-    return dataclasses.replace(batches, tickets=tickets, fetch=lambda ticket: ticket)
+    return dataclasses.replace(batches, tickets=tickets, materialize=lambda ticket: ticket)

@@ -14,16 +14,16 @@ from pipeline.data import cache_policy, disk_cache, sequential_batches
 from pipeline.data.example_store import (
     DIGEST,
     Device,
-    Fresh,
     Memory,
+    OnTheFly,
     Sequential,
     Store,
+    decoded_specs,
     undecodable,
 )
 from pipeline.data.splits import PARTS, Split, divide, require_apart, shares, without_copies
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _WHOLE = Share()
 _AT_ONCE = 8 << 20  # bytes that are decoded into one block, of which several are under way
@@ -76,11 +76,12 @@ def load(
             value = ", ".join(f"{count:,} of {name}" for name, count in copies.items())
             reason = "near duplicates of examples that are held out for test or validation"
             decisions.append(Decision("excluded", value, reason))
-    require_apart(splits, source.location)
+    require_apart(splits, source.location, options.splits)
     for name, split in splits.items():
         if not len(split):
             raise UsageError(
                 f"the split {name!r} is empty; change --data.validation, --data.test or the source"
+                + "".join(f"; {note}" for note in source.info.notes)
                 + _cleaned(len(left_out), copies)
             )
     return {name: splits[name] for name in PARTS if name in splits}, decisions
@@ -116,19 +117,22 @@ def _how(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
             "source; give a run of these data"
         )
     reason = f"{there:,} as in {options.splits}, the others {reason}"
-    return reason + f"; {len(before) - there:,} of its examples are not here"
+    if there == len(before):
+        return reason
+    where = "here" if options.limit is None else "in this sample"
+    return reason + f"; {len(before) - there:,} of its examples are not {where}"
 
 
 def _store(
     kind: str, source: Source, task: Task, config: Config, split: str, dropped: np.ndarray
 ) -> tuple[Store, str]:
     """The decoded examples of one of the source's splits, and what is to be said of that."""
-    specs = cache_policy.decoded(source, task)
+    specs = decoded_specs(source, task)
     count = source.info.splits[split]
     if kind == "none":
         columns = source.columns(split).items()
         short = {name: values for name, values in columns if name in specs}
-        kind = Sequential if source.reader(split) is None else Fresh
+        kind = Sequential if source.reader(split) is None else OnTheFly
         return kind(source, task, split, specs, short), ""
 
     if "image" in specs:
@@ -175,7 +179,7 @@ def _decoded(
     decoded = raw.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     at = 0
     try:
-        for batch in untuned(decoded.batch(at_once).prefetch(2)).as_numpy_iterator():
+        for batch in without_autotune(decoded.batch(at_once).prefetch(2)).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
     except READ_ERRORS as error:
@@ -264,7 +268,7 @@ def _batches(
     """From a function of a step and places in its batch, int64 of shape (part,)."""
     rows = tf.constant(split.rows)
     # Only decoding gains from more; each of them holds a batch.
-    parallel = tf.data.AUTOTUNE if isinstance(split.store, Fresh) else 2
+    parallel = tf.data.AUTOTUNE if isinstance(split.store, OnTheFly) else 2
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         size = batch_size // share.of
@@ -284,12 +288,12 @@ def _batches(
         for step in range(first, end):
             places = tf.range(batch_size, dtype=tf.int64)
             positions, *_ = order(tf.constant(step, tf.int64), places)
-            split.store.explain(split.rows[positions.numpy()])
+            split.store.raise_if_undecodable(split.rows[positions.numpy()])
 
     return Batches(
         tickets=tickets,
-        fetch=split.store.fetch,
-        explain=explain,
+        materialize=split.store.materialize,
+        raise_if_undecodable=explain,
         batch_size=batch_size,
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,

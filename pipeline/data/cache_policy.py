@@ -3,9 +3,9 @@
 import hashlib
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import psutil
 import tensorflow as tf
 
 from pipeline.config.config import Config, Data
-from pipeline.contracts import Decision, Example, Source, Task
-from pipeline.data import disk_cache, image_decoding, orientation, raw_numbers
+from pipeline.contracts import Decision, Source, Task
+from pipeline.data import disk_cache
+from pipeline.data.example_store import decoded_specs
 from pipeline.data.splits import Sampled
 from pipeline.runtime import devices
 from pipeline.utils.errors import UsageError
@@ -23,8 +24,6 @@ from pipeline.utils.errors import UsageError
 _SHARE_OF_DEVICE = 0.4
 # Of what is free on the disk, without being asked.
 _SHARE_OF_DISK = 0.5
-# Beside the source and the task, the code that makes pixels of what is stored.
-_DECODERS = (image_decoding, orientation, raw_numbers)
 
 
 def decided(source: Source, task: Task, options: Data) -> Decision:
@@ -73,14 +72,14 @@ def place(
     name = Path(config.source.title).stem
     whole = source.whole if isinstance(source, Sampled) else source
     kinds = [kind for part in (whole, task) for kind in type(part).__mro__[:-1]]
-    own = {*_DECODERS, *(sys.modules[kind.__module__] for kind in kinds)}
+    own = _modules([sys.modules[kind.__module__] for kind in kinds])
     code = hashlib.sha256(tf.__version__.encode())
     for module in sorted(own, key=lambda module: module.__name__):
         if file := getattr(module, "__file__", None):
             code.update(Path(file).read_bytes())
         # And what runs: in a notebook a file may have changed since it was imported.
         code.update(_compiled(vars(module), module.__name__))
-    options = {k: str(v) for k, v in config.source.options().items()}
+    options = {k: str(v) for k, v in config.source.options.items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     return disk_cache.Place(
@@ -90,7 +89,7 @@ def place(
             "source": [config.source.name, options],
             "split": split,
             "limit": config.data.limit,
-            "task": [config.task, dict(task.facts)],
+            "task": [config.task.name, dict(task.metadata)],
         },
         state={
             "the data": source.fingerprint(),
@@ -98,6 +97,27 @@ def place(
             "what is left out": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
         },
     )
+
+
+def _modules(found: Iterable[ModuleType]) -> set[ModuleType]:
+    """These modules, and those of their packages that they use: all the code that decodes.
+
+    Of this package only `data` and `tasks` decode.
+    """
+    queue, known = list(found), set()
+    while queue:
+        module = queue.pop()
+        if module in known:
+            continue
+        known.add(module)
+        top = module.__name__.partition(".")[0]
+        packages = ("pipeline.data.", "pipeline.tasks.") if top == "pipeline" else (f"{top}.",)
+        for member in vars(module).values():
+            is_module = isinstance(member, ModuleType)
+            name = member.__name__ if is_module else getattr(member, "__module__", None)
+            if isinstance(name, str) and name.startswith(packages) and name in sys.modules:
+                queue.append(sys.modules[name])
+    return known
 
 
 def _compiled(members: Mapping[str, Any], module: str, above: tuple[type, ...] = ()) -> bytes:
@@ -122,19 +142,9 @@ def _code(code: CodeType | None) -> bytes:
     return code.co_code + repr((constants, code.co_names)).encode() + b"".join(map(_code, inner))
 
 
-def decoded(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
-    """Shape and dtype of each field of a decoded example."""
-
-    def example() -> Example:
-        fields = source.info.fields.items()
-        return {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
-
-    return tf.data.Dataset.from_tensors(example()).map(task.decode).element_spec
-
-
 def decoded_size(source: Source, task: Task) -> int:
     """Bytes of all decoded examples of all splits."""
-    each = sum(s.dtype.size * s.shape.num_elements() for s in decoded(source, task).values())
+    each = sum(s.dtype.size * s.shape.num_elements() for s in decoded_specs(source, task).values())
     return each * sum(source.info.splits.values())
 
 

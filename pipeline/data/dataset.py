@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Decision, Facts, Source, Task
+from pipeline.contracts import Decision, Info, Metadata, Source, Task
 from pipeline.data import batching, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
@@ -23,7 +23,7 @@ class Data:
     """What every command needs before there is a model."""
 
     source: Source
-    facts: Facts
+    metadata: Metadata
     """Of the task, those learned from the training examples too."""
     task: Task
     splits: dict[str, Split]
@@ -42,7 +42,7 @@ class Data:
     def write(self, run: RunDirectory) -> None:
         """What a run that is resumed must find again, into the run's folder."""
         self.cleaning.write(run)
-        files.write_json(run.facts, self.facts)
+        files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
         _record(run, self.source)
 
@@ -92,9 +92,9 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
-def _unlearned(facts: Facts, train: Split, limit: int | None) -> list[Decision]:
+def _unlearned(metadata: Metadata, train: Split, limit: int | None) -> list[Decision]:
     """A note on classes without an example to train on; UsageError if there is but one with any."""
-    names = facts.get("class_names")
+    names = metadata.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
@@ -134,21 +134,27 @@ def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
     """
     path = run_directory.earlier_splits(config)
     known = splits.read_examples(path, "give another --data.splits") if path else {}
-    source = registry.take("sources", config.source.name)(**config.source.options())
+    source = registry.call("sources", config.source.name, config.source.options)
     return splits.limited(source, config.data, known), known
 
 
-def load(config: Config) -> Data:
-    """Opens the source, cleans, decodes, divides, learns the facts.
+def task_of(config: Config, info: Info | Metadata) -> Task:
+    """The task of a source, or of the metadata of a run."""
+    size = config.data.image_size
+    options = {"image_size": size} if size else {}
+    return registry.call("tasks", config.task.name, {**options, **config.task.options}, info)
 
-    A run that is resumed must find the examples and facts that it began with.
+
+def load(config: Config) -> Data:
+    """Opens the source, cleans, decodes, divides, learns the metadata.
+
+    A run that is resumed must find the examples and metadata that it began with.
 
     Raises:
         UsageError: Any of this cannot be done; the message names the file, record or option.
     """
     source, known = opened(config)
-    facts = registry.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = registry.take("tasks", config.task)(facts)
+    task = task_of(config, source.info)
     clean = apply.clean(source, config)
     start = time.monotonic()
     parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups, known)
@@ -157,12 +163,12 @@ def load(config: Config) -> Data:
     if config.run_directory:
         run = RunDirectory(config.run_directory)
         splits.require_same_examples(run.splits, parts, source.location)
-    facts = {**facts, **task.learn(parts["train"].column)}
-    facts = run_directory.frozen(config.run_directory, facts)
-    notes = _unlearned(facts, parts["train"], config.data.limit)
+    metadata = {**task.metadata, **task.learn(parts["train"].column)}
+    metadata = run_directory.frozen(config.run_directory, metadata)
+    notes = _unlearned(metadata, parts["train"], config.data.limit)
     decisions += [] if config.dry_run else notes
     decisions += _copied(source, parts, config)
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
-    task = registry.take("tasks", config.task)(facts)
-    return Data(source, facts, task, parts, clean, decisions, seconds)
+    task = task_of(config, metadata)
+    return Data(source, metadata, task, parts, clean, decisions, seconds)

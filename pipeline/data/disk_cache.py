@@ -68,7 +68,7 @@ class Disk(Indexed):
         read = {name: self._read(name, rows) for name in self._files}
         return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
 
-    def explain(self, rows: np.ndarray) -> None:
+    def raise_if_undecodable(self, rows: np.ndarray) -> None:
         try:
             self.take(rows)
         except OSError as error:

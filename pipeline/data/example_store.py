@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source, Task
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, chosen, is_short
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import READ_ERRORS, chosen, is_short, without_autotune
 
 DIGEST = "_digest"
 """Column of the hashes of the pixels, beside the fields of the examples."""
@@ -46,11 +45,11 @@ class Store(abc.ABC):
         """The examples of some rows, for Python."""
 
     @staticmethod
-    def fetch(ticket: Any) -> Example:
+    def materialize(ticket: Any) -> Example:
         """A ticket to its examples, inside the compiled step; where it holds them, itself."""
         return ticket
 
-    def explain(self, rows: np.ndarray) -> None:  # noqa: B027 - what is decoded needs no words
+    def raise_if_undecodable(self, rows: np.ndarray) -> None:  # noqa: B027 - what is decoded needs no words
         """Raises UsageError naming the first of these rows that cannot be decoded, if any."""
 
 
@@ -95,7 +94,7 @@ class Device(Memory):
     def ticket(self, rows: tf.Tensor) -> Any:
         return {"row": rows}
 
-    def fetch(self, ticket: Any) -> Example:
+    def materialize(self, ticket: Any) -> Example:
         known = dict(ticket)
         rows = known.pop("row")
         columns = self._copy(_device()).items()
@@ -148,7 +147,7 @@ class Undecoded(Store):
         self._source, self._task, self._split = source, task, split
 
 
-class Fresh(Undecoded, Indexed):
+class OnTheFly(Undecoded, Indexed):
     """Of a source that has a reader for this split."""
 
     @functools.cached_property
@@ -164,11 +163,11 @@ class Fresh(Undecoded, Indexed):
         return self._task.decode(self._read(row))
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        self.explain(rows)
+        self.raise_if_undecodable(rows)
         parts = [self._decoded(tf.constant(row, tf.int64)) for row in rows]
         return {name: np.stack([part[name].numpy() for part in parts]) for name in self.specs}
 
-    def explain(self, rows: np.ndarray) -> None:
+    def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for row in rows:
             try:
                 self._decoded(tf.constant(row, tf.int64))
@@ -177,7 +176,7 @@ class Fresh(Undecoded, Indexed):
 
 
 class Sequential(Undecoded):
-    """Of a source that gives its examples only one after the other; see `sequence`."""
+    """Of a source that gives its examples only one after the other; see `sequential_batches`."""
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
         """The examples of these rows as they are in the source, in its order."""
@@ -189,13 +188,13 @@ class Sequential(Undecoded):
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
-        self.explain(rows)
+        self.raise_if_undecodable(rows)
         some = np.unique(rows)
         whole = self.decoded(self.raw(some)).batch(len(some))
-        (found,) = untuned(whole).as_numpy_iterator()
+        (found,) = without_autotune(whole).as_numpy_iterator()
         return {name: values[np.searchsorted(some, rows)] for name, values in found.items()}
 
-    def explain(self, rows: np.ndarray) -> None:
+    def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for example in self.raw(np.asarray(rows)):
             try:
                 self._task.decode(example)
@@ -209,3 +208,13 @@ def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError
         f"{source.location(id)} cannot be decoded: {reason(error)}; "
         "--clean.enabled finds such examples and leaves them out"
     )
+
+
+def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
+    """Shape and dtype of each field of a decoded example."""
+
+    def example() -> Example:
+        fields = source.info.fields.items()
+        return {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
+
+    return tf.data.Dataset.from_tensors(example()).map(task.decode).element_spec

@@ -30,7 +30,7 @@ def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     return z ^ _shift(z, 31)
 
 
-def of_examples(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+def example_seeds(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """The seed of each example in an epoch; `epoch` and `ids` are int64 of shape (batch,)."""
     return fold(fold(fold(tf.zeros_like(ids), seed), epoch), ids)
 

@@ -33,13 +33,13 @@ def batches(
     def examples(epoch: tf.Tensor) -> tf.data.Dataset:
         if seed is None:
             return raw.concatenate(raw.take(1).repeat(short)) if short else raw
-        drawn = seeds.of_examples(seed, epoch, tf.constant([-1], tf.int64))
+        drawn = seeds.example_seeds(seed, epoch, tf.constant([-1], tf.int64))
         start = seeds.integers(drawn, count)[0]
         around = raw.skip(start).concatenate(raw.take(start))
         return around.batch(BLOCK).map(lambda block: shuffled(block, epoch)).unbatch()
 
     def shuffled(block: Example, epoch: tf.Tensor) -> Example:
-        order = tf.argsort(seeds.of_examples(seed, epoch, block["id"]))
+        order = tf.argsort(seeds.example_seeds(seed, epoch, block["id"]))
         return {name: tf.gather(values, order) for name, values in block.items()}
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
@@ -71,8 +71,8 @@ def batches(
 
     return Batches(
         tickets=tickets,
-        fetch=store.fetch,
-        explain=lambda first, end: store.explain(split.rows),
+        materialize=store.materialize,
+        raise_if_undecodable=lambda first, end: store.raise_if_undecodable(split.rows),
         batch_size=batch_size,
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,

@@ -4,16 +4,14 @@
 """
 
 import hashlib
-import json
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.validation import require_path
 from pipeline.data.sources import _record_files
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, run_command
+from pipeline.utils.errors import UsageError
 
 MANIFEST = "shards.json"
 _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
@@ -103,19 +101,3 @@ def _compare(folder: Path, counts: dict[str, int]) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def main(arguments: list[str]) -> int:
-    """`python -m pipeline.shards FOLDER` prints the manifest of a folder."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UsageError(
-            "python -m pipeline.shards FOLDER > FOLDER/shards.json writes the counts and digests "
-            "of the TFRecord files in a folder"
-        )
-    require_path(Path(arguments[0]), "FOLDER")
-    print(json.dumps(manifest(Path(arguments[0])), indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -83,7 +83,7 @@ def parts(
     """
     ids = columns["id"]
     keys = columns.get("group", ids)
-    place = seeds.uniform(seeds.of_examples(seed, 0, keys)).numpy()
+    place = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
     part = np.zeros(len(ids), np.int64)
     # From the two ends, so that another share for validation moves no example into the test.
     part[place < shares.get("validation", 0.0)] = PARTS.index("validation")
@@ -109,12 +109,15 @@ def divide(
     }
 
 
-def require_apart(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
-    """Raises UsageError where splits of a source share a group, or an id.
+def require_apart(
+    splits: Mapping[str, Split], locate: Callable[[int], str], kept: Path | None = None
+) -> None:
+    """Raises UsageError where splits share a group, or an id.
 
     Args:
-        splits: As the source has them.
+        splits: As the source, or `divide`, has made them.
         locate: What a person calls the example of an id.
+        kept: The earlier run whose splits are kept, if any: it may have had no groups.
     """
     for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
         ids = np.intersect1d(first.column("id"), second.column("id"))
@@ -131,9 +134,12 @@ def require_apart(splits: Mapping[str, Split], locate: Callable[[int], str]) -> 
                 locate(int(split.column("id")[split.column("group") == groups[0]][0]))
                 for split in (first, second)
             )
+            remedy = "move each group into one split, or give no groups"
+            if kept:
+                remedy = f"give no groups, or leave out --data.splits {kept}"
             raise UsageError(
                 f"{len(groups):,} groups are in {one} and in {other}: {' and '.join(names)} belong "
-                "together; move each group into one split, or give no groups"
+                f"together; {remedy}"
             )
 
 
@@ -265,7 +271,7 @@ def sample(
     is_class = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
     classes = np.unique(labels, return_inverse=True)[1] if is_class else np.zeros_like(ids)
     # Not the hash that divides: its smallest values are all of one part.
-    hashes = seeds.fold(seeds.of_examples(seed, 0, ids), 1).numpy()
+    hashes = seeds.fold(seeds.example_seeds(seed, 0, ids), 1).numpy()
     rank, size = _ranks(part * len(ids) + classes, hashes)
     first = rank == 0
     place, whole = _ranks(part, hashes, np.where(first, 0, (rank + 0.5) / size))
@@ -310,7 +316,8 @@ def require_same_examples(
         raise UsageError(
             f"the examples of {name} are not those that the run in {path.parent} began with: "
             f"{len(added)} were added and {len(gone)} are gone{of}; bring the data back, or give a "
-            "new --run-directory"
+            f"new --run-directory; with --data.splits {path.parent} the examples of this run stay "
+            "in their splits"
         )
 
 

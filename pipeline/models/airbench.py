@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.models import _layers
 
 
-def features(
+def airbench(
     x: keras.KerasTensor,
     *,
     width: Annotated[int, (1, None)] = 64,

@@ -19,7 +19,9 @@ _SMALLEST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
 _TIMEOUT = 15  # seconds without an answer from the server of the weights
 
 
-def features(x: keras.KerasTensor, *, name: str, weights: str | None = None) -> keras.KerasTensor:
+def application(
+    x: keras.KerasTensor, *, name: str, weights: str | None = None
+) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, 1 or 3) to a vector per image.
 
     A network of keras.io/api/applications (the paper of each stands there) without its top; its
@@ -44,7 +46,7 @@ def features(x: keras.KerasTensor, *, name: str, weights: str | None = None) -> 
         UsageError: There is no such network; the images have neither 1 nor 3 channels; the weights
             cannot be downloaded, or the file is not one of this network's.
     """
-    networks = names()
+    networks = _networks()
     if name not in networks:
         raise UsageError(f"--model.options name={name}: unknown; {suggest(name, networks)}")
     sides, channels = _layers.sides(x), x.shape[-1]
@@ -61,7 +63,7 @@ def features(x: keras.KerasTensor, *, name: str, weights: str | None = None) -> 
     return _backbone(construct, name, weights, (*sides, 3))(x)
 
 
-def names() -> list[str]:
+def _networks() -> list[str]:
     """The networks of this version of Keras."""
     return [name for name in dir(keras.applications) if name[0].isupper()]
 

@@ -7,7 +7,7 @@ import keras
 from pipeline.models import _layers
 
 
-def features(
+def convnet(
     x: keras.KerasTensor,
     *,
     filters: Annotated[int, (1, None)] = 64,

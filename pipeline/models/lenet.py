@@ -5,7 +5,7 @@ import keras
 from pipeline.models import _layers
 
 
-def features(x: keras.KerasTensor) -> keras.KerasTensor:
+def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, channels) to (batch, 84).
 
     LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",

@@ -3,6 +3,6 @@
 import keras
 
 
-def features(x: keras.KerasTensor) -> keras.KerasTensor:
+def linear(x: keras.KerasTensor) -> keras.KerasTensor:
     """Inputs of any shape (batch, ...) to (batch, product of the other axes)."""
     return keras.layers.Flatten()(x)

@@ -11,7 +11,7 @@ _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
 _EPSILON = 1e-5  # as in torchvision's; Keras's own is 1e-3
 
 
-def features(
+def resnet(
     x: keras.KerasTensor,
     *,
     depth: Literal[18, 20, 50, 56] = 20,
@@ -70,7 +70,7 @@ def _block(
         plan = [(filters, 1, 1), (filters, 3, stride), (4 * filters, 1, 1)]
     branch = x
     for number, (width, kernel, step) in enumerate(plan, 1):
-        branch = _convolution(branch, width, kernel, place, momentum, step, str(number))
+        branch = _convolution(branch, width, kernel, place, momentum, step, number=str(number))
         if number < len(plan):
             branch = keras.layers.ReLU(name=f"{place}relu{number}")(branch)
     width = plan[-1][0]
@@ -97,6 +97,7 @@ def _convolution(
     place: str,
     momentum: float,
     stride: int = 1,
+    *,
     number: str = "",
 ) -> keras.KerasTensor:
     """Convolution and batch normalisation; a side of n pixels becomes ceil(n / stride)."""

@@ -7,7 +7,9 @@ import keras
 from pipeline.models import _layers
 
 
-def features(x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5) -> keras.KerasTensor:
+def sequential(
+    x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5
+) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, channels) to a vector per image.
 
     The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):

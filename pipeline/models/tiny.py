@@ -5,7 +5,7 @@ import keras
 from pipeline.models import _layers
 
 
-def features(x: keras.KerasTensor) -> keras.KerasTensor:
+def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
     """Maps of shape (batch, height, width, channels) to (batch, 32).
 
     LeNet-5's plan (see `lenet`) cut down: 3x3 convolutions of 3 and 6 channels, each with ReLU and

@@ -7,17 +7,29 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Facts, Info, Task
+from pipeline.contracts import Example, Info, Metadata, Task
 from pipeline.data import image_decoding
-from pipeline.tasks import _calibration, _signatures
+from pipeline.tasks import _calibration, _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError, suggest
 
 
-def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str, Any]:
-    """What the data say: class names, and the shape (height, width, channels) of a decoded image.
+def image_classification(
+    info: Info | Metadata, *, image_size: tuple[int, int] | None = None
+) -> Task:
+    """The task of a source with `image` (uint8, or the bytes of a file) and `label` (int64, ()).
 
-    Raises UsageError if images differ in size and no `image_size` (height, width) is given.
+    Args:
+        info: What the source describes, or the metadata of a run.
+        image_size: Height and width that images are resized to; None: the size they all have.
+
+    Raises:
+        UsageError: The source has no such fields, or images differ in size and none is given.
     """
+    return ImageClassification(_metadata(info, image_size) if isinstance(info, Info) else info)
+
+
+def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
+    """Class names, and the shape (height, width, channels) of a decoded image."""
     field = info.field("image")
     if field.dtype not in (tf.uint8, tf.string) or not info.field("label").dtype.is_integer:
         raise UsageError("images must be uint8 or encoded files, and labels whole numbers")
@@ -30,49 +42,30 @@ def facts(info: Info, *, image_size: tuple[int, int] | None = None) -> dict[str,
     return {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
 
 
-def task(facts: Facts) -> Task:
-    """The task of these facts."""
-    return ImageClassification(facts)
-
-
-def _is_mixed(y: tf.Tensor) -> bool:
-    """Whether y is the share of each class, not the number of one."""
-    return len(y.shape) == 2
-
-
-class _Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of the examples answered with their label, or with the larger of two."""
-
-    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
-        label = tf.argmax(y_true, axis=-1) if _is_mixed(y_true) else y_true
-        super().update_state(label, y_pred, sample_weight)
-
-
 class ImageClassification(Task):
     """Batches hold `image` uint8 (batch, height, width, channels) and `label` int64 (batch,).
 
     In training, after mixup or cutmix, also `partner_label` and `share`.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self.class_names: list[str] = facts["class_names"]
-        self.image_shape = tuple(facts["image_shape"])
-        self.compared_by = ("accuracy", 1)
-        self.temperature = float(facts.get("temperature", 1.0))
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.class_names: list[str] = metadata["class_names"]
+        self.image_shape = tuple(metadata["image_shape"])
+        self.selection_metric = ("accuracy", 1)
+        self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
         """Encoded bytes or uint8 pixels to uint8 of `image_shape`.
 
-        Another size is resized bilinearly with antialiasing and rounded, in training as in serving.
+        Images of another size are resized, in training as in serving.
         """
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
             image = image_decoding.pixels(image, channels)
         if image.shape != self.image_shape:
-            resized = tf.image.resize(image, (height, width), antialias=True)
-            image = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+            image = image_decoding.resize(image, height, width)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}
 
     def check(
@@ -88,11 +81,11 @@ class ImageClassification(Task):
                 "such examples out"
             )
 
-    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Facts:
+    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """The temperature that the logits are divided by."""
         return {"temperature": _calibration.temperature(outputs, truth)}
 
-    def limits(self) -> list[str]:
+    def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
         return [
             f"Every image is given to one of {len(self.class_names)} classes, also one that shows "
@@ -123,13 +116,19 @@ class ImageClassification(Task):
         return keras.Input(self.image_shape, dtype="float32", name="image")
 
     def head(self, features: keras.KerasTensor, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """One logit per class."""
+        """One logit per class; UsageError for features that are not (batch, n)."""
+        if len(features.shape) != 2:
+            shape = ", ".join(map(str, ("batch", *features.shape[1:])))
+            raise UsageError(
+                "--model.name: the features must be a vector per example, (batch, n), received "
+                f"({shape}); add GlobalAveragePooling2D or Flatten"
+            )
         return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
         mixed = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
-        return lambda y, outputs: (mixed if _is_mixed(y) else plain)(y, outputs)
+        return lambda y, outputs: (mixed if _metrics.is_mixed(y) else plain)(y, outputs)
 
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
@@ -158,7 +157,7 @@ class ImageClassification(Task):
         weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
 
         def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-            if _is_mixed(y):
+            if _metrics.is_mixed(y):
                 wanted = y * weights
                 total = tf.reduce_sum(wanted, axis=-1, keepdims=True)
                 wanted = wanted * (1.0 - label_smoothing) + total * label_smoothing / classes
@@ -171,7 +170,7 @@ class ImageClassification(Task):
         return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        return [_Accuracy(name="accuracy")]
+        return [_metrics.Accuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,).
@@ -184,74 +183,16 @@ class ImageClassification(Task):
         return {"probabilities": probabilities, "class": index, "label": tf.gather(names, index)}
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
-
-        `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is
-        never answered has precision 0; one without examples has recall 0. `loss` and
-        `calibration_error` are those of the network as it was trained; `calibrated`, where there
-        is a temperature, holds both of the probabilities that are answered.
-        """
-        from sklearn import metrics
-
-        truth, answered = answers["truth"], answers["class"]
-        classes = np.arange(len(self.class_names))
-        scores = metrics.precision_recall_fscore_support(
-            truth, answered, labels=classes, zero_division=0.0
-        )
-        of_truth = answers["probabilities"][np.arange(len(truth)), truth]
-        # Classes that are surely less probable; a tie, or NaN, counts against the model.
-        rank = len(classes) - 1 - (answers["probabilities"] < of_truth[:, None]).sum(axis=1)
-        top = min(5, len(classes) - 1)
-        logits, calibrated = answers["outputs"], {}
-        if "temperature" in self.facts:
-            calibrated["calibrated"] = _calibration.measured(logits, truth, self.temperature)
-        return {
-            "examples": len(truth),
-            "loss": float(answers["loss"].mean()),
-            "accuracy": float((truth == answered).mean()),
-            **({f"top_{top}_accuracy": float((rank < top).mean())} if top > 1 else {}),
-            "calibration_error": _calibration.measured(logits, truth)["calibration_error"],
-            **calibrated,
-            "per_class": {
-                name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
-                for name, row in zip(
-                    self.class_names, zip(*(s.tolist() for s in scores), strict=True), strict=True
-                )
-            },
-            "confusion_matrix": metrics.confusion_matrix(truth, answered, labels=classes).tolist(),
-        }
+        """See `_metrics.classification`."""
+        temperature = self.temperature if "temperature" in self.metadata else None
+        return _metrics.classification(answers, self.class_names, temperature)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from matplotlib.figure import Figure
-
-        counts = np.asarray(metrics["confusion_matrix"])
-        side = min(3 + 0.45 * len(counts), 20)
-        figure = Figure(figsize=(side + 1, side), layout="constrained")
-        axes = figure.subplots()
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        if len(counts) <= 30:  # more would not be readable
-            for (i, j), count in np.ndenumerate(counts):
-                if count:
-                    colour = "white" if shares[i, j] > 0.5 else "black"
-                    axes.text(j, i, count, ha="center", va="center", color=colour, fontsize=8)
-            axes.set_xticks(range(len(counts)), self.class_names, rotation=45, ha="right")
-            axes.set_yticks(range(len(counts)), self.class_names)
-            for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-                label.set_parse_math(False)  # a dollar sign is a dollar sign
-        axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
-        return {"confusion_matrix.png": figure}
+        return {"confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """The image; its title is the answer, green where right and red where wrong."""
-        image = np.asarray(example["image"])
-        axes.imshow(image.squeeze(), cmap="gray" if image.shape[-1] == 1 else None)
-        label = self.class_names[int(answer["class"])]
-        share = float(np.max(answer["probabilities"]))
-        right = int(answer["class"]) == int(example["label"])
-        colour = "green" if right else "red"
-        axes.set_title(f"{label} {share:.2f}", color=colour, fontsize=9, parse_math=False)
-        axes.axis("off")
+        _plots.classified_image(axes, example, answer, self.class_names)
 
     def serve(
         self, model: Callable[..., tf.Tensor]
@@ -265,22 +206,22 @@ class ImageClassification(Task):
         encoded = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
-            batch = {"image": _signatures.batch(images, shape)}
+            batch = {"image": _guards.batch(images, shape)}
             outputs = model(self.prepare(batch)["image"], training=False)
-            answer = self.answer(_signatures.finite(outputs, "outputs of the network"), batch)
-            labels, scores = _signatures.best(answer["probabilities"], self.class_names)
+            answer = self.answer(_guards.finite(outputs, "outputs of the network"), batch)
+            labels, scores = _guards.best(answer["probabilities"], self.class_names)
             return {**answer, "top_labels": labels, "top_scores": scores}
 
         def image_bytes(image_bytes: tf.Tensor) -> Example:
             images = tf.map_fn(
                 lambda item: self.decode({"image": item})["image"],
-                _signatures.files(image_bytes),
+                _guards.files(image_bytes),
                 fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
             )
             return pixels(images)
 
         def classify(inputs: tf.Tensor) -> Example:
-            answer = image_bytes(_signatures.examples(inputs, encoded)["image/encoded"])
+            answer = image_bytes(_guards.examples(inputs, encoded)["image/encoded"])
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
         return {
@@ -293,9 +234,9 @@ class ImageClassification(Task):
         self, columns: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
         images = columns["image"]
-        encoded = _signatures.encoded(images)
+        encoded = _guards.encoded(images)
         return {
             "serving_default": {"images": images},
             "image_bytes": {"image_bytes": encoded},
-            "classify": {"inputs": [_signatures.example({"image/encoded": e}) for e in encoded]},
+            "classify": {"inputs": [_guards.example({"image/encoded": e}) for e in encoded]},
         }

@@ -7,19 +7,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Facts, Info, Task
-from pipeline.tasks import _signatures
+from pipeline.contracts import Example, Info, Metadata, Task
+from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
-# Pairs of true and predicted values that `evaluate` keeps for the picture.
-_PAIRS = 500
 
+def regression(info: Info | Metadata) -> Task:
+    """The task of a source with `features` (n,) and `target` (), both of numbers.
 
-def facts(info: Info) -> dict[str, Any]:
-    """What the data say: names of the features. Mean 0 and deviation 1 until `learn` knows better.
+    Args:
+        info: What the source describes, or the metadata of a run.
 
-    Raises UsageError unless the source has `features` (n,) and `target` (), both of numbers.
+    Raises:
+        UsageError: The source has no such fields.
     """
+    return Regression(_metadata(info) if isinstance(info, Info) else info)
+
+
+def _metadata(info: Info) -> dict[str, Any]:
+    """Names of the features; mean 0 and deviation 1 until `learn` has seen the training split."""
     for name, rank, meant in (("features", 1, "a vector"), ("target", 0, "one number")):
         field = info.field(name)
         numbers = field.dtype.is_floating or field.dtype.is_integer
@@ -35,11 +41,6 @@ def facts(info: Info) -> dict[str, Any]:
     return {"feature_names": list(names), "mean": [0.0] * count, "deviation": [1.0] * count}
 
 
-def task(facts: Facts) -> Task:
-    """The task of these facts."""
-    return Regression(facts)
-
-
 class Regression(Task):
     """Batches hold `features` float32 (batch, n) and `target` float32 (batch,).
 
@@ -48,12 +49,12 @@ class Regression(Task):
     to the spread of the units. The target keeps its own.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self.feature_names: list[str] = facts["feature_names"]
-        self._mean = np.array(facts["mean"], np.float32)
-        self._deviation = np.array(facts["deviation"], np.float32)
-        self.compared_by = ("r2", 1)
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.feature_names: list[str] = metadata["feature_names"]
+        self._mean = np.array(metadata["mean"], np.float32)
+        self._deviation = np.array(metadata["deviation"], np.float32)
+        self.selection_metric = ("r2", 1)
 
     def decode(self, example: Example) -> Example:
         """Numbers of any type to float32."""
@@ -83,7 +84,7 @@ class Regression(Task):
                 f"{columns['target'][wrong[0]]} in float32; {remedy}"
             )
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Facts:
+    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
         """Mean and standard deviation of each feature over the training examples."""
         features = column("features").astype(np.float64)
         mean, deviation = features.mean(axis=0), features.std(axis=0)
@@ -91,7 +92,7 @@ class Regression(Task):
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
         return {"mean": mean.tolist(), "deviation": np.where(varies, deviation, 1.0).tolist()}
 
-    def limits(self) -> list[str]:
+    def limitations(self) -> list[str]:
         return [
             "The metrics hold for features like those of the training examples; of others nothing "
             "has been measured.",
@@ -128,49 +129,16 @@ class Regression(Task):
         return {"prediction": tf.cast(outputs[:, 0], tf.float32)}
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Loss; mean squared, root mean squared and mean absolute error; r2; pairs for a picture.
-
-        `r2` is the share of the target's variance that is explained, 1 - mse / variance: at most
-        1, negative for a model worse than the mean of these targets; None where they are all alike.
-        """
-        truth = answers["truth"][:, 0].astype(np.float64)
-        predicted = answers["prediction"].astype(np.float64)
-        squared = float(((predicted - truth) ** 2).mean())
-        some = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
-        return {
-            "examples": len(truth),
-            "loss": float(answers["loss"].mean()),
-            "mse": squared,
-            "rmse": squared**0.5,
-            "mae": float(np.abs(predicted - truth).mean()),
-            "r2": float(1 - squared / truth.var()) if np.ptp(truth) else None,
-            "pairs": {"true": truth[some].tolist(), "predicted": predicted[some].tolist()},
-        }
+        """See `_metrics.regression`."""
+        return _metrics.regression(answers)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What was predicted over what is true; on the line, the two are equal."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(5, 5), layout="constrained")
-        axes = figure.subplots()
-        pairs = metrics["pairs"]
-        axes.scatter(pairs["true"], pairs["predicted"], s=12, alpha=0.6)
-        axes.axline((pairs["true"][0],) * 2, slope=1, color="black", linewidth=0.8)
-        axes.set(
-            xlabel="true",
-            ylabel="predicted",
-            title=f"root mean squared error {metrics['rmse']:.4g}",
-        )
-        return {"predictions.png": figure}
+        return {"predictions.png": _plots.predictions(metrics)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """The features as bars, in deviations from their means; its title is the answer."""
+        """The features, standardized, as bars; its title is the answer."""
         values = (np.asarray(example["features"]) - self._mean) / self._deviation
-        axes.barh(range(len(values)), values)
-        axes.set_yticks(range(len(values)), self.feature_names, parse_math=False)
-        axes.invert_yaxis()
-        predicted, true = float(answer["prediction"]), float(example["target"])
-        axes.set_title(f"{predicted:.4g}, true {true:.4g}", fontsize=9)
+        _plots.features(axes, values, self.feature_names, answer["prediction"], example["target"])
 
     def serve(
         self, model: Callable[..., tf.Tensor]
@@ -185,13 +153,13 @@ class Regression(Task):
         listed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
-            batch = self.prepare({"features": _signatures.batch(features, (None, count))})
-            inputs = _signatures.finite(batch["features"], "features")
-            outputs = _signatures.finite(model(inputs, training=False), "outputs of the network")
+            batch = self.prepare({"features": _guards.batch(features, (None, count))})
+            inputs = _guards.finite(batch["features"], "features")
+            outputs = _guards.finite(model(inputs, training=False), "outputs of the network")
             return self.answer(outputs, batch)
 
         def regress(inputs: tf.Tensor) -> Example:
-            features = _signatures.examples(inputs, listed)["features"]
+            features = _guards.examples(inputs, listed)["features"]
             return {"outputs": predict(features)["prediction"]}
 
         return {
@@ -208,5 +176,5 @@ class Regression(Task):
         features = columns["features"]
         return {
             "serving_default": {"features": features},
-            "regress": {"inputs": [_signatures.example({"features": row}) for row in features]},
+            "regress": {"inputs": [_guards.example({"features": row}) for row in features]},
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.config import Config
 from pipeline.data.cleaning import manifest
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, home
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
@@ -55,7 +55,7 @@ class Found:
         rows = self._scan.rows(set(shown))
         pictures = scan.pictures(self._source, self._scan, rows, gallery.SIDE)
         of_ids = {int(self._scan.id[row]): png for row, png in pictures.items()}
-        title = f"{home.folded(self._config.source.title)}: {len(self):,} examples"
+        title = f"{files.collapse_home(self._config.source.title)}: {len(self):,} examples"
         files.write_text(run.gallery, gallery.page(title, self.entries, of_ids, self.notes))
 
 

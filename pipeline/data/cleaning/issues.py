@@ -80,7 +80,9 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
         apart = scan.split[first] != scan.split[second]
         alike = pairs.crowded.copy()
         alike[pairs.first[new]] = alike[pairs.second[new]] = True
-        if len(rows) >= _FEW and alike.mean() > 0.5:  # then nearness says nothing of copies
+        # Where most are crowded, nearness says nothing of copies. Pairs do not count: if each
+        # image has a copy, all are in pairs.
+        if len(rows) >= _FEW and pairs.crowded.mean() > 0.5:
             found += [_Found(row, "all alike") for row in rows[alike].tolist()]
         else:
             found += _leaking(scan, *(c[new & apart] for c in columns), "near leakage")

@@ -17,8 +17,7 @@ from pipeline.data import image_decoding
 from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
@@ -135,7 +134,8 @@ def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[in
         read = examples.map(_traced(_picture, *_kind(source), side), tf.data.AUTOTUNE)
         start = int(np.argmax(scan.split == number))
         found |= {
-            start + int(p): png for p, png in untuned(read.ignore_errors()).as_numpy_iterator()
+            start + int(p): png
+            for p, png in without_autotune(read.ignore_errors()).as_numpy_iterator()
         }
     return found
 
@@ -210,7 +210,7 @@ def _measure(
     seen = np.zeros(count, bool)
     described = _all_described(source, describe, split, np.arange(count))
     try:
-        for batch in untuned(described.batch(_BATCH).prefetch(2)).as_numpy_iterator():
+        for batch in without_autotune(described.batch(_BATCH).prefetch(2)).as_numpy_iterator():
             places = batch.pop("position")
             seen[places] = True
             for name, values in batch.items():
@@ -263,7 +263,7 @@ def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Data
 
 def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
     """For each element why it cannot be made, in one line, or None."""
-    iterator = iter(untuned(dataset))
+    iterator = iter(without_autotune(dataset))
     while True:
         try:
             next(iterator)

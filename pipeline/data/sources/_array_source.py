@@ -1,4 +1,4 @@
-"""A source whose examples lie in memory, shared by the siblings that read such data."""
+"""A source whose examples lie in memory, shared by the sources that read such data."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -2,12 +2,13 @@
 
 import hashlib
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import psutil
 
 from pipeline.contracts import Source
-from pipeline.data.sources import _class_names as classes
+from pipeline.data.sources import _label_names as classes
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.data.sources._npy_source import NpySource, Part
 from pipeline.utils import npz
@@ -18,17 +19,17 @@ _LARGEST = 2**31 - 1  # of a label; those beyond are no classes in any case
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
-def source(*, path: Path) -> Source:
+def arrays(*, path: Annotated[Path, "exists"]) -> Source:
     """Arrays of one length; a file has the split `train`, and an example's id is its position.
 
     Args:
         path: A file, or a folder with `KEY.npy` for each key, which is read in pieces and may be
             larger than the memory; or a folder with such folders train, and perhaps validation
             (valid, val) and test. `images`: uint8 of shape (n, height, width) or (n, height,
-            width, channels); `labels`: whole numbers of shape (n,), 0 ... classes - 1; `groups`
-            (optional): whole numbers or strings of shape (n,), examples of one value stay in one
-            split; `class_names` (optional, in the folder of train): strings of shape (classes,),
-            otherwise the classes are named "0", "1", ...
+            width, channels); `labels`: whole numbers of shape (n,) or (n, 1), 0 ... classes - 1;
+            `groups` (optional): whole numbers or strings of shape (n,), examples of one value stay
+            in one split; `class_names` (optional, in the folder of train): strings of shape
+            (classes,), otherwise the classes are named "0", "1", ...
 
     Raises:
         UsageError: A file or key is missing, cannot be read, or does not hold what is said above.
@@ -127,7 +128,8 @@ def _pixels(images: np.ndarray, path: Path) -> np.ndarray:
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise UsageError(
             f"{path}: images must be uint8 of shape (n, height, width[, channels]), "
-            f"received {images.dtype} of shape {images.shape}"
+            f"received {images.dtype} of shape {images.shape}; for images from 0 to 1 save "
+            "np.rint(images * 255).astype(np.uint8)"
         )
     images = images[..., None] if images.ndim == 3 else images
     if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
@@ -141,10 +143,14 @@ def _short(columns: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
     """The fields `label` and perhaps `group`, int64, of as many examples as there are images."""
     images, labels = columns["images"], columns["labels"]
     count = len(images) if images.ndim else 0
+    if labels.ndim == 2 and labels.shape[1] == 1:  # as keras.datasets has them
+        labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "iuf":
         raise UsageError(
-            f"{path}: labels must be whole numbers of shape (n,), "
-            f"received {labels.dtype} of shape {labels.shape}"
+            f"{path}: labels must be whole numbers of shape (n,), received {labels.dtype} of shape "
+            f"{labels.shape}"
+            + "; for one-hot labels save np.argmax(labels, 1)"
+            * (labels.ndim == 2)
         )
     if count != len(labels):
         raise UsageError(f"{path}: {count} images but {len(labels)} labels")

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +32,7 @@ class _File(NamedTuple):
     """0 where it cannot be read: then it is one without any bytes."""
 
 
-def source(*, path: Path, group: str | None = None) -> Source:
+def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
     """The files of `CLASS/...`, or of `train/CLASS/...` and such folders for the other splits.
 
     Files are JPEG, PNG, GIF, BMP or WebP by their names' endings, at any depth below the class, in

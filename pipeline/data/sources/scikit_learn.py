@@ -8,7 +8,7 @@ from pipeline.contracts import Source
 from pipeline.data.sources._array_source import ArraySource
 
 
-def source(*, dataset: Literal["digits", "diabetes"]) -> Source:
+def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
     """One split `train`; the id of an example is its position in scikit-learn's order.
 
     Args:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -18,11 +18,11 @@ from pipeline.utils.tf_data import joined
 _SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
-def source(
+def tfds(
     *,
     dataset: str,
-    path: Path | None = None,
-    splits: dict[str, str] | None = None,
+    path: Annotated[Path, "directory"] | None = None,
+    splits: dict[Literal["train", "validation", "test"], str] | None = None,
     group: str | None = None,
 ) -> Source:
     """The splits that the builder has, or parts of them.

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,13 +13,12 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 from pipeline.data import shards
 from pipeline.data.image_headers import common_shape
-from pipeline.data.sources import _class_names as classes
 from pipeline.data.sources import _example_features
+from pipeline.data.sources import _label_names as classes
 from pipeline.data.sources._record_files import Records
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError, reason, suggest
-from pipeline.utils.tf_data import READ_ERRORS, joined
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import READ_ERRORS, joined, without_autotune
 
 _SPLITS = {
     "train": ("train", "training"),
@@ -32,9 +31,9 @@ _CLASSES = "labels.txt"
 _BITS = 24
 
 
-def source(
+def tfrecord(
     *,
-    path: Path,
+    path: Annotated[Path, "exists"],
     image: str | None = None,
     label: str | None = None,
     group: str | None = None,
@@ -112,7 +111,7 @@ class TFRecords(Source):
         layout = {name: self._layout[name] for name in names}
         batches = self._records.sequence(self._numbers[split]).batch(256)
         batches = batches.map(lambda records: _example_features.parse(layout, records), 2)
-        return untuned(batches.prefetch(2))
+        return without_autotune(batches.prefetch(2))
 
     def _numbered(self, found: Example) -> Example:
         """Texts of labels and groups to int64."""

@@ -1,0 +1,112 @@
+"""Metrics of the tasks: what `Task.evaluate` computes from all answers to a split."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.tasks import _calibration
+
+# Pairs of true and predicted values that are kept for the plot.
+_PAIRS = 500
+
+
+def is_mixed(y: tf.Tensor) -> bool:
+    """Whether y is the share of each class, (batch, classes), not one label, (batch,)."""
+    return len(y.shape) == 2
+
+
+class Accuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Share of the examples answered with their label, or with the larger of two."""
+
+    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
+        """As in Keras; `y_true` may also be the share of each class."""
+        label = tf.argmax(y_true, axis=-1) if is_mixed(y_true) else y_true
+        super().update_state(label, y_pred, sample_weight)
+
+
+def classification(
+    answers: Mapping[str, np.ndarray], class_names: Sequence[str], temperature: float | None
+) -> dict[str, Any]:
+    """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
+
+    `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is
+    never answered has precision 0; one without examples has recall 0. `loss` and
+    `calibration_error` are those of the network as it was trained; `calibrated`, where there
+    is a temperature, holds both of the probabilities that are answered.
+
+    Args:
+        answers: `truth` and `class` int (examples,), `loss` (examples,), `probabilities` and the
+            logits `outputs` (examples, classes).
+        class_names: Names of the classes 0, 1, ...
+        temperature: What the logits are divided by; None if none was fitted.
+    """
+    from sklearn import metrics
+
+    truth, answered, logits = answers["truth"], answers["class"], answers["outputs"]
+    classes = np.arange(len(class_names))
+    top = min(5, len(classes) - 1)
+    calibrated = {}
+    if temperature is not None:
+        calibrated["calibrated"] = _calibration.measured(logits, truth, temperature)
+    return {
+        "examples": len(truth),
+        "loss": float(answers["loss"].mean()),
+        "accuracy": float((truth == answered).mean()),
+        **({f"top_{top}_accuracy": _top_k_accuracy(answers, top)} if top > 1 else {}),
+        "calibration_error": _calibration.measured(logits, truth)["calibration_error"],
+        **calibrated,
+        "per_class": _per_class(truth, answered, class_names),
+        "confusion_matrix": metrics.confusion_matrix(truth, answered, labels=classes).tolist(),
+    }
+
+
+def _top_k_accuracy(answers: Mapping[str, np.ndarray], k: int) -> float:
+    """Share of the examples whose label is among the k most probable classes."""
+    truth, probabilities = answers["truth"], answers["probabilities"]
+    of_truth = probabilities[np.arange(len(truth)), truth]
+    # Classes that are surely less probable; a tie, or NaN, counts against the model.
+    rank = probabilities.shape[1] - 1 - (probabilities < of_truth[:, None]).sum(axis=1)
+    return float((rank < k).mean())
+
+
+def _per_class(
+    truth: np.ndarray, answered: np.ndarray, class_names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Name of a class -> its precision, recall, F1 and number of examples."""
+    from sklearn import metrics
+
+    scores = metrics.precision_recall_fscore_support(
+        truth, answered, labels=np.arange(len(class_names)), zero_division=0.0
+    )
+    rows = zip(*(score.tolist() for score in scores), strict=True)
+    return {
+        name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
+        for name, row in zip(class_names, rows, strict=True)
+    }
+
+
+def regression(answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Loss; mean squared, root mean squared and mean absolute error; r2; pairs for a plot.
+
+    `r2` is the share of the target's variance that is explained, 1 - mse / variance: at most
+    1, negative for a model worse than the mean of these targets; None where they are all alike.
+
+    Args:
+        answers: `truth` (examples, 1), `prediction` and `loss` (examples,).
+    """
+    truth = answers["truth"][:, 0].astype(np.float64)
+    predicted = answers["prediction"].astype(np.float64)
+    squared = float(((predicted - truth) ** 2).mean())
+    some = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
+    return {
+        "examples": len(truth),
+        "loss": float(answers["loss"].mean()),
+        "mse": squared,
+        "rmse": squared**0.5,
+        "mae": float(np.abs(predicted - truth).mean()),
+        "r2": float(1 - squared / truth.var()) if np.ptp(truth) else None,
+        "pairs": {"true": truth[some].tolist(), "predicted": predicted[some].tolist()},
+    }

@@ -1,0 +1,66 @@
+"""Plots of the tasks: figures of the metrics, and single examples with their answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
+    """A matplotlib figure of the confusion matrix in `metrics`; rows are the true classes."""
+    from matplotlib.figure import Figure
+
+    counts = np.asarray(metrics["confusion_matrix"])
+    side = min(3 + 0.45 * len(counts), 20)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(counts) <= 30:  # more would not be readable
+        for (i, j), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if shares[i, j] > 0.5 else "black"
+                axes.text(j, i, count, ha="center", va="center", color=color, fontsize=8)
+        axes.set_xticks(range(len(counts)), class_names, rotation=45, ha="right")
+        axes.set_yticks(range(len(counts)), class_names)
+        for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+            label.set_parse_math(False)  # a dollar sign is a dollar sign
+    axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
+    return figure
+
+
+def classified_image(
+    axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any], class_names: Sequence[str]
+) -> None:
+    """Draws an image; its title is the answer, green where right and red where wrong."""
+    image = np.asarray(example["image"])
+    axes.imshow(image.squeeze(), cmap="gray" if image.shape[-1] == 1 else None)
+    answered = int(answer["class"])
+    title = f"{class_names[answered]} {float(np.max(answer['probabilities'])):.2f}"
+    color = "green" if answered == int(example["label"]) else "red"
+    axes.set_title(title, color=color, fontsize=9, parse_math=False)
+    axes.axis("off")
+
+
+def predictions(metrics: Mapping[str, Any]) -> Any:
+    """A matplotlib figure of predicted over true values; on the line the two are equal."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    axes = figure.subplots()
+    pairs = metrics["pairs"]
+    axes.scatter(pairs["true"], pairs["predicted"], s=12, alpha=0.6)
+    axes.axline((pairs["true"][0],) * 2, slope=1, color="black", linewidth=0.8)
+    title = f"root mean squared error {metrics['rmse']:.4g}"
+    axes.set(xlabel="true", ylabel="predicted", title=title)
+    return figure
+
+
+def features(
+    axes: Any, values: np.ndarray, names: Sequence[str], predicted: float, true: float
+) -> None:
+    """Draws the features of an example as bars; its title is the prediction."""
+    axes.barh(range(len(values)), values)
+    axes.set_yticks(range(len(values)), names, parse_math=False)
+    axes.invert_yaxis()
+    axes.set_title(f"{float(predicted):.4g}, true {float(true):.4g}", fontsize=9)
