@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Source
 from pipeline.data.splits import Split
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import without_autotune
 
 SAMPLE = 500
 """So many examples of a split are looked at where looking at all would take long."""
@@ -113,7 +113,7 @@ def files(source: Source) -> str | None:
         wanted = len(spread(count))
     kinds: collections.Counter[str] = collections.Counter()
     sides, sizes = [], []
-    images = untuned(raw.map(lambda example: example["image"]))
+    images = without_autotune(raw.map(lambda example: example["image"]))
     for contents in images.as_numpy_iterator():
         kind, side = _header(contents)
         kinds[kind] += 1

@@ -2,28 +2,20 @@
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-from pipeline.utils.errors import not_a_command, reason
-
-if __name__ == "__main__":  # before TensorFlow is imported
-    not_a_command(
-        "pipeline.evaluation.evaluate is not a command: python -m pipeline.fit evaluates each run at its end "
-        "(RUN/result.json), python -m pipeline.export RUN evaluates its newest checkpoint and "
-        "exports it"
-    )
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Batches, Facts, Task
+from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
 from pipeline.training.model_builder import SteppedModel
 from pipeline.training.train_step import forward
 from pipeline.utils import files
-from pipeline.utils.untuned import untuned
+from pipeline.utils.errors import reason
+from pipeline.utils.tf_data import without_autotune
 
 
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
@@ -37,7 +29,7 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
-        parts = [traced(ticket) for ticket in untuned(dataset)]
+        parts = [traced(ticket) for ticket in without_autotune(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}
@@ -48,13 +40,13 @@ def _traced(
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits that are fetched alike: it takes as long as that of a step."""
     of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
-    key = ("answers", task, batches.fetch, *of_any_size.items())
+    key = ("answers", task, batches.materialize, *of_any_size.items())
     compiled = model.step.compiled if model.step else {}  # a twin takes no steps
     if key not in compiled:
-        loss, fetch = task.loss(), batches.fetch
+        loss, materialize = model.step.loss if model.step else task.loss(), batches.materialize
 
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
-            batch = fetch(ticket)
+            batch = materialize(ticket)
             y, outputs, weight = forward(task, model, batch)
             known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
@@ -66,18 +58,28 @@ def _traced(
 
 def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
     """Metrics of one split as plain JSON values."""
-    return task.evaluate(answers(model, task, batches))
+    return measured(model, task, answers(model, task, batches))
 
 
-def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Facts:
+def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Metrics of answers as plain JSON values: the task's, and those of `train.metrics`."""
+    found = task.evaluate(columns)
+    for metric in model.step.added_metrics if model.step else ():
+        fresh = type(metric).from_config(metric.get_config())  # the first belongs to a strategy
+        fresh.update_state(columns["truth"], columns["outputs"])
+        found[metric.name] = np.asarray(fresh.result()).tolist()
+    return found
+
+
+def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """What `Task.calibrate` learns from examples that the model was not trained on."""
     columns = answers(model, task, held_out)
     return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
 
 
-def calibrated_by(task: Task, calibration: Facts) -> Task:
+def calibrated_by(task: Task, calibration: Metadata) -> Task:
     """The task whose answers are calibrated, given what `calibration` returned."""
-    return type(task)({**task.facts, **calibration}) if calibration else task
+    return type(task)({**task.metadata, **calibration}) if calibration else task
 
 
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Which labels are probably wrong: confident learning on out-of-fold predictions.
 
-Northcutt, Jiang, Chuang, "Confident learning: estimating uncertainty in dataset labels", Journal
-of Artificial Intelligence Research 2021, as the package cleanlab has it. Its list is cut where the
+Northcutt, Jiang, Chuang, "Confident learning: estimating uncertainty in dataset labels", Journal of
+Artificial Intelligence Research 2021, as the package cleanlab has it. Its list is cut where the
 precision would fall below one half: with a model that is right in half the cases it has 4,000 of
 12,000 labels, of which 40 % are wrong (benchmarks/label_noise.md).
 """
@@ -9,9 +9,9 @@ precision would fall below one half: with a model that is right in half the case
 import datetime
 import importlib.util
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
     order = np.lexsort((labels, units))
     names, first = np.unique(units[order], return_index=True)
     label = labels[order][first]
-    place = seeds.uniform(seeds.of_examples(0, label, names)).numpy()
+    place = seeds.uniform(seeds.example_seeds(0, label, names)).numpy()
     fold = np.empty(len(names), np.int64)
     fold[np.lexsort((place, label))] = np.arange(len(names)) % folds
     return fold[np.searchsorted(names, units)]
@@ -109,6 +109,8 @@ def out_of_fold(
     entries: Sequence[manifest.Entry],
     folds: int,
     folder: Path,
+    *,
+    fit: Callable[..., Any],
 ) -> Answers:
     """What models say of examples that they were not trained on: of all examples of all splits.
 
@@ -123,6 +125,7 @@ def out_of_fold(
             one fold.
         folds: At least 2.
         folder: Of the command.
+        fit: Trains a config: `pipeline.fit.fit`.
 
     Returns:
         `id` and the label, `truth`, int64 (examples,); `probabilities`, float32 (examples,
@@ -132,16 +135,12 @@ def out_of_fold(
         UsageError: A class has too few examples, the model gives no probabilities, or a fold was
             stopped by its time limit.
     """
-    from pipeline.training.progress_report import say
+    from pipeline.utils.console import say
 
-    # A picture in two splits stops no fold: both are in the same.
-    entries = manifest.decided(entries, "keep")
-    if config.clean.manifest is not None:
-        entries += manifest.decided(manifest.read(config.clean.manifest), "keep")
+    entries = _entries(config, entries)
     splits = _whole(config, source, entries)
-    ids, labels = (
-        np.concatenate([split.column(name) for split in splits]) for name in ("id", "label")
-    )
+    ids = np.concatenate([split.column("id") for split in splits])
+    labels = np.concatenate([split.column("label") for split in splits])
     units = _units(ids, splits, manifest.groups(entries))
     _require_enough(labels, units, source.info.class_names or (), folds)
     expected = _expected(RunDirectory(trained), config, len(ids) * (folds - 1))
@@ -152,18 +151,16 @@ def out_of_fold(
         where = folder / "folds" / f"{number + 1}-of-{folds}"
         held = ids[fold == number]
         try:
-            some, took = _judged(config, splits, entries, held, where)
+            some, took = _judged(config, splits, entries, held, where, fit)
         except (KeyboardInterrupt, Terminated):
             say("stopped", again)
             raise
         answers.append(some)
         seconds += took
-        right, left = _accuracy(some), seconds / (number + 1) * (folds - number - 1)
-        say(
-            "fold",
-            f"{number + 1} of {folds}: accuracy {right:.4f} on its {len(held):,} examples; "
-            f"{_clock(took)}" + f", about {_clock(left)} left" * (left > 0),
-        )
+        left = seconds / (number + 1) * (folds - number - 1)
+        text = f"accuracy {_accuracy(some):.4f} on its {len(held):,} examples; {_clock(took)}"
+        text += f", about {_clock(left)} left" * (left > 0)
+        say("fold", f"{number + 1} of {folds}: {text}")
     return {name: np.concatenate([some[name] for some in answers]) for name in answers[0]}
 
 
@@ -176,7 +173,7 @@ def doubted(answers: Answers, names: Sequence[str]) -> dict[int, str]:
         answers: Of `out_of_fold`.
         names: Of the classes.
     """
-    from pipeline.training.progress_report import say
+    from pipeline.utils.console import say
 
     labels, probabilities = answers["truth"].astype(np.int64), answers["probabilities"]
     count, right = len(labels), _accuracy(answers)
@@ -199,13 +196,20 @@ def doubted(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     }
 
 
+def _entries(config: Config, entries: Sequence[manifest.Entry]) -> list[manifest.Entry]:
+    """These and those of `clean.manifest`. A picture in two splits stops no fold: both are in the
+    same."""
+    found = manifest.decided(entries, "keep")
+    if config.clean.manifest is not None:
+        found += manifest.decided(manifest.read(config.clean.manifest), "keep")
+    return found
+
+
 def _whole(config: Config, source: "Source", entries: Sequence[manifest.Entry]) -> list["Split"]:
     """All examples that are not dropped; each is decoded when it is asked for, as that is once."""
-    from pipeline.config import registry
-    from pipeline.data import batching
+    from pipeline.data import batching, dataset
 
-    facts = registry.take("tasks", config.task, "facts")(source.info, **config.data.task_options())
-    task = registry.take("tasks", config.task)(facts)
+    task = dataset.task_of(config, source.info)
     config = config.changed(data={"cache": "none"})
     splits, _ = batching.load(source, task, config, manifest.dropped(entries))
     return list(splits.values())
@@ -267,12 +271,12 @@ def _judged(
     entries: Sequence[manifest.Entry],
     held: np.ndarray,
     where: Path,
+    fit: Callable[..., Any],
 ) -> tuple[Answers, float]:
     """What a run without the examples `held` says of them, and the seconds that it took."""
     from pipeline.data import batching
     from pipeline.data.splits import Split
     from pipeline.evaluation import evaluate
-    from pipeline.fit import fit
 
     where.parent.mkdir(exist_ok=True)
     without = where.with_suffix(".jsonl")
@@ -300,7 +304,7 @@ def _judged(
             parts.append(evaluate.answers(run.model, run.task, batches))
     wanted = ("id", "truth", "probabilities")
     if missing := [name for name in wanted if name not in parts[0]]:
-        raise UsageError(f"--label-noise: the task {config.task} answers no {missing[0]}")
+        raise UsageError(f"--label-noise: the task {config.task.name} answers no {missing[0]}")
     answers = {name: np.concatenate([part[name] for part in parts]) for name in wanted}
     return answers, float(run.result["seconds"])
 

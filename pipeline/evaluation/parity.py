@@ -83,7 +83,7 @@ def run(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     variable.assign(value)
                 model.steps_per_execution = calls
                 with machine.strategy.scope():
-                    registry.take("engines", engine)(model, batches, None, [])
+                    registry.load("engines", engine)(model, batches, None, [])
                 ends[engine, calls] = [variable.numpy() for variable in _variables(model)]
         end, *others = ends.values()
         result = {"apart": max(_largest(end, other) for other in others)}
@@ -119,7 +119,7 @@ def _data(settings: config.Config) -> tuple[Task, Batches]:
 def _stock(
     task: Task, settings: config.Config, batches: Batches, optimizer: str
 ) -> list[np.ndarray]:
-    """Weights before and after Keras's own `fit` on one device; nothing of `step.py` is used."""
+    """Weights before and after Keras's own `fit` on one device, without our `train_step.py`."""
     keras.utils.set_random_seed(0)
     model = network(task, settings.model, settings.runtime.precision)
     model = keras.Model(model.inputs, model.outputs)

@@ -93,7 +93,7 @@ def speed(model: keras.Model, batches: Batches) -> Speed:
         model: Of `build`.
         batches: As an engine would get them.
     """
-    model.step.feed(batches, None)
+    model.step.set_inputs(batches, None)
     tickets = iter(distributed.tickets(batches, repeat=True))
     iterators = {"step": _Resident(next(tickets)), "training": tickets}
     calls = {name: distributed.Calls(model, "train", batches) for name in iterators}
@@ -133,7 +133,7 @@ def verdict(measured: Speed, feed: float, remedies: dict[str, str]) -> str:
     Args:
         measured: Of training.
         feed: Examples per second of the feed alone, after the first pass.
-        remedies: For `step` and for `feed`, what would make it faster.
+        remedies: For `step` and for `set_inputs`, what would make it faster.
     """
     times = feed / measured.step
     # What a feed so much faster takes is noise, or its share of the cores that both work on.

@@ -26,7 +26,7 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
     The same on every worker, since all must come to the same decisions.
 
     Args:
-        model: Of `build`, fed; the engine will use the same trace.
+        model: Of `build`, after `set_inputs`; the engine will use the same trace.
         train: At least one step must be left.
     """
     held = [variable for group in model.state.values() for variable in group]
@@ -55,7 +55,7 @@ def steps_per_call(
     model: keras.Model, asked: str | int, train: Batches, validation: Batches | None
 ) -> Decision:
     """Sets `model.steps_per_execution`: how many steps one call of the compiled function takes."""
-    model.step.feed(train, validation)
+    model.step.set_inputs(train, validation)
     if asked != "auto":
         model.steps_per_execution = asked
         return Decision("call", f"{asked:,} steps", "asked for; at most an epoch")
@@ -93,7 +93,7 @@ def precision(
 
     def seconds(model: keras.Model) -> float:
         with machine.strategy.scope(), watchdog.watching():
-            model.step.feed(train, validation)
+            model.step.set_inputs(train, validation)
             return seconds_per_step(model, train)
 
     slow = seconds(model)

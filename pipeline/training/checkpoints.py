@@ -12,9 +12,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.runtime import run_directory
-from pipeline.training import finite
 from pipeline.utils import files, safe_io, temp_files
-from pipeline.utils.errors import NoCheckpoint, UsageError
+from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
@@ -85,7 +84,7 @@ class Checkpoints:
         Raises one of WRITE_ERRORS where it cannot be written; what was there before is as it was.
         Raises Diverged, before anything is written, unless all weights are finite.
         """
-        finite.require(self._variables, step)
+        require(self._variables, step)
         target = self._path(step)
         if not self._writes:
             return
@@ -237,3 +236,22 @@ def _sums(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
+
+
+def require(variables: Sequence[keras.Variable], step: int) -> None:
+    """Raises Diverged, naming the first variable that holds a NaN or an infinity.
+
+    Each is read once where it lies; only one vector of truths comes from there.
+
+    Args:
+        variables: Of any type; those of integers are finite.
+        step: After which they are to be written.
+    """
+    floats = [variable for variable in variables if "float" in variable.dtype]
+    sound = [tf.reduce_all(tf.math.is_finite(variable.value)) for variable in floats]
+    for variable, is_sound in zip(floats, tf.stack(sound).numpy(), strict=True):
+        if not is_sound:
+            raise Diverged(
+                f"training diverged: {variable.path} is not finite after step {step:,}; lower "
+                "--train.learning-rate. It was not saved"
+            )

@@ -13,8 +13,7 @@ from pipeline.contracts import Batches, Share
 from pipeline.runtime.cluster import Cluster
 from pipeline.training.recovery import out_of_memory
 from pipeline.utils.errors import UsageError, WorkerLost
-from pipeline.utils.tf_data import READ_ERRORS
-from pipeline.utils.untuned import untuned
+from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _AHEAD = 8  # steps, at most, that are fetched before they are taken
 
@@ -35,7 +34,7 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     def of(share: Share, device: str) -> tf.data.Dataset:
         dataset = batches.tickets(batches.first_step, share)
-        return prefetched(untuned(dataset.repeat() if repeat else dataset), device)
+        return prefetched(without_autotune(dataset.repeat() if repeat else dataset), device)
 
     if strategy.num_replicas_in_sync == 1:
         gpu = tf.config.list_logical_devices("GPU")
@@ -107,7 +106,7 @@ def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
         yield
     except READ_ERRORS:
         # What is fetched ahead fails early.
-        batches.explain(first, min(first + count + _AHEAD, batches.last_step))
+        batches.raise_if_undecodable(first, min(first + count + _AHEAD, batches.last_step))
         raise
 
 
@@ -131,7 +130,7 @@ class Calls:
     wrong loss without an error.
 
     Args:
-        model: Of `build`, fed.
+        model: Of `build`, after `set_inputs`.
         name: The method of `model.step` that each replica calls with its tickets: `train` or
             `evaluate`.
         batches: What the iterator of the calls goes through, from `first_step` on.

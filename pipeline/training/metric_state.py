@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 
-def taken(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
+def serialize(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
     """For each variable of the metrics its bytes on each replica of this process, in base64.
 
     Several workers add theirs up, and the first replica has it all. Plain JSON.
@@ -17,8 +17,8 @@ def taken(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
     return [[_text(part) for part in _parts(variable)] for variable in _variables(metrics)]
 
 
-def put_back(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[str]]) -> None:
-    """What `taken` gave, into the same metrics.
+def restore(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[str]]) -> None:
+    """Puts what `serialize` returned back into the same metrics.
 
     Under another number of replicas the first one gets the sum: what all together then say is the
     same up to rounding.
@@ -38,7 +38,7 @@ def put_back(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[s
 
 
 def require_plain(texts: Any) -> None:
-    """Raises TypeError or ValueError unless this is None or as `taken` makes it."""
+    """Raises TypeError or ValueError unless this is None or as `serialize` makes it."""
     for each in () if texts is None else _listed(texts):
         if not _listed(each):
             raise ValueError("no replica of a variable")

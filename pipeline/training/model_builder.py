@@ -1,6 +1,6 @@
 """Task, model and optimizer put together: a compiled Keras model whose step is ours."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -12,11 +12,13 @@ from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.runtime import environment
 from pipeline.training.distributed import explained
-from pipeline.training.optim import schedules
 from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Settings, Step
 from pipeline.utils.errors import UsageError, suggest
 
+# Layers that leave values as they are outside of training.
+_PASSING = (keras.layers.Dropout, keras.layers.ActivityRegularization)
 # Of airbench, arXiv 2404.00498, section 3.2; the eigenvectors of image patches need no more.
 ADAPT_EXAMPLES = 5000
 
@@ -25,7 +27,7 @@ ADAPT_EXAMPLES = 5000
 class SteppedModel(keras.Model):
     """A functional model that is trained with the shared step.
 
-    The engines call it through `replicas.Calls`; Keras's own `evaluate`, which some call on the
+    The engines call it through `distributed.Calls`; Keras's own `evaluate`, which some call on the
     model of a run, through `test_step`.
     """
 
@@ -62,12 +64,11 @@ def _ticket(data: Any) -> Any:
 
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
-    """An untrained network: the task's inputs, a model from the shelf, the task's head."""
-    features: Callable = registry.take("models", options.name)
+    """An untrained network: the task's inputs, a model of the registry, the task's head."""
     with environment.policy(precision):
         inputs = task.inputs()
         try:
-            found = features(inputs, **options.options)
+            found = registry.call("models", options.name, options.options, inputs)
             _refuse_classifier(found, options.name)
             outputs = task.head(found, inputs)
         except (TypeError, ValueError) as error:
@@ -88,17 +89,22 @@ def _refuse_classifier(features: Any, model: str) -> None:
             raise UsageError(
                 f"--model.name {model}: its features end in the {kind.lower()} of layer {path!r}, "
                 "but the task adds the output layer itself; return the features before the "
-                "classifier: include_top=False in keras.applications, otherwise "
-                "keras.Model(model.input, model.layers[-2].output)(x)"
+                'classifier: include_top=False, pooling="avg" in keras.applications, otherwise '
+                "keras.Model(model.inputs, layer.output)(x) with the layer before the last Dense"
             )
 
 
 def _last_operation(tensor: Any) -> tuple[str, str]:
-    """What a symbolic tensor comes from: the path of the layer, within nested models; the type of
-    TensorFlow's operation in it, whatever Keras calls the layer. Empty for inputs."""
+    """What a symbolic tensor comes from, but for dropout: the path of the layer, within nested
+    models; the type of TensorFlow's operation in it, whatever Keras calls the layer. Empty for
+    inputs."""
     operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
     path = []
     while operation is not None:
+        if isinstance(operation, _PASSING):
+            (before,) = operation._inbound_nodes[node].input_tensors
+            operation, node, index = before._keras_history
+            continue
         path.append(operation.name)
         if not isinstance(operation, keras.Model) or not getattr(operation, "outputs", None):
             break
@@ -135,7 +141,7 @@ def build(
         settings: Sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
         train: Their steps are the schedule's; the shape of a replica's micro-batch is tried on the
-            augmentations. As they are without these, even if `augmenter.on_host` will add them:
+            augmentations. As they are without these, even if `augmentation.on_host` will add them:
             layers that adapt to the data see the same either way.
         augment_in_step: False where the tickets of training come augmented.
 
@@ -164,16 +170,7 @@ def build(
         scaled = machine.precision == "mixed_float16"
         model.step = Step(
             task,
-            Settings(
-                augmentations=settings.data.augment if augment_in_step else {},
-                seed=settings.runtime.seed,
-                accumulate=settings.train.accumulate,
-                l2=settings.train.l2,
-                label_smoothing=settings.train.label_smoothing,
-                class_weight=settings.train.class_weight,
-                # Under XLA no layer can meet the other replicas in its forward pass.
-                xla=machine.xla and not settings.train.synchronized_batch_norm,
-            ),
+            _step_settings(task, settings, machine.xla, augment_in_step),
             Update(optimizer, variables, floats, settings.train, scaled, rate),
             random_states,
         )
@@ -181,6 +178,21 @@ def build(
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     _try_augmentations(settings, machine.replicas, train)
     return model
+
+
+def _step_settings(task: Task, settings: config.Config, xla: bool, augment: bool) -> Settings:
+    return Settings(
+        augmentations=settings.data.augment if augment else {},
+        seed=settings.runtime.seed,
+        accumulate=settings.train.accumulate,
+        l2=settings.train.l2,
+        label_smoothing=settings.train.label_smoothing,
+        class_weight=settings.train.class_weight,
+        loss=_loss(task, settings.train),
+        metrics=_metrics(task, settings.train),
+        # Under XLA no layer can meet the other replicas in its forward pass.
+        xla=xla and not settings.train.synchronized_batch_norm,
+    )
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
@@ -192,7 +204,7 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
     pieces = settings.train.accumulate
 
     def piece(ticket: Any) -> Any:
-        return train.fetch(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
+        return train.materialize(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
 
     parts = train.tickets(train.first_step, Share(of=replicas))
     # Without autograph, which would wrap a UsageError.
@@ -204,22 +216,22 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
             augment.require_range(piece(ticket))
 
 
-def _rate(options: config.Train, train: Batches, paced: bool) -> schedules.Adjusted:
+def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
     rate = options.learning_rate
     if options.learning_rate_batch_size:
         rate *= options.batch_size / options.learning_rate_batch_size
-    schedule = registry.take("schedules", options.schedule)(
-        rate, train.last_step, **options.schedule_options
+    schedule = registry.call(
+        "schedules", options.schedule, options.schedule_options, rate, train.last_step
     )
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
         raise UsageError(f"--train.schedule {options.schedule} gives no schedule but {schedule!r}")
-    return schedules.Adjusted(schedule, paced)
+    return Adjusted(schedule, paced)
 
 
 def _optimizer(
-    options: config.Train, rate: schedules.Adjusted, variables: list[keras.Variable]
+    options: config.Train, rate: Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    optimizer = registry.take("optimizers", options.optimizer)(rate, **options.optimizer_options)
+    optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UsageError(
             f"--train.optimizer {options.optimizer} gives no Keras optimizer but {optimizer!r}"
@@ -231,13 +243,57 @@ def _optimizer(
     return optimizer
 
 
+def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] | None:
+    if options.loss is None:
+        return None
+    found = _of_task("losses", options.loss, options.loss_options, task)
+
+    def loss(y: Any, outputs: Any) -> tf.Tensor:
+        try:
+            losses = tf.convert_to_tensor(found(y, outputs))
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            text = str(error).strip().partition("\n")[0]
+            raise UsageError(
+                f"--train.loss {options.loss} does not suit what this task learns: {text}"
+            ) from error
+        if losses.shape.rank != 1:
+            raise UsageError(
+                f"--train.loss {options.loss} must return one loss per example, of shape (batch,); "
+                f"it returns {losses.shape}"
+            )
+        return tf.cast(losses, tf.float32)
+
+    return loss
+
+
+def _of_task(kind: str, name: str, options: Mapping[str, Any], task: Task) -> Any:
+    """A loss or metric made for a task; UsageError where it needs other metadata."""
+    try:
+        return registry.call(kind, name, options, task.metadata)
+    except KeyError as error:
+        there = ", ".join(task.metadata)
+        raise UsageError(
+            f"--train.{'loss' if kind == 'losses' else kind} {name} needs {error} of the task, "
+            f"which has {there}; choose another one, or another --task"
+        ) from error
+
+
+def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
+    names = options.metrics.items()
+    found = [_of_task("metrics", name, own, task) for name, own in names]
+    for name, metric in zip(options.metrics, found, strict=True):
+        if not isinstance(metric, keras.metrics.Metric):
+            raise UsageError(f"--train.metrics: {name} returns {metric!r}, not a Keras metric")
+    return tuple(found)
+
+
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
     """Shows the first training examples to layers that learn from data before training."""
     for layer in model.layers:
         if hasattr(layer, "adapt"):
             before = keras.Model(model.inputs, layer.input)
             tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
-            batches = (task.prepare(train.fetch(ticket)) for ticket in tickets)
+            batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
             seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
             layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
 

@@ -22,8 +22,8 @@ class Settings:
     """What of the config one step depends on."""
 
     augmentations: Mapping[str, Mapping[str, Any]]
-    """Name -> options of siblings of the shelf `augment`, in order; none where the tickets come
-    augmented, from `augmenter.on_host`."""
+    """Name -> options of functions of the registry `augment`, in order; none where the tickets are
+    already augmented, by `augmentation.on_host`."""
     seed: int = 0
     accumulate: int = 1
     """Micro-batches that a replica's part of the batch is cut into."""
@@ -31,6 +31,10 @@ class Settings:
     """Penalty on the squares of all weights that are no biases or scales."""
     label_smoothing: float = 0.0
     class_weight: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    loss: Callable[[Any, Any], tf.Tensor] | None = None
+    """In place of the task's."""
+    metrics: tuple[keras.metrics.Metric, ...] = ()
+    """Beside the task's."""
     xla: bool = False
     """Compile the forward and backward pass."""
 
@@ -59,28 +63,31 @@ class Step:
         self.update = update
         self._random_states = random_states
         self._augmenter = Augmenter(settings.augmentations, settings.seed)
-        self._loss = task.loss()
-        self._training_loss = task.training_loss(settings.label_smoothing, settings.class_weight)
+        self.loss = settings.loss or task.loss()
+        self._training_loss = settings.loss or task.training_loss(
+            settings.label_smoothing, settings.class_weight
+        )
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
-        self.metrics = [keras.metrics.Mean("loss"), *task.metrics()]
+        self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *settings.metrics]
+        self.added_metrics = settings.metrics
         update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
         """Another number is another set of trainable layers, and another trace."""
         self.compiled: dict[Any, Callable] = {}
-        """Traces, by what they do: `replicas.Calls` keeps those for the tickets of `feed` here,
-        `evaluate` its own."""
+        """Traces, by what they do: `distributed.Calls` keeps those for the tickets of `set_inputs`
+        here, `evaluate` its own."""
         self.position = 0
-        """The training step that comes next; kept by `replicas.Calls`."""
+        """The training step that comes next; kept by `distributed.Calls`."""
         self._batch_size = 0
         self._fetch_training: Callable[[Any], Example] | None = None
         self._fetch_evaluation: Callable[[Any], Example] | None = None
 
-    def feed(self, train: Batches, validation: Batches | None) -> None:
+    def set_inputs(self, train: Batches, validation: Batches | None) -> None:
         """Says what tickets will come; called by an engine before it traces a step."""
-        fed = (train.batch_size, train.fetch, validation.fetch if validation else None)
-        if fed != (self._batch_size, self._fetch_training, self._fetch_evaluation):
+        own = (train.batch_size, train.materialize, validation.materialize if validation else None)
+        if own != (self._batch_size, self._fetch_training, self._fetch_evaluation):
             self.compiled.clear()
-        self._batch_size, self._fetch_training, self._fetch_evaluation = fed
+        self._batch_size, self._fetch_training, self._fetch_evaluation = own
 
     @property
     def traces(self) -> int:
@@ -109,7 +116,7 @@ class Step:
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
         """Leaves the weights as they are; updates the metrics."""
         y, outputs, weight = forward(self._task, model, self._fetch_evaluation(ticket))
-        self._measure(y, outputs, self._loss(y, outputs), weight)
+        self._measure(y, outputs, self.loss(y, outputs), weight)
 
     def _forward_and_backward(
         self, model: keras.Model, ticket: Any

@@ -1,142 +1,242 @@
-"""From a plan to a trained model: built, taken up at its newest checkpoint, watched to the end."""
+"""Training of a run: the model is built, resumed at its latest checkpoint, and trained."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
-
-from pipeline.utils.errors import OutOfMemory, Terminated, WorkerLost, not_a_command
-
-if __name__ == "__main__":  # before TensorFlow is imported
-    not_a_command("pipeline.training.trainer is not a command: python -m pipeline.fit trains")
+import gc
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Batches, Task
+from pipeline.contracts import Batches, Decision, Task
+from pipeline.data import augmentation, batching
+from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
 from pipeline.runtime.watchdog import Watchdog, Watched
 from pipeline.training import autotune, checkpoints, distributed, progress_report, recovery
-from pipeline.training.callbacks.callbacks import standard
-from pipeline.training.callbacks.checkpoint import Saver
-from pipeline.training.callbacks.gradient_monitor import Guard
-from pipeline.training.callbacks.metric_logger import Journal
+from pipeline.training.callback_context import CallbackContext
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
+from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.training.recovery import Plan
+from pipeline.utils import files
+from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
 
-def built(
-    task: Task,
-    plan: Plan,
-    machine: Runtime,
-    plain: Batches,
-    batches: Batches,
-    validation: Batches | None,
-) -> tuple[Runtime, keras.Model, Plan]:
-    """The built model, the machine with the precision that was chosen for it, the plan it fits.
+@dataclasses.dataclass(kw_only=True)
+class Trainer:
+    """Builds, resumes and trains the model of a run; again by another plan after a failure.
 
-    `plain` are the batches without augmentation, `batches` those that the engine will get.
+    Args:
+        config: Of the run.
+        machine: Strategy, precision, cluster.
+        task: What the problem is.
+        plain: Training batches without augmentation.
+        batches: Those that the engine gets.
+        evaluated: Split -> batches; `validation` is evaluated after each epoch.
+        locate: Id of an example -> what to call it in a message.
+        stops: Signals and the time limit.
     """
-    config = plan.settings
 
-    newest: list[keras.Model] = []
+    config: Config
+    machine: Runtime
+    task: Task
+    plain: Batches
+    batches: Batches
+    evaluated: Mapping[str, Batches]
+    locate: Callable[[int], str]
+    stops: Stops
+    run: RunDirectory = dataclasses.field(init=False)
+    """Set by `resume`."""
+    plan: Plan = dataclasses.field(init=False)
+    model: keras.Model = dataclasses.field(init=False)
+    checkpoint: CheckpointCallback = dataclasses.field(init=False)
+    left: Batches = dataclasses.field(init=False)
+    """The training batches that are left."""
 
-    def ready(machine: Runtime) -> keras.Model:
-        newest[:] = [build(task, config, machine, plain, augment_in_step=batches is plain)]
-        return newest[0]
+    def __post_init__(self) -> None:
+        # Before anything is written: a module of the user's may raise while it is imported.
+        registry.load("engines", self.config.train.engine)
+        for name in self.config.train.callbacks:
+            registry.load("callbacks", name)
+        self.plan = recovery.begun(self.config, self.machine.replicas)
 
-    known = ("float32", "mixed_float16", "mixed_bfloat16")
-    chosen = run_directory.decided(config.run_directory, "precision", known)
-    decided = any(decision.name == "precision" for decision in machine.decisions)
-    if chosen and not decided:
-        machine = dataclasses.replace(machine, precision=chosen)
-        machine = machine.decided("precision", chosen, "as this run began")
-    # The folder of the run, and with it a place for a file of stacks, may be still to come.
-    watchdog = Watchdog(config.runtime.hang_timeout, None)
-    with distributed.lost_workers(machine.cluster), watchdog:
-        if chosen or decided:
-            return machine, ready(machine), plan
-        try:
-            return *autotune.precision(machine, ready, batches, validation, watchdog), plan
-        except OutOfMemory as error:
-            model = newest.pop() if newest else None
-            plan = recovery.after(error, plan, model, machine.replicas)
-            del model  # before the next one needs its memory
-    return built(task, plan, machine, plain, batches, validation)
+    def build(self) -> None:
+        """Builds the model, in the precision that is chosen for it; with a smaller micro-batch if
+        it does not fit into memory."""
+        known = ("float32", "mixed_float16", "mixed_bfloat16")
+        chosen = run_directory.decided(self.config.run_directory, "precision", known)
+        decided = any(decision.name == "precision" for decision in self.machine.decisions)
+        if chosen and not decided:
+            machine = dataclasses.replace(self.machine, precision=chosen)
+            self.machine = machine.decided("precision", chosen, "as this run began")
+        newest: list[keras.Model] = []
 
+        def ready(machine: Runtime) -> keras.Model:
+            in_step = self.batches is self.plain
+            newest[:] = [build(self.task, self.plan.settings, machine, self.plain, in_step)]
+            return newest[0]
 
-def resumed(
-    config: Config,
-    machine: Runtime,
-    model: keras.Model,
-    run: RunDirectory,
-    batches: Batches,
-    stops: Stops,
-    plan: Plan,
-) -> tuple[Saver, Batches]:
-    """The model at the newest checkpoint, if there is one, and the batches that are left."""
-    folder = checkpoints.Checkpoints(model.state, run.checkpoints, machine.is_chief)
-    saver = Saver(folder, batches, config.train, stops, distributed.agreed)
-    left = saver.resume()
-    folder.require_room()
-    if plan.factor is not None:
-        model.step.update.factor.assign(plan.factor)
-    return saver, left
+        validation = self.evaluated.get("validation")
+        while True:
+            # The folder of the run, and with it a place for a file of stacks, may not exist yet.
+            watchdog = Watchdog(self.config.runtime.hang_timeout, None)
+            with distributed.lost_workers(self.machine.cluster), watchdog:
+                if chosen or decided:
+                    self.model = ready(self.machine)
+                    return
+                try:
+                    trial = (self.machine, ready, self.batches, validation, watchdog)
+                    self.machine, self.model = autotune.precision(*trial)
+                    return
+                except OutOfMemory as error:
+                    model = newest.pop() if newest else None
+                    self.plan = recovery.after(error, self.plan, model, self.machine.replicas)
+                    del model
+            gc.collect()  # before the next model needs its memory
 
-
-def trained(
-    config: Config,
-    machine: Runtime,
-    model: keras.Model,
-    run: RunDirectory,
-    saver: Saver,
-    batches: Batches,
-    held: Mapping[str, Batches],
-    locate: Callable[[int], str],
-) -> bool:
-    """From the first step that is left to the last, or until the time is up; whether any was."""
-    if saver.complete or (saver.step and saver.stops.time_is_up(distributed.agreed)):
-        if machine.is_chief:  # the process may have ended between the checkpoint and the journal
-            Journal(run, batches, saver, config.log.tensorboard).write()
-        return False
-    engine, validation = registry.take("engines", config.train.engine), held.get("validation")
-    watchdog = Watchdog(config.runtime.hang_timeout, run.hang)
-    with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
-        distributed.require_same(batches.first_step, "checkpoints", "--run-directory")
-        with watchdog.watching():
-            decision = autotune.steps_per_call(
-                model, config.train.steps_per_call, batches, validation
-            )
-        named = run if machine.is_chief else None
-        norms = saver.history.get("gradient_norm", ())
-        guard = Guard(config.train, named, batches, locate, norms)
-        judged = sum(part.batch_size * part.last_step for part in held.values())
-        callbacks = standard(
-            config, run, batches, saver, distributed.agreed, judged, machine.is_chief
+    def resume(self, run: RunDirectory) -> None:
+        """Loads the latest checkpoint of a run, if there is one."""
+        self.run = run
+        folder = checkpoints.Checkpoints(self.model.state, run.checkpoints, self.machine.is_chief)
+        options = self.config.train
+        self.checkpoint = CheckpointCallback(
+            folder, self.batches, options, self.stops, distributed.agreed
         )
-        if machine.is_chief:
-            progress_report.decision(decision)
-        try:
-            with saver.stops.deferred():
-                engine(model, batches, validation, [Watched(watchdog), guard, *callbacks])
-        except Stopped as stopped:
-            saver.stops.check()
-            if stopped.reason == ELSEWHERE:
-                raise Terminated from None
+        self.left = self.checkpoint.resume()
+        folder.require_room()
+        if self.plan.factor is not None:
+            self.model.step.update.factor.assign(self.plan.factor)
+
+    def report(self, data: Data, found: Sequence[Decision]) -> None:
+        """Prints and stores what the run begins with; `found` are the choices about the data."""
+        forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
+        decisions = [*self.machine.decisions, *found, *forced, *self.plan.decisions]
+        files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
+        progress_report.opening(
+            self.config,
+            self.run,
+            info=data.source.info,
+            splits=data.splits,
+            model=self.model,
+            batches=self.left,
+            decisions=decisions,
+            replicas=self.machine.replicas,
+        )
+        progress_report.damaged(self.checkpoint)
+
+    def train(self) -> bool:
+        """Trains to the last step, or until the time is up; whether there was a step to train.
+
+        Where a call runs out of memory or training diverges, it is continued from the latest
+        checkpoint by another plan, if there is one.
+        """
+        while True:
+            try:
+                return self._train()
+            except (OutOfMemory, Diverged) as error:
+                self.plan = recovery.after(error, self.plan, self.model, self.machine.replicas)
+            del self.model, self.checkpoint
+            gc.collect()  # before the next model needs their memory
+            self.build()
+            self.resume(self.run)
+            if self.machine.is_chief:
+                recovery.keep(self.run, self.plan.decisions)
+                progress_report.again(self.plan.decisions[-1], self.left)
+
+    def _train(self) -> bool:
+        config, machine, saver, batches = self.config, self.machine, self.checkpoint, self.left
+        if saver.complete or (saver.step and saver.stops.time_is_up(distributed.agreed)):
+            if machine.is_chief:  # the process may have ended between checkpoint and log
+                MetricLogger(self.run, batches, saver, config.log.tensorboard).write()
+            return False
+        engine = registry.load("engines", config.train.engine)
+        validation = self.evaluated.get("validation")
+        watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
+        with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
+            distributed.require_same(batches.first_step, "checkpoints", "--run-directory")
+            with watchdog.watching():
+                decision = autotune.steps_per_call(
+                    self.model, config.train.steps_per_call, batches, validation
+                )
+            callbacks = [Watched(watchdog), *standard_callbacks(self._context())]
             if machine.is_chief:
-                progress_report.time_is_up(config, saver)
-    return True
+                progress_report.decision(decision)
+            try:
+                with saver.stops.deferred():
+                    engine(self.model, batches, validation, callbacks)
+            except Stopped as stopped:
+                saver.stops.check()
+                if stopped.reason == ELSEWHERE:
+                    raise Terminated from None
+                if machine.is_chief:
+                    progress_report.time_is_up(config, saver)
+        return True
+
+    def _context(self) -> CallbackContext:
+        parts = self.evaluated.values()
+        return CallbackContext(
+            run=self.run,
+            batches=self.left,
+            checkpoint=self.checkpoint,
+            train=self.config.train,
+            log=self.config.log,
+            stops=self.stops,
+            time_limit=self.config.runtime.time_limit,
+            exports=self.config.export.enabled,
+            evaluated=sum(part.batch_size * part.last_step for part in parts),
+            locate=self.locate,
+            mean=distributed.agreed,
+            is_chief=self.machine.is_chief,
+        )
+
+    def wait_for_workers(self) -> None:
+        """Waits until all workers are here; the others wait for the chief, who tests and exports.
+
+        TensorFlow takes a worker that leaves before the chief for crashed, and says so in the
+        chief's log. A worker that is lost here has done its part.
+        """
+        chief = self.machine.is_chief
+        done = contextlib.suppress(WorkerLost) if chief else self.stops.at_once()
+        with done, self.machine.strategy.scope(), distributed.lost_workers(self.machine.cluster):
+            distributed.agreed(0.0)
 
 
-def end_together(machine: Runtime, stops: Stops) -> None:
-    """Waits until all workers are here; the others wait for the chief, who tests and exports.
+def prepare(
+    config: Config, machine: Runtime, data: Data, stops: Stops
+) -> tuple[Trainer, list[Decision]]:
+    """The trainer of these data, and the automatic choices about the data."""
+    seed, replicas = config.runtime.seed, machine.replicas
+    plain = batching.training(data.splits["train"], config.train, seed)
+    batches, decisions = augmentation.placed(plain, config.data, seed, data.cache)
+    splits = data.splits.items()
+    trainer = Trainer(
+        config=config,
+        machine=machine,
+        task=data.task,
+        plain=plain,
+        batches=batches,
+        evaluated={n: batching.evaluation(s, config.train, replicas) for n, s in splits},
+        locate=data.source.location,
+        stops=stops,
+    )
+    return trainer, [*data.decisions, *decisions]
 
-    TensorFlow takes a worker that leaves before the chief for crashed, and says so in the chief's
-    log. A worker that is lost here has done its part.
-    """
-    done = contextlib.suppress(WorkerLost) if machine.is_chief else stops.at_once()
-    with done, machine.strategy.scope(), distributed.lost_workers(machine.cluster):
-        distributed.agreed(0.0)
+
+def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
+    """The callbacks of every run in their order, and those of `train.callbacks` after them."""
+    more = context.train.callbacks
+    before, after, added = (
+        [registry.call("callbacks", name, more.get(name, {}), context) for name in names]
+        for names in (BEFORE_CHECKPOINT, AFTER_CHECKPOINT, more)
+    )
+    for name, callback in zip(more, added, strict=True):
+        if not isinstance(callback, keras.callbacks.Callback | None):
+            raise UsageError(f"--train.callbacks: {name} returns {callback!r}, not a callback")
+    callbacks = [*before, context.checkpoint, *after, *added]
+    return [callback for callback in callbacks if callback is not None]

@@ -23,7 +23,7 @@ from pipeline.utils.errors import Diverged, UsageError, reason
 _PAYS = 60
 
 
-class Saver(keras.callbacks.Callback):
+class CheckpointCallback(keras.callbacks.Callback):
     """Saves at the end of epochs and within them; ends training when it is asked to, or patience
     is over.
 
@@ -58,6 +58,8 @@ class Saver(keras.callbacks.Callback):
         """Epochs that are finished."""
         self.stopped = False
         """Whether patience is over."""
+        self.ended = False
+        """Whether another callback has set `model.stop_training`."""
         self.notes: list[str] = []
         """What a person should know of the checkpoints that were found."""
         self.history: dict[str, list[float]] = {}
@@ -77,7 +79,7 @@ class Saver(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        if self.stopped or self.epoch >= self._batches.epochs:
+        if self.stopped or self.ended or self.epoch >= self._batches.epochs:
             return True
         return self.step > self._batches.last_step  # `--force` has shortened the run
 
@@ -108,6 +110,9 @@ class Saver(keras.callbacks.Callback):
             )
         self._waited, patience = int(state["waited"]), self._options.patience
         self.stopped = patience is not None and self._waited >= patience
+        self.ended = state["ended"]
+        if not isinstance(self.ended, bool):
+            raise TypeError("neither true nor false")
         self._best_step = int(state["best_step"])
         self._best = math.inf if state["best"] is None else float(state["best"])
         self.seconds = [float(value) for value in state["seconds"]]
@@ -130,7 +135,7 @@ class Saver(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
             try:
-                metric_state.put_back(self.model.step.metrics, self._running)
+                metric_state.restore(self.model.step.metrics, self._running)
             except (ValueError, IndexError):
                 raise UsageError(
                     f"step {self.step} was saved within an epoch by a task with other metrics; "
@@ -148,17 +153,17 @@ class Saver(keras.callbacks.Callback):
         asked = self.stops.reason(self._agreed)
         within = self.step < self._batches.end_of(self.epoch)
         if asked or (within and self._agreed(float(self._due()))):
-            self._save(metric_state.taken(self.model.step.metrics))
+            self._save(metric_state.serialize(self.model.step.metrics))
             asked = asked or self.stops.reason(self._agreed)  # while it was written
         if asked:
             raise Stopped(asked)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._running = metric_state.taken(self.model.step.metrics)
+        self._running = metric_state.serialize(self.model.step.metrics)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if asked := self.stops.reason(self._agreed):
-            self.model.step.update.exchange()  # validated are the averages: see `Updates`
+            self.model.step.update.swap_ema()  # the averages are validated: see `Update`
             self._save(self._running)
             raise Stopped(asked)
 
@@ -189,6 +194,11 @@ class Saver(keras.callbacks.Callback):
         wanted = better and patience is not None
         spent = time.monotonic() - self._last_save
         if wanted or self.complete or self._due() or spent >= _PAYS * self._cost:
+            self._save(None)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self.model.stop_training and not self.complete:
+            self.ended = True
             self._save(None)
 
     def _due(self) -> bool:
@@ -239,6 +249,7 @@ class Saver(keras.callbacks.Callback):
             "best": self._best,
             "best_step": self._best_step,
             "waited": self._waited,
+            "ended": self.ended,
             "saved": saved,
             "elapsed": round(self.stops.elapsed, 3),
         }

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from pipeline.config import config
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training import culprits
+from pipeline.training.callback_context import CallbackContext
 from pipeline.training.optim.step_stats import Bad
-from pipeline.utils import home
+from pipeline.utils import files
 from pipeline.utils.errors import Diverged
 
 LOOKED_AT = 16  # bad steps of one call whose batches are read again; each takes as long as a step
@@ -26,7 +27,14 @@ VANISHED = 1e-7
 EXPLODED = 30.0
 
 
-class Guard(keras.callbacks.Callback):
+def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
+    """Counts and names steps without a finite gradient; warns of vanishing and exploding ones."""
+    run = context.run if context.is_chief else None
+    norms = context.checkpoint.history.get("gradient_norm", ())
+    return GradientMonitor(context.train, run, context.batches, context.locate, norms)
+
+
+class GradientMonitor(keras.callbacks.Callback):
     """Stops a run that only skips steps, and says which examples or layers are to blame.
 
     Stands before those callbacks that write, so that nothing of a bad call is written.
@@ -62,7 +70,7 @@ class Guard(keras.callbacks.Callback):
             self.model.step.update.tally.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        bad = self.model.step.update.tally.ask()
+        bad = self.model.step.update.tally.pop_bad_steps()
         if bad is None:
             return
         self._bad_in_epoch += bad.new
@@ -86,7 +94,9 @@ class Guard(keras.callbacks.Callback):
                 "was saved"
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
-        for kind, layer, text in findings(largest, by_layer(self.model, peaks), self._norms, mean):
+        for kind, layer, text in _findings(
+            largest, _by_layer(self.model, peaks), self._norms, mean
+        ):
             if self._run and (kind, layer) not in self._warned:
                 _say("warning", f"epoch {epoch + 1}: {text}")
             self._warned.add((kind, layer))
@@ -95,12 +105,12 @@ class Guard(keras.callbacks.Callback):
 
     def _name(self, bad: Bad, run: RunDirectory) -> None:
         found = [
-            culprits.of_step(self.model, self._batches, step, self._locate)
+            _of_step(self.model, self._batches, step, self._locate)
             if place < LOOKED_AT
-            else culprits.unread(self._batches, step)
+            else _unread(self._batches, step)
             for place, step in enumerate(bad.steps)
         ]
-        lines = [json.dumps(home.folded(dataclasses.asdict(one))) + "\n" for one in found]
+        lines = [json.dumps(files.collapse_home(dataclasses.asdict(one))) + "\n" for one in found]
         with run.bad_steps.open("a+", encoding="utf-8") as file:
             file.seek(0)
             known = set(file)  # a run that is taken up again comes through the same steps
@@ -109,7 +119,7 @@ class Guard(keras.callbacks.Callback):
         _say("skipped", f"{found[0]}{more}; see {run.bad_steps}")
 
 
-def by_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
+def _by_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
     """The largest norm among the weights of each layer that is trained, in the model's order.
 
     Args:
@@ -126,7 +136,7 @@ def by_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
     return layers
 
 
-def findings(
+def _findings(
     largest: float, layers: dict[str, float], before: Sequence[float], mean: float
 ) -> list[tuple[str, str, str]]:
     """What is wrong with an epoch's gradients: (kind, layer, sentence) of at most one of each kind.
@@ -162,3 +172,67 @@ def findings(
 
 def _say(name: str, text: str) -> None:
     print(f"{name:<10} {text}", flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprits:
+    """What is known of a bad step; the fields are those of a line in `bad_steps.jsonl`."""
+
+    step: int
+    """As in the names of checkpoints: 1 is the first, after which one step is done."""
+    epoch: int
+    """From 1 on."""
+    reason: str
+    """What is wrong with the examples: a clause."""
+    ids: tuple[int, ...]
+    files: tuple[str, ...]
+    """What a person calls the examples: `Source.location` of each id."""
+
+    def __str__(self) -> str:
+        others = f" and {len(self.ids) - 1} more" if len(self.ids) > 1 else ""
+        of = f" ({self.files[0]}{others})" if self.ids else ""
+        return f"step {self.step:,} of epoch {self.epoch}, {self.reason}{of}"
+
+
+def _of_step(
+    model: keras.Model, batches: Batches, step: int, locate: Callable[[int], str]
+) -> Culprits:
+    """Examples with a field that is not finite; else with such a loss; else the whole batch.
+
+    The loss is that under the present weights, which are those of the step: it did not change them,
+    and only later steps of the same call may have.
+
+    Args:
+        model: Of `build`, after `set_inputs`.
+        batches: Of training.
+        step: Its number as `Batches.tickets` counts, from 0 on.
+        locate: Id -> what a person calls the example.
+    """
+    (ticket,) = batches.tickets(step).take(1)
+    batch, losses = model.step.losses(model, ticket)
+    ids = batch["id"].numpy()
+    reason, rows = _judged(batch, losses.numpy())
+    known = tuple(ids[rows].tolist())
+    epoch = step // batches.steps_per_epoch
+    return Culprits(step + 1, epoch + 1, reason, known, tuple(map(locate, known)))
+
+
+def _unread(batches: Batches, step: int) -> Culprits:
+    """A step that was only counted, because too many were bad at once."""
+    epoch = step // batches.steps_per_epoch
+    return Culprits(step + 1, epoch + 1, "not looked at: too many at once", (), ())
+
+
+def _judged(batch: dict[str, Any], losses: np.ndarray) -> tuple[str, np.ndarray]:
+    for name, values in batch.items():
+        if values.dtype.is_floating:
+            numbers = values.numpy().reshape(len(losses), -1).astype(np.float64)
+            wrong = ~np.isfinite(numbers).all(axis=1)
+            if wrong.any():
+                return f"the field {name!r} is not finite", wrong
+    wrong = ~np.isfinite(losses)
+    if wrong.all():
+        return "no example has a finite loss, so it is the weights", wrong
+    if wrong.any():
+        return "the loss is not finite", wrong
+    return "no example alone explains it", ~wrong

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training.callbacks.checkpoint import Saver
+from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import console, files
 from pipeline.utils.errors import reason
 
@@ -21,7 +21,15 @@ _EVENTS = "events.out.tfevents.scalars"
 _FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)
 
 
-class Journal(keras.callbacks.Callback):
+def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Writes the metrics of each epoch to `log.jsonl` and for TensorBoard."""
+    if not context.is_chief:
+        return None
+    tensorboard = context.log.tensorboard
+    return MetricLogger(context.run, context.batches, context.checkpoint, tensorboard)
+
+
+class MetricLogger(keras.callbacks.Callback):
     """One JSON object per epoch in `log.jsonl`: epoch, step, seconds of the run, all metrics.
 
     And the same as scalars of TensorBoard, `epoch_loss`, ... over the number of the epoch as Keras
@@ -34,12 +42,16 @@ class Journal(keras.callbacks.Callback):
     Args:
         run: Where to.
         batches: Of training.
-        saver: Its history is what is written; it has been called before.
+        saver: The `CheckpointCallback`; its history is what is written, so it is called before.
         tensorboard: Whether scalars are wanted.
     """
 
     def __init__(
-        self, run: RunDirectory, batches: Batches, saver: Saver, tensorboard: bool = True
+        self,
+        run: RunDirectory,
+        batches: Batches,
+        saver: keras.callbacks.Callback,
+        tensorboard: bool = True,
     ) -> None:
         super().__init__()
         self._run, self._batches, self._saver = run, batches, saver
@@ -73,7 +85,7 @@ class Journal(keras.callbacks.Callback):
         try:
             write()
         except (OSError, tf.errors.OpError) as error:
-            # A full disk is told of by `Saver`, which cannot write then either.
+            # A full disk is told of by `CheckpointCallback`, which cannot write then either.
             full = isinstance(error, _FULL) or getattr(error, "errno", None) in console.FULL
             if not full and what not in self._told:
                 self._told.add(what)

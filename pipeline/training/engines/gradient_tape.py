@@ -6,7 +6,7 @@ from pipeline.contracts import Batches
 from pipeline.training import distributed
 
 
-def train(
+def gradient_tape(
     model: keras.Model,
     train: Batches,
     validation: Batches | None,
@@ -15,7 +15,7 @@ def train(
     """Trains from `train.first_step` to `train.last_step`; returns value per epoch by metric.
 
     The same step in the same order as under `model_fit`: the weights come out bit for bit alike.
-    The GradientTape itself stands in `step.py`.
+    The GradientTape itself is in `train_step.py`.
 
     Args:
         model: Compiled by `build`.
@@ -24,7 +24,7 @@ def train(
         callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps, and
             `model.stop_training` ends the loop after it.
     """
-    model.step.feed(train, validation)
+    model.step.set_inputs(train, validation)
     train_call = distributed.Calls(model, "train", train)
     validation_call = validation and distributed.Calls(model, "evaluate", validation)
     validation_tickets = validation and distributed.tickets(validation)

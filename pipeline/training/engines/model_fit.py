@@ -9,7 +9,7 @@ from pipeline.contracts import Batches
 from pipeline.training import distributed
 
 
-def train(
+def model_fit(
     model: keras.Model,
     train: Batches,
     validation: Batches | None,
@@ -23,7 +23,7 @@ def train(
         validation: Evaluated after each epoch; None: not at all.
         callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps.
     """
-    model.step.feed(train, validation)
+    model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
     position = _Position(calls, train)
     evaluating = {}

@@ -13,17 +13,10 @@ import keras
 import tensorflow as tf
 
 from pipeline.config import config
-from pipeline.training.optim import clipping, schedules
+from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.optim.step_stats import Tally, counter
 from pipeline.utils.errors import UsageError
 
-# Of `clipping`, by the name of the option in `config.Train`.
-_CLIPPINGS: dict[str, Callable] = {
-    "clip_norm": clipping.by_global_norm,
-    "clip_variable_norm": clipping.by_norm,
-    "clip_value": clipping.by_value,
-    "clip_adaptive": clipping.adaptively,
-}
 # Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2 and the numbers of its
 # later implementations: start at 2**15, halve when the gradient overflows though the loss is
 # finite, double after 2000 good steps.
@@ -43,7 +36,6 @@ class Update:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 needs.
         rate: The optimizer's learning rate; its variables are kept with the other state.
-        growth_steps: Steps without overflow after which the scale doubles.
     """
 
     def __init__(
@@ -53,8 +45,7 @@ class Update:
         statistics: Sequence[keras.Variable],
         options: config.Train,
         scaled: bool,
-        rate: schedules.Adjusted,
-        growth_steps: int = GROWTH_STEPS,
+        rate: Adjusted,
     ) -> None:
         _refuse_own_rules(optimizer)
         # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
@@ -66,7 +57,7 @@ class Update:
         self._statistics = list(statistics)
         self.scaled = scaled
         """Whether the loss is scaled."""
-        self._growth_steps = growth_steps
+        self._growth_steps = GROWTH_STEPS
         self._decay = options.ema
         self._clip = None
         for name, function in _CLIPPINGS.items():
@@ -145,21 +136,13 @@ class Update:
             before: What `remember` gave before the forward pass.
         """
         context = tf.distribute.get_replica_context()
-        now = [tf.identity(variable.value) for variable in self._statistics]
+        now = [tf.identity(v.value) for v in self._statistics]
         before, measured = before[: len(now)], before[len(now) :]
-        replicas = context.num_replicas_in_sync
-        if replicas > 1:
-            # Changes, not values: what stays as it is, such as frozen weights, must not drift.
-            changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
-            summed = _all_reduced(context, [*gradients, *changes, loss])
-            gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
-            loss = summed[-1]
-            now = [old + change for old, change in zip(before, changes, strict=True)]
+        if (replicas := context.num_replicas_in_sync) > 1:
+            gradients, now, loss = _summed(context, gradients, before, now, loss)
         norm, halves = _norm(gradients)
         # The same on every replica, as all of it comes from the sum.
-        sound = tf.math.is_finite(loss)
-        for statistic in now:
-            sound &= tf.reduce_all(tf.math.is_finite(statistic))
+        sound = tf.math.is_finite(loss) & _all_finite(now)
         finite = sound & tf.math.is_finite(norm)
 
         def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
@@ -167,9 +150,9 @@ class Update:
                 _assign(self._statistics, now)
             if self._clip:
                 gradients = self._clip(gradients, norm, variables=[v.value for v in variables])
-            first = tf.equal(self._optimizer.iterations.value, 0)
+            is_first = tf.equal(self._optimizer.iterations.value, 0)
             self._optimizer.apply(gradients, variables)
-            self._average(variables, first)
+            self._average(variables, is_first)
 
         def reject(before: list, measured: list, loss: tf.Tensor) -> None:
             _assign(self._statistics, before)
@@ -219,7 +202,7 @@ class Update:
         # float16 overflows at 65504 = 2**16; a scale beyond 2**32 helps no gradient.
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
 
-    def exchange(self) -> None:
+    def swap_ema(self) -> None:
         """Swaps the weights and their averages; nothing without `ema`. Called between steps."""
         for variable in self._variables:
             average = self._averages.get(id(variable))
@@ -246,6 +229,13 @@ def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
             raise UsageError(f"--train.optimizer: leave {name} away and use --train.{flag}")
 
 
+def _all_finite(tensors: list[tf.Tensor]) -> tf.Tensor:
+    finite = tf.constant(True)
+    for tensor in tensors:
+        finite &= tf.reduce_all(tf.math.is_finite(tensor))
+    return finite
+
+
 def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """The joint norm, as `tf.linalg.global_norm` takes it; half the squares of each and of all."""
     halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
@@ -256,6 +246,19 @@ def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def _summed(
+    context: Any, gradients: list, before: list, now: list, loss: tf.Tensor
+) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
+    """Gradients and loss summed over the replicas, and the mean of the statistics `now`."""
+    replicas = context.num_replicas_in_sync
+    # Changes, not values: what stays as it is, such as frozen weights, must not drift.
+    changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
+    summed = _all_reduced(context, [*gradients, *changes, loss])
+    gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
+    now = [old + change for old, change in zip(before, changes, strict=True)]
+    return gradients, now, summed[-1]
 
 
 def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -269,3 +272,59 @@ def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         for number, part in zip(numbers, parts, strict=True):
             summed[number] = tf.reshape(part, tensors[number].shape)
     return summed
+
+
+def by_global_norm(
+    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """All scaled by one factor, so that their joint norm is at most `limit`.
+
+    Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
+    algorithm 1. `norm` is the joint norm of `gradients`; `variables` are not looked at.
+    """
+    factor = tf.minimum(1.0, limit / tf.maximum(norm, 1e-30))
+    return [gradient * factor for gradient in gradients]
+
+
+def by_norm(
+    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Each scaled on its own, so that its norm is at most `limit`."""
+    return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
+
+
+def by_value(
+    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Each number cut to -`limit` ... `limit`."""
+    return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
+
+
+def adaptively(
+    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Each unit's gradient scaled to at most `limit` times the norm of the unit's own weights.
+
+    Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
+    normalization", 2021, equation 3, with the paper's floor of 0.001 for the norm of the weights.
+    A unit is one output channel: all axes but the last; a bias or scale is a unit per number.
+    """
+    clipped = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        axes = list(range(len(gradient.shape) - 1))
+        length, bound = (
+            tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))
+            for tensor in (gradient, tf.convert_to_tensor(variable))
+        )
+        bound = limit * tf.maximum(bound, 1e-3)
+        clipped.append(gradient * tf.minimum(1.0, bound / tf.maximum(length, 1e-30)))
+    return clipped
+
+
+# By the name of the option in `config.Train`.
+_CLIPPINGS: dict[str, Callable] = {
+    "clip_norm": by_global_norm,
+    "clip_variable_norm": by_norm,
+    "clip_value": by_value,
+    "clip_adaptive": adaptively,
+}

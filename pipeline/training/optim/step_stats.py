@@ -81,7 +81,7 @@ class Tally:
         self._numbers.value.assign(numbers)
         self._bad.value.assign(tf.where(is_bad, now, held))
 
-    def ask(self) -> Bad | None:
+    def pop_bad_steps(self) -> Bad | None:
         """The bad steps since last asked, None if there was none; one small read."""
         held = np.array(self._bad.numpy())
         new, row = int(held[_NEW]), int(held[_LONGEST])

@@ -1,17 +1,36 @@
 """Muon: steps whose directions all have the same length."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 
+Schedule = keras.optimizers.schedules.LearningRateSchedule
 # For the variables that are no hidden matrices, as the reference implementation sets them.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
 # One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
 _COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
 
-def orthogonalised(matrix: keras.KerasTensor) -> keras.KerasTensor:
+def muon(
+    learning_rate: Schedule,
+    *,
+    momentum: Annotated[float, (0, 0.9999)] = 0.95,
+    nesterov: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rate.
+
+    Jordan et al. 2024; the step's size is that of Liu et al. 2025, so rates and weight decay that
+    suit AdamW suit it too.
+
+    Args:
+        momentum: Share of the old direction in the new one.
+        nesterov: Look ahead along the momentum.
+    """
+    return Muon(learning_rate, momentum=momentum, nesterov=nesterov)
+
+
+def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
     """The matrix (rows, columns) with its singular values brought near 1; float32.
 
     Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. What
@@ -102,7 +121,7 @@ class Muon(keras.optimizers.Optimizer):
             direction = gradient + (momentum - gradient) * self.momentum
         matrix = keras.ops.reshape(direction, (-1, gradient.shape[-1]))
         scale = 0.2 * math.sqrt(max(matrix.shape))
-        update = orthogonalised(matrix) * scale
+        update = _orthogonalize(matrix) * scale
         return keras.ops.cast(keras.ops.reshape(update, gradient.shape), gradient.dtype)
 
     def _adam_step(

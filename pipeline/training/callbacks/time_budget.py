@@ -8,6 +8,7 @@ import keras
 
 from pipeline.contracts import Batches
 from pipeline.runtime.signals import Stops
+from pipeline.training.callback_context import CallbackContext
 
 # Seconds for what comes after training, without an export and with one, at most: evaluations are
 # traced, pictures drawn; the export is written, and proved in another process.
@@ -15,6 +16,18 @@ _MOST = (5.0, 35.0)
 # The same as shares of what came before it (imports, data, the model), on whatever machine this is:
 # `digits` takes 8 to 10 s to begin, and 4 or 6 to 9 s to end.
 _SHARES = (0.5, 1.25)
+
+
+def reserve(context: CallbackContext) -> keras.callbacks.Callback:
+    """Reserves time for test and export within `runtime.time_limit`."""
+    return Reserve(context.stops, context.batches, context.evaluated, context.exports)
+
+
+def pace(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Ends the learning rate schedule when the time of `runtime.time_limit` ends."""
+    if context.time_limit is None:
+        return None
+    return Pace(context.stops, context.batches, context.mean)
 
 
 class Reserve(keras.callbacks.Callback):

@@ -1,0 +1,36 @@
+"""What a callback of the registry is built from."""
+
+import dataclasses
+from collections.abc import Callable
+
+from pipeline.config.sections import Log, Train
+from pipeline.contracts import Batches
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.runtime.signals import Stops
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
+
+
+@dataclasses.dataclass(frozen=True)
+class CallbackContext:
+    """The training that callbacks are added to."""
+
+    run: RunDirectory
+    """Where to write; only the chief of several workers does."""
+    batches: Batches
+    """Of training."""
+    checkpoint: CheckpointCallback
+    """The checkpoint callback: `step`, `epoch`, `history`."""
+    train: Train
+    log: Log
+    stops: Stops
+    """Signals and the time limit."""
+    time_limit: str | None
+    exports: bool
+    """Whether an export is written and verified after training."""
+    evaluated: int
+    """Examples that are evaluated after training."""
+    locate: Callable[[int], str]
+    """Id of an example -> what to call it in a message."""
+    mean: Callable[[float], float]
+    """The mean of a number over all workers."""
+    is_chief: bool

@@ -1,0 +1,44 @@
+"""A linear warm-up before any schedule, and what makes a schedule adjustable."""
+
+from typing import Any
+
+import keras
+
+Schedule = keras.optimizers.schedules.LearningRateSchedule
+
+
+class WarmUp(Schedule):
+    """A linear warm-up, then what `decay` returns; float32, a pure function of the step.
+
+    Args:
+        learning_rate: The highest rate.
+        steps: Optimizer steps of the whole run.
+        warmup: Share of the steps in which the rate rises linearly, reaching the highest in its
+            last step (Goyal et al. 2017, section 2.2).
+        options: Of the subclass, for `get_config`.
+    """
+
+    def __init__(
+        self, learning_rate: float, steps: int, *, warmup: float = 0.0, **options: Any
+    ) -> None:
+        self.learning_rate, self.steps, self.warmup = learning_rate, steps, warmup
+        self.options = options
+
+    def decay(self, rate: Any, step: Any) -> Any:
+        """The rate of a step after the warm-up, float32 ()."""
+        return rate
+
+    def share(self, step: Any) -> Any:
+        """Share of the steps after the warm-up that are done, float32 ()."""
+        rising = self.warmup * self.steps
+        return keras.ops.clip((step - rising) / max(self.steps - rising, 1.0), 0.0, 1.0)
+
+    def __call__(self, step: Any) -> Any:
+        rising = self.warmup * self.steps
+        step = keras.ops.cast(step, "float32")
+        rate = self.decay(keras.ops.cast(self.learning_rate, "float32"), step)
+        return rate * keras.ops.minimum(1.0, (step + 1.0) / rising) if rising >= 1 else rate
+
+    def get_config(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("learning_rate", "steps", "warmup")}
+        return {**own, **self.options}
