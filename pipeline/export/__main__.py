@@ -1,4 +1,4 @@
-"""`python -m pipeline.export`: a run's model again, without training; which version is served."""
+"""Exports the model of a run again without training, or pins the version that is served."""
 
 import dataclasses
 import os
@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import fit
 from pipeline.config import cli_parser, command_line, export_overrides
 from pipeline.config.config import Config
 from pipeline.config.validation import require_path
@@ -16,8 +15,10 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.serving import models_config, repository
-from pipeline.utils import console, files, home, safe_io, temp_files
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.training import preflight
+from pipeline.utils import console, files, safe_io, temp_files
+from pipeline.utils.console import say
+from pipeline.utils.errors import UsageError, run_command, suggest
 
 if TYPE_CHECKING:  # the front door stands before TensorFlow
     from pipeline.data.dataset import Data
@@ -91,7 +92,7 @@ def configure(path: Path, words: list[str]) -> Config:
     if not run_directory.steps(run.checkpoints):
         own = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
         raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {own}")
-    run_directory.check(config)
+    preflight.check(config)
     return config
 
 
@@ -130,33 +131,56 @@ def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
     # Imports TensorFlow; all that follows may, too
     machine = environment.start(config.runtime)
     from pipeline.data import batching
-    from pipeline.training import progress_report, recovery, trainer
-    from pipeline.training.callbacks.checkpoint import Saver
+    from pipeline.export import run_report
+    from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.training import progress_report
+    from pipeline.training.callbacks.checkpoint import CheckpointCallback
     from pipeline.training.checkpoints import Checkpoints
+    from pipeline.training.trainer import Trainer
 
     loaded = _loaded(config)
     splits = loaded.splits
-    judged = next(name for name in ("test", "validation", "train") if name in splits)
+    judged = evaluation_split(splits)
     held = {
         name: batching.evaluation(split, config.train, machine.replicas)
         for name, split in splits.items()
         if name in (judged, "validation")
     }
     batches = batching.training(splits["train"], config.train, config.runtime.seed)
-    plan = recovery.begun(config, machine.replicas)
-    parts = (batches, batches, held.get("validation"))
-    machine, model, _ = trainer.built(loaded.task, plan, machine, *parts)
-    saver = Saver(Checkpoints(model.state, run.checkpoints, writes=False), batches, config.train)
+    trainer = Trainer(
+        config=config,
+        machine=machine,
+        task=loaded.task,
+        plain=batches,
+        batches=batches,
+        evaluated=held,
+        locate=loaded.source.location,
+        stops=Stops(),
+    )
+    trainer.build()
+    model = trainer.model
+    saver = CheckpointCallback(
+        Checkpoints(model.state, run.checkpoints, writes=False), batches, config.train
+    )
     saver.resume()
     of = f"of {batches.last_step:,}{'' if saver.complete else ', which is not its end'}"
-    progress_report.say("run", f"{config.recipe} in {run}, trained for {saver.step:,} steps {of}")
+    say("run", f"{config.recipe} in {run}, trained for {saver.step:,} steps {of}")
     progress_report.damaged(saver)
     progress_report.decision(saver.choose())
-    model.step.update.exchange()  # the averaged weights, if any
-    result = fit.tested(config, run, loaded, held, judged, model, saver, start)
-    progress_report.tested(config, result, judged)
-    result = fit.handed_off(config, loaded, judged, model, saver, result, start)
-    progress_report.exported(config, run, result)
+    model.step.update.swap_ema()  # the averaged weights, if any
+    handoff = Handoff(
+        config=config,
+        run=run,
+        data=loaded,
+        evaluated=held,
+        model=model,
+        checkpoint=saver,
+        start=start,
+    )
+    result = handoff.test()
+    run_report.tested(config, result, judged)
+    result = handoff.export(result)
+    run_report.exported(config, run, result)
     return result
 
 
@@ -175,11 +199,12 @@ def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     Not of one in another place or of another kind than the run's own, which the run would miss.
     """
     try:
-        before = home.unfolded(safe_io.read_json(run.result))
+        before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
     except (OSError, ValueError, KeyError, TypeError):
         return
-    own = command_line.read(run.config, {"path": config.source.path})
+    path = config.source.path  # where the data lie now
+    own = command_line.read(run.config, {} if path is None else {"path": path})
     place, kind = run_directory.export_directory, manifest_writer.options
     same &= place(own) == place(config) and kind(own.export) == kind(config.export)
     if same and result["export"]:
@@ -196,7 +221,7 @@ def _pin(name: str | None, words: list[str]) -> int:
     before = models_config.pinned(model)
     path = repository.require(model, version)
     if path is not None:
-        from pipeline.verify import verify
+        from pipeline.export.verification import verify
 
         outcome = verify(path)
         if not outcome.passed:
@@ -227,3 +252,7 @@ def _model(name: str | None, directory: Path) -> Path:
     if files.versions(Path(name)):  # as a path
         return Path(os.path.abspath(name)) if Path(name).name in ("", "..") else Path(name)
     raise UsageError(f"there is no exported model {name!r} in {directory}; {suggest(name, models)}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -6,7 +6,6 @@ One record that fails, or a damaged file, and the server does not load the versi
 
 import collections
 import math
-import os
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.serving.savedmodel_session import Failure, ServerError, Session, as_strings
+from pipeline.serving.savedmodel_session import ServerError, Session, as_strings
 from pipeline.utils import crc32c, safe_io, wire
+from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000
@@ -47,8 +47,6 @@ def check(session: Session, directory: Path, now: Callable[[str], None]) -> str:
             not answered.
     """
     path = directory / FILE
-    if not os.path.lexists(path):
-        return f"none: a version without {FILE}, whose first requests are slow"
     start = time.monotonic()
     asked: dict[str, list[int]] = collections.defaultdict(list)
     for number, record in enumerate(records(path)):

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.export import malformed_files
-from pipeline.serving.savedmodel_session import (
-    INVALID_ARGUMENT,
-    Failure,
-    ServerError,
-    Session,
-    as_strings,
-)
+from pipeline.serving.savedmodel_session import INVALID_ARGUMENT, ServerError, Session, as_strings
+from pipeline.utils.errors import Failure
 
 FUZZED = 200
 """Strings for each signature that takes bytes."""

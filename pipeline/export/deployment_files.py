@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline.export import client_examples, manifest_writer
-from pipeline.serving import models_config
+from pipeline.export import client_examples
+from pipeline.serving import models_config, version_manifest
 from pipeline.utils import files
 
 IMAGE = "tensorflow/serving:2.20.0"
@@ -45,14 +45,14 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
 
 def follow(parent: Path, version: Path | None) -> None:
     """Writes the files for a version that is served from now on, as its manifest tells of it."""
-    about = manifest_writer.read(version) if version else {}
+    about = version_manifest.about(version) if version else {}
     try:
         sizes = about["options"]["batch_sizes"]
         if not sizes or not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError
         write(parent, about["signatures"], sizes)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return  # of an earlier release, or not ours
+        return  # damaged, or not ours
 
 
 def _is_ours(path: Path) -> bool:

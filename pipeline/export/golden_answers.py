@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.serving.savedmodel_session import Failure, Session
+from pipeline.serving.savedmodel_session import Session
+from pipeline.utils.errors import Failure
 
 BATCH_SIZES = (1, 3, 64)
 # Float32 sums in another order (other batch size, another CPU) differ by about 1e-6 of their size;

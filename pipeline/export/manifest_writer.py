@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.sections import Export
-from pipeline.utils import files, home, safe_io
-
-MANIFEST = Path("assets.extra/manifest.json")
+from pipeline.serving.version_manifest import MANIFEST
+from pipeline.utils import files
 
 
 def digests(folder: Path) -> dict[str, dict[str, Any]]:
@@ -33,15 +32,6 @@ def options(export: Export) -> dict[str, Any]:
 def write(folder: Path, about: Mapping[str, Any]) -> None:
     """The manifest of a folder, last of all: what is told `about` it, and `files`, its digests."""
     files.write_json(folder / MANIFEST, {**about, "files": digests(folder)})
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a version; empty where it has none, or one that cannot be read."""
-    try:
-        found = home.unfolded(safe_io.read_json(folder / MANIFEST))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _sha256(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.config import Config
-from pipeline.utils import home
+from pipeline.utils import files
 
 FILE = Path("assets.extra/MODEL_CARD.md")
 _MOST_CLASSES = 10  # that are shown of the worst
@@ -56,8 +56,9 @@ def text(
 
 
 def _what(config: Config, about: Mapping[str, Any]) -> str:
+    task = config.task.name.rpartition(".")[2].replace("_", " ")
     return (
-        f"A network for {config.task.rpartition('.')[2].replace('_', ' ')}: `{config.model.name}`, "
+        f"A network for {task}: `{config.model.name}`, "
         f"{about['parameters']:,} parameters. Made by the package `pipeline` "
         f"{about['versions']['pipeline']} with the recipe `{about['recipe']}`.\n"
     )
@@ -66,7 +67,7 @@ def _what(config: Config, about: Mapping[str, Any]) -> str:
 def _data(config: Config, about: Mapping[str, Any]) -> str:
     examples = about["trained"].get("examples", {})
     counts = ", ".join(f"{name} {count:,}" for name, count in examples.items())
-    lines = f"{home.folded(config.source.title)}. Examples: {counts or 'not counted'}.\n"
+    lines = f"{files.collapse_home(config.source.title)}. Examples: {counts or 'not counted'}.\n"
     if "test" in examples:
         lines += "The test split was seen neither in training nor when weights were chosen.\n"
     if config.clean.enabled or config.clean.manifest:

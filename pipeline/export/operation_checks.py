@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.serving import savedmodel_session
-from pipeline.serving.savedmodel_session import Failure
 from pipeline.utils import wire
+from pipeline.utils.errors import Failure
 
 _FILE = Path(__file__).with_suffix(".txt")
 # They end the server's process, or touch files beside those of the version: a SavedModel is a
@@ -114,7 +114,8 @@ def installed() -> set[str]:
 
 if __name__ == "__main__":
     print(
-        f"# Operations with a kernel for the CPU in TensorFlow {savedmodel_session.runtime_version()}."
+        "# Operations with a kernel for the CPU in "
+        f"TensorFlow {savedmodel_session.runtime_version()}."
     )
     print("# Written by pipeline/export/operation_checks.py.")
     print(textwrap.fill(" ".join(sorted(installed())), 100, break_on_hyphens=False))

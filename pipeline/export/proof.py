@@ -26,18 +26,13 @@ from pipeline.export import (
     signature_checks,
 )
 from pipeline.serving import version_manifest
-from pipeline.serving.savedmodel_session import (
-    Failure,
-    Session,
-    as_strings,
-    runtime_version,
-    saved_graph,
-)
+from pipeline.serving.savedmodel_session import Session, as_strings, runtime_version, saved_graph
 from pipeline.utils import npz
+from pipeline.utils.errors import Failure
 
-GOLDEN = Path("assets.extra/golden.npz")
+GOLDEN = version_manifest.GOLDEN
 STOPS = ("digests", "operations", "loads", "golden")
-"""If one of them fails, the rest is skipped; not if there is no manifest to compare with."""
+"""If one of them fails, the rest is skipped."""
 _MOST_GOLDEN = 2**32  # bytes, unpacked: three of the largest images as floats
 
 Check = Callable[[bad_requests.Now], str]
@@ -127,7 +122,7 @@ def checks(directory: Path, fuzzed: int = bad_requests.FUZZED) -> Iterator[tuple
     session = opened[0]
     yield "contract", lambda now: _contract(session, golden)
     yield "warm-up", lambda now: _warmup_reader.check(session, directory, now)
-    precision = _precision(manifests[0] if manifests else {})
+    precision = _precision(manifests[0])
     for signature, sides in golden.items():
         ask = partial(golden_answers.check, session, signature, sides, precision=precision)
         yield f"answers {signature}", lambda now, ask=ask: ask()
@@ -148,7 +143,7 @@ def _precision(manifest: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str], out: TextIO) -> int:
-    """`python -m pipeline.export.proof DIRECTORY [FUZZED]`: writes the lines; 1 if a check failed."""
+    """`python -m pipeline.export.proof DIRECTORY [FUZZED]`: writes the lines; 1 if one failed."""
 
     def say(check: str, **line: Any) -> None:
         print(json.dumps({"check": check, **line}), file=out, flush=True)
@@ -163,7 +158,7 @@ def main(arguments: list[str], out: TextIO) -> int:
             said = str(error).partition("\n")[0]  # behind that, TensorFlow's nodes
             say(name, passed=False, detail=said or type(error).__name__)
             good = False
-            if name in STOPS and not isinstance(error, version_manifest.NoManifest):
+            if name in STOPS:
                 return 1  # the model must not be run, or cannot be
     python_tensorflow = getattr(sys.modules.get("tensorflow"), "__file__", None)
     say("finished", passed=not python_tensorflow, detail="no Python TensorFlow in the process")

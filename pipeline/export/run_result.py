@@ -2,20 +2,57 @@
 
 import os
 import secrets
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.config import Config
-from pipeline.config.sections import Export
+from pipeline.contracts import Metadata
 from pipeline.export import manifest_writer
-from pipeline.runtime import run_directory
+from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, home, safe_io
+from pipeline.serving import version_manifest
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.utils import files, safe_io
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
 """The one check of an export that could not be written, as its disk was full."""
+
+
+def measured(
+    config: Config,
+    saver: CheckpointCallback,
+    metrics: dict[str, dict[str, Any]],
+    seconds: float,
+    stopped: str | None,
+    calibration: Metadata,
+) -> dict[str, Any]:
+    """The content of `result.json` before the export: everything to compare runs by.
+
+    `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
+    where a run has too few steps. `seconds` is this process's time, from its start to here.
+    `stopped` is `time`, where that was up before the last step; `calibration` holds the metadata by
+    which answers are calibrated.
+    """
+    speeds = saver.history.get("examples_per_second", ())
+    speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
+    return {
+        "recipe": config.recipe,
+        "config_digest": config.digest(),
+        "seed": config.runtime.seed,
+        "steps": saver.step,
+        "epochs": saver.epoch,
+        "stopped": stopped,
+        **metrics,
+        "calibration": dict(calibration),
+        "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "seconds": round(seconds, 2),
+        "export": None,
+        "verification": None,
+        "versions": environment.versions(),
+    }
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
@@ -64,7 +101,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
             options than the config's.
     """
     try:
-        result = home.unfolded(safe_io.read_json(run.result))
+        result = files.expand_home(safe_io.read_json(run.result))
         version, steps, digest = result["export"], result["steps"], result["config_digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -79,10 +116,10 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 
 def _can_be_told(result: Mapping[str, Any]) -> bool:
     """Whether `report` finds in it what it says; not so after it was edited."""
-    if not {"verification", "examples_per_second"} <= result.keys():
+    if not {"verification", "examples_per_second", "calibration"} <= result.keys():
         return False
     proved, speed = result["verification"], result["examples_per_second"]
-    calibration = result.get("calibration", {})
+    calibration = result["calibration"]
     parts = [result[name] for name in ("test", "validation", "train") if name in result]
     return (
         bool(parts)
@@ -130,9 +167,7 @@ def _is_export(config: Config, version: Any, digest: Any) -> bool:
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(files.versions(version.parent), default=0)
-    about = manifest_writer.read(version)
-    if about.get("config_digest", digest) != digest:  # another run's was put in its place
+    about = version_manifest.about(version)
+    if about.get("config_digest") != digest:  # another run's was put in its place
         return False
-    # A version of the time before there were manifests was made with what is the default now.
-    made = about.get("options", manifest_writer.options(Export()))
-    return made == manifest_writer.options(config.export)
+    return about.get("options") == manifest_writer.options(config.export)

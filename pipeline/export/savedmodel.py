@@ -1,15 +1,9 @@
 """The hand-off: a SavedModel, all that belongs to it, proved, published."""
 
 import functools
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from pipeline.utils.errors import UsageError, reason, run_command
-
-if __name__ == "__main__":  # the command, which stands above this stage and before TensorFlow
-    run_command(importlib.import_module("pipeline.export.__main__").main)
 
 import numpy as np
 import tensorflow as tf
@@ -20,11 +14,12 @@ from pipeline.data import batching
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import deployment_files, manifest_writer, model_card, proof, warmup
+from pipeline.export.verification import Check, Verification, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository
 from pipeline.training.model_builder import SteppedModel, twin
 from pipeline.utils import files, temp_files
-from pipeline.verify import Check, Verification, verify
+from pipeline.utils.errors import UsageError, reason
 
 # Golden examples: at most so many, and at most so many bytes of decoded columns.
 _GOLDEN_EXAMPLES = 64
@@ -60,14 +55,14 @@ def export(
     parent = run_directory.export_directory(config)
     folder = temp_files.folder(parent)
     try:
-        about = write(folder, model, task, config, examples, metrics or {}, trained)
+        about = write(folder, model, task, config, examples, metrics=metrics or {}, trained=trained)
         outcome = verify(folder)
         if not outcome.passed:
             return outcome
         # Who finds a version finds how to serve it.
         beside = (parent, about["signatures"], about["options"]["batch_sizes"])
         ready = functools.partial(deployment_files.write, *beside)
-        published = repository.publish(folder, parent, config.export, task.compared_by, ready)
+        published = repository.publish(folder, parent, config.export, task.selection_metric, ready)
     except BaseException:
         temp_files.remove(folder)
         raise
@@ -85,13 +80,13 @@ def write(
     task: Task,
     config: Config,
     examples: Split,
+    *,
     metrics: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that a version consists of, into an empty folder; arguments as of `export`.
+    """Writes all files of a version into an empty folder; arguments as of `export`.
 
-    Returns:
-        What the manifest says, but for its files.
+    Returns what the manifest says, but for its files.
     """
     same = twin(model, task, config.model, _POLICIES[config.export.precision])
     # One graph of the network, in all signatures; without it each would have its own.
@@ -110,23 +105,23 @@ def write(
     judged = next((split for split in ("test", "validation", "train") if split in metrics), None)
     if judged and same.dtype_policy.name != model.dtype_policy.name:
         # What is published is judged, not what was trained: 16 bits may cost more than a digit.
-        found = evaluate.evaluate(same, task, batching.evaluation(examples, config.train))
-        metrics = {**metrics, judged: found}
+        batches = batching.evaluation(examples, config.train)
+        metrics = {**metrics, judged: evaluate.evaluate(same, task, batches)}
     about = {
         "name": name,
         "recipe": config.recipe,
         "config_digest": config.digest(),
-        "task": config.task,
+        "task": config.task.name,
         "versions": environment.versions(),
         "parameters": model.count_params(),
         "precision": config.export.precision,
         "trained_precision": model.dtype_policy.name,
-        "temperature": task.facts.get("temperature"),
-        "class_names": task.facts.get("class_names"),
-        "feature_names": task.facts.get("feature_names"),
+        "temperature": task.metadata.get("temperature"),
+        "class_names": task.metadata.get("class_names"),
+        "feature_names": task.metadata.get("feature_names"),
         "signatures": {
-            name: {side: _described(arrays) for side, arrays in sides.items()}
-            for name, sides in answers.items()
+            key: {side: _described(a) for side, a in sides.items()}
+            for key, sides in answers.items()
         },
         "options": manifest_writer.options(config.export),
         "trained": dict(trained or {}),
@@ -135,7 +130,7 @@ def write(
         "compared": len(next(iter(requests["serving_default"].values()))),
         "difference": difference(model, task, answers["serving_default"]),
     }
-    card = model_card.text(config, about, metrics, task.limits(), made)
+    card = model_card.text(config, about, metrics, task.limitations(), made)
     files.write_text(folder / model_card.FILE, card)
     manifest_writer.write(folder, about)
     return about

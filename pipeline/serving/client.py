@@ -19,6 +19,7 @@ from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
 from pipeline.serving.rest import Rest
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
+from pipeline.serving.transport import Transport
 from pipeline.utils.errors import UsageError, suggest
 
 _REST = re.compile(
@@ -72,7 +73,7 @@ class Client:
 
         Raises:
             ServingError: The server's status and message; or `UNKNOWN`, and what is wrong with the
-                reply (`served.check`).
+                reply (`signatures.check`).
             UsageError: No such signature or input, or values that its type cannot hold.
         """
         known = self._known.get(_named(signature))
@@ -157,7 +158,7 @@ class Client:
     def _known(self) -> dict[str, Signature]:
         return self.metadata()
 
-    def _opened(self) -> Any:
+    def _opened(self) -> Transport:
         if _is_url(self.model):
             return Rest(self.model, self.timeout)
         if found := _RPC.fullmatch(self.model):

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
+from pipeline.serving.transport import Transport
 from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError
 
@@ -28,7 +29,7 @@ _MOST_VALUES = 2**31
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 
-class Rpc:
+class Rpc(Transport):
     """One model behind a server's gRPC port.
 
     Args:
@@ -40,8 +41,6 @@ class Rpc:
     Raises:
         UsageError: The package tensorflow-serving-api is not installed.
     """
-
-    feature_names = None
 
     def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._apis = _official()

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import verify
-from pipeline.export import manifest_writer
-from pipeline.serving import signatures
+from pipeline.serving import repository, signatures, version_manifest
 from pipeline.serving.savedmodel_session import ServerError, Session, as_strings
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
+from pipeline.serving.transport import Transport
 from pipeline.utils import files, protobuf
 from pipeline.utils.errors import UsageError, suggest
 
 
-class Local:
+class Local(Transport):
     """One version, loaded by TensorFlow's own C++ loader.
 
     Args:
@@ -26,8 +25,8 @@ class Local:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._version = verify.chosen(directory)
-        names = manifest_writer.read(self._version).get("feature_names")
+        self._version = repository.chosen(directory)
+        names = version_manifest.about(self._version).get("feature_names")
         good = isinstance(names, list) and all(isinstance(name, str) for name in names)
         self.feature_names = names if good else None
         try:

@@ -3,12 +3,11 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.config.sections import Export
-from pipeline.export import manifest_writer
-from pipeline.serving import models_config
+from pipeline.serving import models_config, version_manifest
 from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
 
@@ -35,7 +34,7 @@ def publish(
     folder: Path,
     model: Path,
     options: Export,
-    compared_by: tuple[str, int],
+    selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:
     """Gives a finished folder the next version number, unless it is worse than what is served.
@@ -44,10 +43,10 @@ def publish(
     delete.
 
     Args:
-        folder: Of `scratch.folder(model)`, whole and proved; its manifest holds the metrics.
+        folder: Of `temp_files.folder(model)`, whole and proved; its manifest holds the metrics.
         model: The folder of the versions.
         options: `tolerance` and `keep` are used.
-        compared_by: As `Task.compared_by`.
+        selection_metric: As `Task.selection_metric`.
         ready: Called before the version can be seen, unless servers will not take it: it is held
             back, or another one is pinned.
 
@@ -58,7 +57,7 @@ def publish(
         good, quality = True, None
         before = None if options.tolerance is None else live(model)
         if before is not None:
-            good, quality = compared(folder, before, options.tolerance, compared_by)
+            good, quality = compared(folder, before, options.tolerance, selection_metric)
         if not good:
             aside = model / REFUSED
             temp_files.remove(aside)
@@ -96,11 +95,11 @@ def live(model: Path) -> Path | None:
 def compared(folder: Path, before: Path, tolerance: float, by: tuple[str, int]) -> tuple[bool, str]:
     """Whether a version is at most `tolerance` worse than the one before it, and that in words.
 
-    Where that one tells of no metric, as those of earlier releases, there is nothing to be worse
-    than. A new one has to tell, of the same split.
+    Where that one tells of no such metric, as another task's, there is nothing to be worse than.
+    A new one has to tell, of the same split.
     """
     name, sign = by
-    classes = [manifest_writer.read(version).get("class_names") for version in (folder, before)]
+    classes = [version_manifest.about(version).get("class_names") for version in (folder, before)]
     if None not in classes and classes[0] != classes[1]:
         return False, f"it has other classes than version {before.name}, which is served"
     (new, split), (old, other) = judged(folder, name), judged(before, name)
@@ -121,7 +120,7 @@ def compared(folder: Path, before: Path, tolerance: float, by: tuple[str, int]) 
 def judged(version: Path, name: str) -> tuple[float | None, str]:
     """A metric as a version's manifest tells it, and of which split; None where it tells of no
     finite number."""
-    manifest = manifest_writer.read(version)
+    manifest = version_manifest.about(version)
     metrics, split = manifest.get("metrics"), str(manifest.get("judged", ""))
     value = metrics.get(name) if isinstance(metrics, dict) else None
     good = isinstance(value, int | float) and not isinstance(value, bool)
@@ -145,7 +144,7 @@ def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Has servers take this version, or with None the newest again; see `version_policy.pin`.
+    """Has servers take this version, or with None the newest again; see `models_config.pin`.
 
     Raises UsageError if there is no such version.
     """
@@ -165,3 +164,70 @@ def require(model: Path, version: int | None) -> Path | None:
 
 def _is_ours(path: Path) -> bool:
     return not path.is_symlink() and all((path / name).is_file() for name in _OURS)
+
+
+# Files that may lie there before any version does: configuration of TensorFlow Serving and of its
+# containers, and words on them.
+_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
+
+
+def check_folder(directory: Path, model: Path) -> None:
+    """Raises UsageError where one of the folders is there, and no such folder.
+
+    Beside versions there may be all that a server passes by, as the pictures are that it is asked
+    about; what has a number for a name must be a version.
+
+    Args:
+        directory: Of all models.
+        model: Of the versions of this one.
+    """
+    found = list(directory.glob("[!.]*"))
+    names = [p.name for p in found if p.is_file() and p.suffix not in _SERVER_FILES]
+    if names and not any(_versions(p.glob("*")) for p in found if p.is_dir()):
+        raise UsageError(
+            f"--export.directory: {directory} is no folder of models: it holds {min(names)!r}; "
+            "choose another"
+        )
+    found = sorted(model.glob("[!.]*"))
+    versions = _versions(found)
+    for path in found:
+        expected = path.is_file() and path.suffix in _SERVER_FILES
+        if path in versions or expected or (versions and not files.is_version(path.name)):
+            continue
+        raise UsageError(
+            f"{model} holds {path.name!r}, which is no exported version; move it away, or choose "
+            "another --export.directory or --export.name"
+        )
+
+
+def _versions(found: Iterable[Path]) -> list[Path]:
+    return [p for p in found if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
+
+
+def chosen(directory: Path) -> Path:
+    """A version directory: the given one, or in a model's folder that which a server would answer
+    with, the pinned one or the newest.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
+    if any(
+        (directory / name).is_file()
+        for name in ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
+    ):
+        return directory
+    if not files.versions(directory):
+        raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
+    newest = live(directory)
+    if newest is None:
+        pinned = ", ".join(map(str, models_config.pinned(directory)))
+        # As a path, which no name in saved_models/ can be.
+        path = directory if len(directory.parts) > 1 else f"./{directory}"
+        raise UsageError(
+            f"{directory / models_config.NAME} pins version {pinned}, which is not there: a "
+            "server would answer nothing; python -m pipeline.export "
+            f"{shlex.quote(str(path))} --unpin takes the newest"
+        )
+    return newest

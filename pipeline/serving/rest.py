@@ -5,8 +5,12 @@ that is silent tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
+import functools
 import http.client
+import io
 import json
+import socket
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.serving import signatures, timely
+from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
+from pipeline.serving.transport import Transport
 
 # 400 also stands for FAILED_PRECONDITION and OUT_OF_RANGE
 # (tensorflow_serving/model_servers/http_server.cc).
@@ -33,15 +38,13 @@ _MOST_SAID = 2**20  # of a refusal
 _PYTHON = {"b": (bool,), "i": (int,), "u": (int,)}
 
 
-class Rest:
+class Rest(Transport):
     """One model behind a server's REST port.
 
     Args:
         url: `http://HOST:8501/v1/models/NAME`, or a version or label of it.
         timeout: Seconds.
     """
-
-    feature_names = None
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url, self._timeout = url, timeout
@@ -103,8 +106,8 @@ class Rest:
             # Names may be in any script; what is already escaped stays.
             url = urllib.parse.quote(self._url + path, safe="/:%?=&@[]+,;")
             request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-            with timely.ask(request, self._timeout) as reply:
-                raw = timely.whole(reply, _MOST_BYTES)
+            with ask(request, self._timeout) as reply:
+                raw = whole(reply, _MOST_BYTES)
         except urllib.error.HTTPError as error:
             with error:
                 status = _STATUS.get(error.code, "UNKNOWN")
@@ -267,3 +270,94 @@ def _message(error: urllib.error.HTTPError) -> str:
         return str(json.loads(error.read(_MOST_SAID))["error"])
     except (OSError, http.client.HTTPException, *signatures.STRANGE):
         return ""
+
+
+def ask(request: urllib.request.Request, timeout: float) -> http.client.HTTPResponse:
+    """Sends a request; the reply, also the body that is still to be read, has to be there in time.
+
+    The timeout of `urllib` holds for each piece alone: a server that sends a byte a second is
+    never late.
+
+    Args:
+        request: Of `http` or `https`; a redirect is a refusal, as urllib would follow it without
+            what was posted.
+        timeout: Seconds for all of it, but for a host of many addresses, each of which has as long.
+
+    Raises:
+        urllib.error.HTTPError: The server refuses; it can be read like a reply.
+        OSError, http.client.HTTPException: There is no reply; TimeoutError where it is late.
+    """
+    until = time.monotonic() + timeout
+    handlers = _Http(until), _Https(until), _NoRedirect()
+    return urllib.request.build_opener(*handlers).open(request, timeout=timeout)
+
+
+def whole(reply: Any, most: int) -> bytes:
+    """A reply's body; raises OSError where it has more than `most` bytes or ends before its end."""
+    parts, size = [], 0
+    while part := reply.read1(2**20):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise OSError(f"the reply has more than {most:,} bytes")
+    if reply.length:  # which only `read` looks after
+        raise http.client.IncompleteRead(b"".join(parts), reply.length)
+    return b"".join(parts)
+
+
+class _Until(io.RawIOBase):
+    """What a socket still sends until a moment of the monotonic clock."""
+
+    def __init__(self, raw: Any, connection: socket.socket, until: float) -> None:
+        self._raw, self._connection, self._until = raw, connection, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connection.settimeout(_left(self._until))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()  # which lets go of the connection
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, until: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock, until))
+
+
+class _Handler(urllib.request.AbstractHTTPHandler):
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> Any:
+        def connection(*args: Any, **given: Any) -> http.client.HTTPConnection:
+            made = http_class(*args, **{**given, "timeout": _left(self._until)})
+            made.response_class = functools.partial(_Response, until=self._until)
+            return made
+
+        return super().do_open(connection, req, **options)
+
+
+class _Http(_Handler, urllib.request.HTTPHandler):
+    """In place of the one that knows of no end."""
+
+
+class _Https(_Handler, urllib.request.HTTPSHandler):
+    """The same over TLS."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.runtime import native_logs
 from pipeline.utils import protobuf, safe_io
+from pipeline.utils.errors import Failure
 
 INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
 _UNIMPLEMENTED = 12
@@ -80,10 +81,6 @@ class ServerError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Failure(Exception):
-    """A check of the proof has found something wrong; the message says what."""
 
 
 class Session:

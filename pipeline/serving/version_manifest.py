@@ -5,36 +5,42 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.serving.savedmodel_session import Failure
-from pipeline.utils import safe_io
+from pipeline.utils import files, safe_io
+from pipeline.utils.errors import Failure
 
 MANIFEST = Path("assets.extra/manifest.json")
+GOLDEN = Path("assets.extra/golden.npz")
+"""Real examples with the answers of the trained model."""
 # It cannot hold its own digest.
 _WITHOUT = {str(MANIFEST)}
-
-
-class NoManifest(Failure):
-    """A version has no manifest, as those of the first release."""
 
 
 def read(directory: Path) -> dict[str, Any]:
     """What the manifest of a version says.
 
     Raises:
-        NoManifest: It is missing.
-        Failure: It cannot be read, or is not a manifest.
+        Failure: It is missing, cannot be read, or is not a manifest.
     """
     path = directory / MANIFEST
     if not os.path.lexists(path):
-        raise NoManifest(f"{MANIFEST} is missing: nothing tells which files were written")
+        raise Failure(f"{MANIFEST} is missing: nothing tells which files were written")
     try:
         manifest = safe_io.read_json(path)
     except (OSError, ValueError) as error:
         raise Failure(f"{MANIFEST} cannot be read: {error}") from None
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
+    listed = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(listed, dict) or not all(map(_is_entry, listed.values())):
         raise Failure(f"{MANIFEST} lists no files with their sha256 and size")
     return manifest
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """What the manifest of a version says; empty if it has none, or one that cannot be read."""
+    try:
+        found = files.expand_home(safe_io.read_json(directory / MANIFEST))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_entry(entry: Any) -> bool:
