@@ -1,4 +1,4 @@
-"""Looks for what no run should learn from: `python -m pipeline.clean [RECIPE]`."""
+"""Finds examples that no run should learn from: damaged, duplicate, leaking or mislabeled."""
 
 import os
 import shlex
@@ -76,7 +76,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path | None, int, list[str
     if not saved.is_file():
         raise UsageError(f"--label-noise: {trained} is not a run directory: it has no {saved.name}")
     config = command_line.configure(["--config", str(saved), *words], PROGRAM, PURPOSE)
-    if config.task == "regression":
+    if config.task.name == "regression":
         raise UsageError(f"--label-noise judges classes; the run {trained} is a regression")
     return config, trained, folds, ["--config", str(saved), *words]
 
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
     environment.start(config.runtime if trained else one)
     from pipeline.data import dataset
     from pipeline.data.cleaning import apply
-    from pipeline.training.progress_report import say
+    from pipeline.utils.console import say
 
     source, _ = dataset.opened(config)
     found = apply.Found(source, config)
@@ -116,9 +116,10 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if trained:
         from pipeline.evaluation import label_noise
+        from pipeline.fit import fit
 
         rest = (source, found.entries, folds, folder)
-        answers = label_noise.out_of_fold(config, trained, *rest)
+        answers = label_noise.out_of_fold(config, trained, *rest, fit=fit)
         found.doubt(label_noise.doubted(answers, source.info.class_names))
     written = RunDirectory(folder)
     found.write(written)

@@ -21,7 +21,7 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import joined, short_columns
 
 Example = dict[str, tf.Tensor]
-Facts = Mapping[str, Any]
+Metadata = Mapping[str, Any]
 _KEY = (0x70697065, 0x6C696E65)  # of SipHash
 
 
@@ -110,18 +110,18 @@ def _hashes(example: Example) -> Example:
 class Task(abc.ABC):
     """What the problem is. Answers questions; holds no loop, step or optimizer.
 
-    A task is made from its facts alone (what was learned from the data but is no weight: class
-    names, sizes, means), which are JSON and lie in the run, so that every later process makes the
-    same. The module's `facts(info)` gives those that the source says; `learn` adds those that only
-    the training examples tell.
+    A task is made from its metadata alone: what was learned from the data but is not a weight, such
+    as class names, sizes and means. They are JSON and part of the run, so that every later process
+    makes the same task. A registered function makes the task of a source; `learn` adds the metadata
+    that only the training examples show.
     """
 
-    compared_by: tuple[str, int] = ("loss", -1)
+    selection_metric: tuple[str, int] = ("loss", -1)
     """By which number of `evaluate` versions of a model are compared; 1 where more is better, -1
     where less is."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
 
     @abc.abstractmethod
     def decode(self, example: Example) -> Example:
@@ -139,8 +139,8 @@ class Task(abc.ABC):
             locate: Id -> what a person calls the example.
         """
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Facts:
-        """Facts that change with the training examples, replacing those of the same name.
+    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
+        """Metadata that change with the training examples, replacing those of the same name.
 
         Asked once, after the splits are made and checked, so that nothing held out is learned from.
         `decode` must not depend on them: it has been done by then.
@@ -150,8 +150,8 @@ class Task(abc.ABC):
         """
         return {}
 
-    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Facts:
-        """Facts by which the answers of the trained network become honest, such as a temperature.
+    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
+        """Metadata that calibrate the answers of the trained network, such as a temperature.
 
         Asked once, after training; none where answers are no probabilities.
 
@@ -161,7 +161,7 @@ class Task(abc.ABC):
         """
         return {}
 
-    def limits(self) -> list[str]:
+    def limitations(self) -> list[str]:
         """What those who use the answers should know of them: sentences of the model card."""
         return []
 
@@ -253,9 +253,9 @@ class Batches:
     tickets: Callable[..., tf.data.Dataset]
     """(first step, share of each batch = all) -> dataset of the tickets from there to
     `last_step`; with several parts in the share, those of one step follow each other."""
-    fetch: Callable[[Any], Example]
+    materialize: Callable[[Any], Example]
     """Ticket -> batch, called inside the compiled step; the identity where the host feeds."""
-    explain: Callable[[int, int], None]
+    raise_if_undecodable: Callable[[int, int], None]
     """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
     be decoded, if there is one."""
     batch_size: int

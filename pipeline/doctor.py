@@ -1,4 +1,4 @@
-"""Proofs that a user runs on their own machine: `--parity [RECIPE]`, and `--drill` of faults."""
+"""Compares every way to take a training step with stock Keras, on your own machine."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,6 @@ import tyro
 from pipeline.config import cli_parser, command_line
 from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError, run_command, suggest
-from tests.nightly.fault_injection import drill
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # float32 sums in another order: 16 steps of SGD with `tiny` on digits stay below 3e-6.
@@ -46,12 +45,13 @@ stock's         that of stock Keras's own weights in this precision
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Proofs on this machine. `--drill --help` tells of another: a run that survives faults."""
+    """Trains in every way for a few steps, and compares weights and optimizer state with those of
+    stock Keras."""
 
     parity: Annotated[str, tyro.conf.arg(metavar="RECIPE")] = command_line.DEFAULT_RECIPE
     """Train a few steps of this recipe in every way, and compare with stock Keras."""
     model: str | None = None
-    """Another model of the shelf, with its default options; `tiny` is the fastest."""
+    """Another registered model, with its default options; `tiny` is the fastest."""
     replicas: tuple[int, ...] = (1, 2)
     """Numbers of replicas; on a CPU they are logical devices."""
     precisions: tuple[str, ...] = PRECISIONS
@@ -59,7 +59,7 @@ class Options:
     accumulate: tuple[int, ...] = (1, 4)
     """Numbers of micro-batches."""
     optimizers: tuple[Literal["sgd", "adam", "adamw", "nadam"], ...] = ("sgd",)
-    """Rules of update; the others are compared with stock Keras, but not judged by it."""
+    """Optimizers; those other than sgd are compared with stock Keras, but not judged by it."""
     steps: int = 16
     """Steps to train; with more, differences from another order of sums grow and are not judged."""
     batch_size: int = 32
@@ -70,7 +70,8 @@ def parity(options: Options) -> list[dict[str, Any]]:
     """All cases; a process for each number of replicas, and another one after each failure.
 
     Returns:
-        What `pipeline.evaluation.parity.run` yields, or `{**case, "replicas": ..., "failed": reason}`.
+        What `pipeline.evaluation.parity.run` yields, or, of a case that failed,
+        `{**case, "replicas": ..., "failed": reason}`.
     """
     _check(options)
     order: dict[str, Any] = {
@@ -133,7 +134,13 @@ def _child(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            # A file in the current folder, such as another pipeline.py, must not come first there.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYTHONSAFEPATH": "1",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+            },
         ) as process,
     ):
         cases = iter(order["cases"])
@@ -180,14 +187,10 @@ def _line(cells: list[Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor --parity [RECIPE]` or `--drill`; 1 if something is not as it must
-    be.
-    """
-    if "--drill" in arguments and "--parity" not in arguments:
-        return drill.main([word for word in arguments if word != "--drill"])
+    """`python -m pipeline.doctor --parity [RECIPE]`; 1 if a case is not as equal as it must be."""
     arguments = [part for word in arguments for part in word.split("=", 1)]
     if "--parity" not in arguments and arguments not in ([], ["--help"], ["-h"]):
-        raise UsageError(f"{arguments[0]!r} says no proof; give --parity [RECIPE] or --drill")
+        raise UsageError(f"{arguments[0]!r} does not say what to compare; give --parity [RECIPE]")
     arguments = arguments or ["--help"]
     at = arguments.index("--parity") if "--parity" in arguments else None
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):

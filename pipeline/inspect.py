@@ -1,4 +1,4 @@
-"""Looks at a recipe's data and at their feed: `python -m pipeline.inspect [RECIPE]`."""
+"""Shows a recipe's data: counts, sizes, pictures, and how fast they reach training."""
 
 import dataclasses
 from pathlib import Path
@@ -8,9 +8,10 @@ from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
 from pipeline.utils import files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
-if TYPE_CHECKING:  # the front door stands before TensorFlow
+if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
     from pipeline.contracts import Source
     from pipeline.data.dataset import Data
     from pipeline.data.splits import Split
@@ -25,7 +26,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     """Prints what there is to say of a recipe's data, and writes a page with pictures of them.
 
     Args:
-        recipe: Name of a function in `recipes.py`, or a Config.
+        recipe: Name of a registered function, a dotted name, or a Config.
         changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
 
     Returns:
@@ -51,7 +52,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     try:
         loaded = dataset.load(config)
     except UsageError:
-        _census(said, registry.take("sources", config.source.name)(**config.source.options()))
+        _census(said, registry.call("sources", config.source.name, config.source.options))
         raise
     for decision in (*machine.decisions, *loaded.decisions):
         said(decision.name, decision)
@@ -80,16 +81,14 @@ class _Said:
         self.lines: list[tuple[str, str]] = []
 
     def __call__(self, name: str, text: object) -> None:
-        from pipeline.training import progress_report
-
         self.lines.append((name, str(text)))
-        progress_report.say(name, text)
+        say(name, text)
 
 
 def _classes(data: "Data") -> list[str] | None:
     """Names of the classes, where the examples have labels."""
     labelled = "label" in data.splits["train"].store.short
-    return data.facts.get("class_names") if labelled else None
+    return data.metadata.get("class_names") if labelled else None
 
 
 def _census(said: _Said, source: "Source", data: "Data | None" = None) -> None:

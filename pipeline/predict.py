@@ -1,4 +1,4 @@
-"""What a model says of files: `python -m pipeline.predict MODEL FILES|FOLDER|PATTERN|-`."""
+"""Asks an exported model about files: in its folder, or behind a server."""
 
 import contextlib
 import csv

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 
+from pipeline.config.config import Config
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
@@ -147,3 +148,24 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         raise UsageError(f"TF_CONFIG: task index {index!r} names none of its {kind}s")
     index += len(chiefs) if kind == "worker" else 0
     return Cluster(workers, index) if len(workers) > 1 else None
+
+
+def of_run(config: Config) -> Cluster | None:
+    """The workers of TF_CONFIG; UsageError if this run cannot have several."""
+    workers = read()
+    if workers and config.train.engine == "model_fit":
+        raise UsageError(
+            "TF_CONFIG names several workers, under which Keras's own fit crashes; "
+            "use --train.engine gradient_tape"
+        )
+    if workers and config.clean.enabled:
+        raise UsageError(
+            "TF_CONFIG names several workers, which must leave out the same examples: run "
+            "python -m pipeline.clean once, and give all of them its --clean.manifest"
+        )
+    if workers and (config.run_directory is None or config.dry_run):
+        raise UsageError(
+            "TF_CONFIG names several workers, which must agree on one run: give "
+            "--run-directory, on a disk that all share, and no --dry-run"
+        )
+    return workers

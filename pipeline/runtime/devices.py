@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.config import config, gpu_options
+from pipeline.config import config
+from pipeline.config.validation import parse_devices, parse_memory
 from pipeline.runtime import gpu_info
 from pipeline.utils.errors import UsageError
 
@@ -63,7 +64,7 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     """The GPUs to be used, in TensorFlow's order, and why these."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return [], "asked for" if gpus else ""
-    numbers = gpu_options.numbers(options.devices)
+    numbers = parse_devices(options.devices)
     if numbers is None:
         numbers = tuple(range(len(gpus)))
     elif max(numbers) >= len(gpus):
@@ -114,7 +115,7 @@ def _let_grow(gpus: list[Any]) -> None:
 
 def _limit(options: config.Runtime, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {options.gpu_memory}"
-    amount, is_share = gpu_options.amount(options.gpu_memory)
+    amount, is_share = parse_memory(options.gpu_memory)
     memory = gpu_info.memory() if chosen else []
     if chosen and is_share and len(memory) != len(gpus):
         raise UsageError(

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import config, gpu_options
+import pipeline
+from pipeline.config import config
+from pipeline.config.validation import parse_devices
 from pipeline.runtime import native_logs
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.gpu_info import missing_gpu, none_here
@@ -120,7 +122,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
 def _require_gpu(options: config.Runtime) -> None:
     """Before TensorFlow is imported, where it is known by then."""
-    numbers = gpu_options.numbers(options.devices)
+    numbers = parse_devices(options.devices)
     if (options.require_gpu or numbers) and (why := none_here()):
         flag = f"devices {options.devices}" if numbers else "require-gpu"
         raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")
@@ -208,5 +210,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             return "not installed"
 
-    names = ("pipeline", "tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: found(name) for name in names}}
+    names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
+    own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
+    return own | {name: found(name) for name in names}

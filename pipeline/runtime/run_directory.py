@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import math
-import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,14 +12,13 @@ from typing import Any
 
 from pipeline.config import resume_policy
 from pipeline.config.config import Config
-from pipeline.serving import models_config, models_folder
-from pipeline.utils import files, home, locks, safe_io, temp_files
+from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
 
 RUNS = Path("runs")
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
-_REMEDY = "wait until it has ended, or give another --run-directory"
+IN_USE = "wait until it has ended, or give another --run-directory"
 
 
 class RunDirectory:
@@ -31,7 +29,7 @@ class RunDirectory:
         self.changes = changes
         """Options that are not those it began with, as `--force` accepts."""
         self.config = path / "config.json"
-        self.facts = path / "facts.json"
+        self.metadata = path / "metadata.json"
         self.source = path / "source.json"
         self.splits = path / "splits.npz"
         self.decisions = path / "decisions.json"
@@ -46,7 +44,7 @@ class RunDirectory:
 
     def require_kinds(self) -> None:
         """Raises UsageError for a folder, a pipe, ... where a file belongs, and the other way."""
-        for path in (self.facts, self.source, self.splits):
+        for path in (self.metadata, self.source, self.splits):
             if not _fits(path, stat.S_ISREG):
                 raise UsageError(f"{path} is damaged; start again in a new --run-directory")
         told = (self.decisions, self.log, self.bad_steps, self.hang, self.result)
@@ -71,7 +69,7 @@ class RunDirectory:
 
         Raises UsageError if another holds it, naming its number, host and start.
         """
-        with locks.held(self.path / ".lock", str(self), _REMEDY):
+        with locks.held(self.path / ".lock", str(self), IN_USE):
             yield
 
 
@@ -93,45 +91,6 @@ def _fits(path: Path, kind: Callable[[int], bool]) -> bool:
         return False
 
 
-def check(config: Config) -> None:
-    """Raises UsageError unless the run and the export can be written where the config says.
-
-    Cheap, and done before TensorFlow is imported; nothing is created.
-    """
-    try:
-        _check(config)
-    except OSError as error:
-        raise UsageError(f"cannot use {error.filename}: {error.strerror}") from None
-
-
-def _check(config: Config) -> None:
-    files.check_writable(config.run_directory or RUNS, "--run-directory")
-    if config.source.name == "folder" and not config.dry_run:
-        for flag, path in {
-            "--run-directory": config.run_directory or RUNS,
-            "--export.directory": config.export.directory,
-            "--data.cache-directory": config.data.cache_folder,
-        }.items():
-            files.require_outside(path, config.source.path, flag)
-    if config.data.cache == "disk" or config.data.cache_directory is not None:
-        files.check_writable(config.data.cache_folder, "--data.cache-directory")
-    earlier_splits(config)
-    if config.run_directory is not None:
-        run = RunDirectory(config.run_directory)
-        locks.require_free(run.path / ".lock", str(run), _REMEDY)
-        _changes(config, run)
-    if config.export.enabled:
-        target = export_directory(config)
-        files.check_writable(target, "--export.directory")
-        place = config.run_directory or RUNS
-        if os.path.realpath(place) in (os.path.realpath(p) for p in (target, *target.parents[:1])):
-            raise UsageError(
-                f"--run-directory: {place} is the folder of the exported models; give another"
-            )
-        models_folder.check(config.export.directory, target)
-        models_config.pinned(target)  # or it would be refused when the run is over
-
-
 @contextmanager
 def opened(config: Config) -> Iterator[RunDirectory]:
     """The run directory of this config, locked: the given one (made, or resumed), or the next free.
@@ -146,7 +105,7 @@ def opened(config: Config) -> Iterator[RunDirectory]:
     else:
         run = RunDirectory(files.make_next(RUNS, config.recipe))
     with run.locked():
-        run.changes = _changes(config, run)
+        run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
             temp_files.sweep(folder)
         # Without its own place: a saved config starts another run, it does not come back.
@@ -155,20 +114,20 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         yield run
 
 
-def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The facts that a run began with; those of now if it is new.
+def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata that a run began with; those of now if it is new.
 
     Raises UsageError if they differ by more than rounding: other classes, sizes, means.
     """
     run = RunDirectory(path) if path else None
-    if run is None or not run.facts.exists():
-        return facts
+    if run is None or not run.metadata.exists():
+        return metadata
     try:
-        before = safe_io.read_json(run.facts)
-        if not facts.keys() <= before.keys():
+        before = safe_io.read_json(run.metadata)
+        if not metadata.keys() <= before.keys():
             raise ValueError
-        for name in {**before, **facts}:
-            old, new = before.get(name), facts.get(name)
+        for name in {**before, **metadata}:
+            old, new = before.get(name), metadata.get(name)
             if not _alike(old, new):
                 raise UsageError(
                     f"{name.replace('_', ' ')} of the data are not those that the run in {run} "
@@ -176,7 +135,9 @@ def frozen(path: Path | None, facts: Mapping[str, Any]) -> Mapping[str, Any]:
                     "--run-directory"
                 )
     except (OSError, ValueError, TypeError, AttributeError):
-        raise UsageError(f"{run.facts} is damaged; start again in a new --run-directory") from None
+        raise UsageError(
+            f"{run.metadata} is damaged; start again in a new --run-directory"
+        ) from None
     return before
 
 
@@ -241,7 +202,7 @@ def export_directory(config: Config) -> Path:
     return config.export.directory / (config.export.name or config.recipe)
 
 
-def _changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
+def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
     """Options that are not as the run in this folder began, which `--force` accepts; none if new.
 
     Raises UsageError for any other, and if it is no run.
@@ -255,7 +216,7 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change
             f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
         )
     run.require_kinds()
-    missing = [p.name for p in (run.facts, run.splits, run.source) if not p.exists()]
+    missing = [p.name for p in (run.metadata, run.splits, run.source) if not p.exists()]
     if missing and steps(run.checkpoints):
         raise UsageError(
             f"--run-directory: {run} has checkpoints but no {missing[0]}, by which its data are "
@@ -273,15 +234,12 @@ def _changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change
 
 def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """A saved config with the defaults of options that are younger than it."""
-    completed = {"task": config.task, **home.folded(saved)}
+    completed = {**files.collapse_home(saved)}
     for section in dataclasses.fields(config):
         part = getattr(config, section.name)
         if dataclasses.is_dataclass(part):
-            defaults = {
-                field.name: field.default
-                for field in dataclasses.fields(part)
-                if field.default is not dataclasses.MISSING
-            }
+            # Each section but the source can be made without values.
+            defaults = {} if section.name == "source" else dataclasses.asdict(type(part)())
             # No `dict()`, for which an empty list would be a section, too.
             completed[section.name] = {**defaults, **completed[section.name]}
     return completed

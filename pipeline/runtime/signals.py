@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 import signal
 import sys
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from pipeline.config.validation import parse_duration
 from pipeline.utils.errors import Terminated
 
 TIME = "time"
@@ -42,7 +42,7 @@ class Stops:
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
         self._start = time.monotonic()
-        self._limit = None if limit is None else seconds(limit)
+        self._limit = None if limit is None else parse_duration(limit)
         self.reserve = reserve
         self._before = 0.0
         self._trained = False
@@ -195,14 +195,3 @@ def _exception(number: int) -> BaseException:
     # May be lost where C++ calls Python: of one that strikes while TensorFlow makes an error of its
     # own, pybind11 makes a RuntimeError that knows of no other ("MISMATCH of original ...").
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-
-
-def seconds(text: str) -> float:
-    """`90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
-    found = re.fullmatch(
-        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
-    )
-    parts = [float(part or 0) for part in found.groups()] if found else []
-    if not any(parts):
-        raise ValueError(f"{text!r} is no time such as 90s, 10m, 1h30m or 2d")
-    return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))

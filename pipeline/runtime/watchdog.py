@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from pipeline.utils import home
+from pipeline.utils import files
 
 EXIT_CODE = 6
 _STDERR = 2  # the file descriptor: `sys.stderr` may be a notebook's, which has none
@@ -97,7 +97,7 @@ class Watchdog:
         with tempfile.TemporaryFile("w+", errors="replace") as stacks:
             faulthandler.dump_traceback(stacks, all_threads=True)
             stacks.seek(0)
-            told = home.folded(stacks.read())  # an environment in the home folder names it
+            told = files.collapse_home(stacks.read())  # an environment in the home folder names it
         with path.open("w", encoding="utf-8") as file:
             file.write(f"{line}:\n{told}")
             file.flush()

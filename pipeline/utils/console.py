@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.utils.errors import plain
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Numbers of the errors of a full disk."""
 
@@ -68,3 +70,8 @@ class _Lasting:
                 raise
             self.full = True
             self.lost = self.lost or error.errno
+
+
+def say(name: str, text: object) -> None:
+    """One line: a key, and what there is to say."""
+    print(f"{name:<10} {plain(str(text))}", flush=True)

@@ -38,6 +38,10 @@ class WorkerLost(UsageError):
     exit_code = 5
 
 
+class Failure(Exception):
+    """A check of the proof has found something wrong; the message says what."""
+
+
 class Terminated(SystemExit):
     """SIGTERM or SIGHUP came. Not caught where errors are handled; ends the process with code 143
     or 129."""
@@ -136,15 +140,6 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
-
-
-def not_a_command(said: str) -> None:
-    """Ends a module that was started by `python -m` and is not a command: one line, exit code 2."""
-
-    def main(arguments: list[str]) -> int:
-        raise UsageError(said)
-
-    run_command(main)
 
 
 def _ended(main: Callable[[list[str]], int | None]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from pipeline.utils import home, safe_io, temp_files
+from pipeline.utils import safe_io, temp_files
 from pipeline.utils.errors import UsageError
 
 _LAST_VERSION = 2**63 - 1
@@ -74,7 +74,7 @@ def is_version(name: str) -> bool:
 
 def write_json(path: Path, values: Any) -> None:
     """The values as JSON in a file, written as `write_text` does; `~` for the home folder."""
-    text = json.dumps(home.folded(strict(values)), indent=2)
+    text = json.dumps(collapse_home(strict(values)), indent=2)
     # A list of plain values goes on one line: a confusion matrix is then a row a line.
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
     write_text(path, text + "\n")
@@ -196,3 +196,29 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def collapse_home(values: Any) -> Any:
+    """JSON values with `~` for the home folder wherever a text names it."""
+    home = os.path.expanduser("~").rstrip("/")
+    if not home.startswith("/"):  # unknown, or the root of the disk, which is nobody's
+        return values
+    return _mapped(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
+
+
+def expand_home(values: Any) -> Any:
+    """JSON values with the home folder of now for `~` at the beginning of a path."""
+    home = os.path.expanduser("~").rstrip("/")
+    if not home.startswith("/"):
+        return values
+    return _mapped(values, re.compile(r"\A~(?=/)"), home)
+
+
+def _mapped(values: Any, pattern: re.Pattern[str], new: str) -> Any:
+    if isinstance(values, str):
+        return pattern.sub(lambda _: new, values)
+    if isinstance(values, dict):
+        return {name: _mapped(value, pattern, new) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_mapped(value, pattern, new) for value in values]
+    return values

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.untuned import untuned
 
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 """What reading and decoding raise; the second where TensorFlow quotes bytes that are no text."""
@@ -46,7 +45,21 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     specs = batches.element_spec.items()
     parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
     try:
-        parts.extend(untuned(batches).as_numpy_iterator())
+        parts.extend(without_autotune(batches).as_numpy_iterator())
     except READ_ERRORS as error:
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
+
+
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset; `AUTOTUNE` in it means all cores from the start, at most 16.
+
+    TensorFlow 2.21 starts a thread that tunes each iterator, even one in which every number is
+    given. It sleeps 10 ms, then twice as long each time, up to a minute, and about every second
+    time it does not hear that the iterator is to be deleted: the deletion waits until it wakes,
+    as long again as the pass itself took (deleted after 3.0 s: 0, 0, 2.1 and 2.1 s). Two replicas
+    on two cores trained at half their speed by it (`benchmarks/parity.md`).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -1,0 +1,16 @@
+"""Not a command yet: says which one to use."""
+
+from pipeline.utils.errors import UsageError, run_command
+
+
+def _refuse(arguments: list[str]) -> None:
+    run = arguments[0] if arguments else "RUN"
+    raise UsageError(
+        "pipeline.evaluate is not a command: python -m pipeline.fit evaluates each run at its end "
+        f"({run}/result.json), and python -m pipeline.export {run} evaluates its latest checkpoint "
+        "and exports it"
+    )
+
+
+if __name__ == "__main__":
+    run_command(_refuse)
