@@ -28,7 +28,7 @@ def source_of(dataset: str) -> object:
     """A prepared set of TensorFlow Datasets."""
     from pipeline.config import registry
 
-    return registry.take("sources", "tfds")(dataset=dataset)
+    return registry.load("sources", "tfds")(dataset=dataset)
 
 
 def _decoded(example: dict) -> dict:

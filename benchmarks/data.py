@@ -4,7 +4,8 @@
     python benchmarks/data.py feed      # 224-pixel JPEGs: from a cache / decoded in each epoch
     python benchmarks/data.py step      # convnet on CIFAR-10 / the same step on one resident batch
 
-`memory` and `feed` make JPEG files in a temporary folder; `step` reads CIFAR-10 from TFDS_DATA_DIR.
+`memory` and `feed` make JPEG files in a temporary folder; `step` reads CIFAR-10 from
+`$TFDS_DATA_DIR`.
 """
 
 import dataclasses
@@ -45,7 +46,7 @@ def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
     from pipeline.runtime import environment
 
     settings = command_line.recipe("digits").changed(
-        source={"name": "folder", "dataset": None, "path": str(folder)},
+        source={"name": "folder", "path": str(folder)},
         data={
             "cache": kind, "cache_directory": str(folder.parent / "cache"),
             "validation": 0.1, "test": 0.0, "augment": {},
@@ -162,7 +163,7 @@ def trained(
 
     with machine.strategy.scope():
         start = {name: clock() for name, clock in clocks.items()}
-        registry.take("engines", engine)(model, batches, None, [])
+        registry.load("engines", engine)(model, batches, None, [])
         images = batches.batch_size * batches.last_step
         return {name: images / (clock() - start[name]) for name, clock in clocks.items()}
 

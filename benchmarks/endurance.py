@@ -1,9 +1,9 @@
 """Many runs must not differ, and one process must not grow.
 
-python benchmarks/endurance.py digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
-python benchmarks/endurance.py steps        # memory of one run over 4,500 steps, by engine
-python benchmarks/endurance.py fits 50      # memory of a process that trains 50 runs, by engine
-python benchmarks/endurance.py saves        # what checkpoints at the default interval cost
+python -m benchmarks.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
+python -m benchmarks.endurance steps        # memory of one run over 4,500 steps, by engine
+python -m benchmarks.endurance fits 50      # memory of a process that trains 50 runs, by engine
+python -m benchmarks.endurance saves        # what checkpoints at the default interval cost
 """
 
 import collections
@@ -22,12 +22,12 @@ import numpy as np
 import psutil
 
 from pipeline.utils.errors import run_command
-from tests.nightly.fault_injection import trials
+from tests.nightly.fault_injection import harness, reference
 
 ENGINES = ("model_fit", "gradient_tape")
-SMALL = """digits --model.name tests.nightly.fault_injection.subject --data.limit 180 --train.batch-size 8
-    --train.epochs 3 --train.ema 0.9 --train.clip-norm 1 --data.augment --log.no-progress
-    --export.no-enabled --run-directory run"""
+SMALL = """digits --model.name tests.nightly.fault_injection.reference.subject
+    --data.limit 180 --train.batch-size 8 --train.epochs 3 --train.ema 0.9 --train.clip-norm 1
+    --data.augment --log.no-progress --export.no-enabled --run-directory run"""
 
 
 def digests(repeats: int = 20) -> None:
@@ -39,12 +39,12 @@ def digests(repeats: int = 20) -> None:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 place = Path(folder)
-                ended = trials.run(
+                ended = harness.run(
                     "pipeline.fit", [*words, "--runtime.precision", precision], place
                 )
                 if ended.code:
                     raise SystemExit(ended.said)
-                left = json.dumps(trials.evidence(place / "run"), sort_keys=True)
+                left = json.dumps(reference.evidence(place / "run"), sort_keys=True)
             found[hashlib.sha256(left.encode()).hexdigest()] += 1
         print(f"{engine} {replicas} {precision}: {len(found)} digests of {repeats}", flush=True)
 
@@ -111,7 +111,8 @@ def child(engine: str, count: str) -> None:
 def saves() -> None:
     """Time in `Checkpoints.save` as a share of the training's, of a run of 3,000 steps."""
     from pipeline.fit import fit
-    from pipeline.training import checkpoints, trainer
+    from pipeline.training.checkpoints import Checkpoints
+    from pipeline.training.trainer import Trainer
 
     spent: dict[str, list[float]] = {"saving": [], "training": []}
 
@@ -125,8 +126,8 @@ def saves() -> None:
 
         return call
 
-    checkpoints.Checkpoints.save = timed(checkpoints.Checkpoints.save, "saving")
-    trainer.trained = timed(trainer.trained, "training")
+    Checkpoints.save = timed(Checkpoints.save, "saving")
+    Trainer.train = timed(Trainer.train, "training")
     with tempfile.TemporaryDirectory() as folder:
         fit(
             "digits",

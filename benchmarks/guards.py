@@ -17,7 +17,7 @@ import tensorflow as tf
 from pipeline.config import command_line, registry
 from pipeline.data import batching, example_store, splits
 from pipeline.runtime import environment
-from pipeline.training import distributed, finite
+from pipeline.training import checkpoints, distributed
 from pipeline.training.model_builder import build
 from pipeline.training.optim.gradient_update import _norm
 
@@ -52,7 +52,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     step = statistics.median(row["step"] for row in rows)
     added = statistics.median(row["guarded"] - row["plain"] for row in rows)
     held = [variable for group in model.state.values() for variable in group]
-    look = processor(lambda: finite.require(held, 1), 1)
+    look = processor(lambda: checkpoints.require(held, 1), 1)
     print(
         f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add {1e6 * added:.0f} us, "
         f"{added / step:.2%}; before a save {1e3 * look:.0f} ms"
@@ -62,7 +62,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
 def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
     """(model, batches) on random images."""
     generator, count = np.random.default_rng(0), 640
-    facts = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
+    metadata = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
     columns = {
         "id": tf.range(count, dtype=tf.int64),
         "image": tf.constant(generator.integers(0, 256, (count, *shape), np.uint8)),
@@ -70,8 +70,10 @@ def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
     batches = batching.training(split, settings.train, 0)
-    model = build(registry.take("tasks", "image_classification")(facts), settings, machine, batches)
-    model.step.feed(batches, None)
+    model = build(
+        registry.load("tasks", "image_classification")(metadata), settings, machine, batches
+    )
+    model.step.set_inputs(batches, None)
     model.steps_per_execution = STEPS
     return model, batches
 

@@ -26,7 +26,7 @@ def pictures():
 
     from pipeline.config import registry
 
-    some = registry.take("sources", "tfds")(dataset="cifar10").examples("train")
+    some = registry.load("sources", "tfds")(dataset="cifar10").examples("train")
     (columns,) = some.take(COUNT).map(decoded).batch(COUNT).as_numpy_iterator()
     images, labels = columns["image"], columns["label"]
     few = images.reshape(COUNT, 8, 4, 8, 4, 3).mean((2, 4)).reshape(COUNT, -1) / 255
@@ -72,13 +72,14 @@ def measured(images, truth, confusions, seed):
     from pipeline.config import registry
     from pipeline.config.config import Config, Data, Log, Model, Source, Train
     from pipeline.evaluation import label_noise
+    from pipeline.fit import fit
 
     labels = noisy(truth, confusions, seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "noisy.npz")
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
-            source=Source(name="arrays", path=path),
+            source=Source(name="arrays", options={"path": path}),
             data=Data(augment={"flip": {}, "crop": {"padding": 4}}),
             model=Model(name="convnet", options={"blocks": 3, "filters": 32}),
             train=Train(
@@ -86,9 +87,11 @@ def measured(images, truth, confusions, seed):
             ),
             log=Log(progress=False, tensorboard=False),
         )
-        source = registry.take("sources", "arrays")(path=path)
+        source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()
-        out = label_noise.out_of_fold(config, Path(folder), source, [], FOLDS, Path(folder))
+        out = label_noise.out_of_fold(
+            config, Path(folder), source, [], FOLDS, Path(folder), fit=fit
+        )
         seconds = time.monotonic() - start
     label_noise.doubted(out, NAMES)
     given, probabilities = out["truth"].astype(np.int64), out["probabilities"]

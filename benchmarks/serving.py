@@ -46,8 +46,8 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
     from pipeline.training.model_builder import network
 
     config = command_line.recipe("digits").changed(export={"batch_sizes": (1, 8, 64)})
-    facts = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
-    task = registry.take("tasks", "image_classification")(facts)
+    metadata = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
+    task = registry.load("tasks", "image_classification")(metadata)
     model = network(task, config.model, "float32")
     count = 64
     columns = {

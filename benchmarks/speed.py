@@ -42,8 +42,8 @@ def prepare(replicas: int, steps: int) -> tuple:
         "label": tf.constant(generator.integers(0, 10, count)),
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
-    facts = {"class_names": [str(n) for n in range(10)], "image_shape": [32, 32, 3]}
-    task = registry.take("tasks", "image_classification")(facts)
+    metadata = {"class_names": [str(n) for n in range(10)], "image_shape": [32, 32, 3]}
+    task = registry.load("tasks", "image_classification")(metadata)
     batches = batching.training(split, settings.train, 0)
     model = build(task, settings, machine, batches)
     model.steps_per_execution = 2
@@ -58,7 +58,7 @@ def speed(
 
     with machine.strategy.scope():
         start = clock()
-        registry.take("engines", engine)(model, batches, None, [])
+        registry.load("engines", engine)(model, batches, None, [])
         return BATCH * batches.last_step / (clock() - start)
 
 

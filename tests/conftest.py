@@ -133,6 +133,16 @@ def swift(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """A version with every signature of the contract: small/1."""
+    import exports
+
+    directory = tmp_path_factory.mktemp("whole") / "small" / "1"
+    exports.honest_version(directory)
+    return directory
+
+
 @pytest.fixture
 def version(swift, tmp_path):
     """A copy of it, to be changed: the third of a model."""

@@ -12,7 +12,15 @@ from unittest import mock
 
 import pytest
 from conftest import REPOSITORY
-from grammar import NASTY, SEEDED, arguments, grammar, outcome, require_plain
+from grammar import (
+    NASTY,
+    SEEDED,
+    arguments,
+    grammar,
+    options_of_functions,
+    outcome,
+    require_plain,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +28,12 @@ from pipeline import clean, doctor, inspect
 from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.export import __main__
-from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils import errors
 
 
 def fitted(words):
-    run_directory.check(command_line.configure(words))
+    preflight.check(command_line.configure(words))
 
 
 def cleaned(words):
@@ -49,7 +57,7 @@ def verified(words):
 
 
 def counted(words):
-    from pipeline.data import shards  # which takes TensorFlow along
+    from pipeline import shards
 
     shards.main(words)
 
@@ -71,7 +79,10 @@ ASKING = ["there", "there/file", "--top", "3", "--format", "csv", "--batch-size=
 ASKING += ["--output", "http://localhost:8501/v1/models/digits", "grpc://localhost:8500/digits"]
 EXPORTING = ["there", "--pin", "--unpin", "1", "--export.keep", "--export.tolerance=0.1"]
 EXPORTING += ["--export.directory", "--export.precision", "float16"]
-CONFIG, RECIPES = grammar(Config), ["digits", "digits_tiny", "cifar10_convnet", *NASTY[:40]]
+CONFIG = grammar(Config) | options_of_functions(
+    {"--source.": "sources", "--task.": "tasks", "--model.": "models"}
+)
+RECIPES = ["digits", "digits_tiny", "cifar10_convnet", *NASTY[:40]]
 DOORS = {
     **dict.fromkeys((fitted, cleaned, inspected), arguments(CONFIG, RECIPES)),
     proved: arguments(grammar(doctor.Options), [*RECIPES, "--parity"]),
@@ -206,19 +217,24 @@ def test_what_is_drawn_is_of_all_kinds(folder):
     count()
     assert 30 < let_in < 270
     assert len(seen & set(CONFIG)) > 0.75 * len(CONFIG)
-    assert {"--train.epochs", "--runtime.no-deterministic", "--data.augment"} < set(CONFIG)
+    assert {
+        "--train.epochs",
+        "--runtime.no-deterministic",
+        "--data.augment",
+        "--source.path",
+    } < set(CONFIG)
 
 
 def test_refusals_are_fast_and_come_before_tensorflow():
     """In a process of its own; an argument list takes some milliseconds of the processor."""
     program = (
-        "import sys; sys.path.insert(0, 'TESTS'); import test_fuzz; print(test_fuzz.timed());"
+        "import sys; sys.path[:0] = FOLDERS; import test_fuzz; print(test_fuzz.timed());"
         "heavy = {'tensorflow', 'keras', 'sklearn', 'matplotlib'} & set(sys.modules);"
         "sys.exit(', '.join(heavy) or 0)"
     )
-    tests = str(REPOSITORY / "tests")
+    folders = [str(REPOSITORY / name) for name in ("tests", "tests/support", "tests/config")]
     result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program.replace("TESTS", tests)],
+        [sys.executable, "-W", "ignore", "-c", program.replace("FOLDERS", str(folders))],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

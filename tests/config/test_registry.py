@@ -1,28 +1,35 @@
-"""Shelves: what stands there is found, checked and taken by name, without importing TensorFlow."""
+"""Registries: functions are found, checked and loaded by name, without importing TensorFlow."""
+
+import sys
 
 import pytest
 
 from pipeline.config import registry
-from pipeline.config.config import Config, Data, Model, Source, Train
 from pipeline.utils.errors import UsageError
 
 
-def test_folder_and_module_shelves_list_their_siblings():
+def test_every_public_function_of_any_file_is_registered():
     models = "airbench application convnet lenet linear resnet sequential tiny"
     assert registry.names("models") == models.split()
-    assert {"crop", "flip"} < set(registry.names("augment"))
-    assert registry.names("schedules")[:2] == ["constant", "step"]  # the order of the file
-    assert registry.summary("recipes", "digits").startswith("8x8 handwritten digits")
+    assert {"adam", "adamw", "nadam", "sgd"} < set(
+        registry.names("optimizers")
+    )  # three in one file
+    assert registry.find("recipes", "digits").summary.startswith("8x8 handwritten digits")
+    for kind in registry.REGISTRIES:
+        assert not any(name.startswith("_") for name in registry.names(kind))
+        for name in registry.names(kind):
+            assert registry.find(kind, name).summary, f"{kind}: {name} has no docstring"
 
 
-def test_options_are_the_keyword_only_arguments():
-    assert registry.options("augment", "crop") == {"padding": False, "fill": False}
-    assert registry.options("sources", "tfds") == {
-        "dataset": True,
-        "path": False,
-        "splits": False,
-        "group": False,
-    }
+def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits():
+    options = registry.find("models", "convnet").options
+    assert str(options["filters"]) == "a whole number, at least 1 (default 64)"
+    assert options["filters"].meaning == "Channels of each 3x3 convolution."
+    required = registry.find("sources", "tfds").options
+    assert required["dataset"].default is None and required["path"].default == "None"
+    assert "filters: a whole number, at least 1 (default 64). Channels" in registry.describe(
+        "models"
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,8 @@ def test_options_are_the_keyword_only_arguments():
         ("zzz", {}, "there are: airbench, application, convnet, lenet, linear, resnet, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
-        ("no.such.module", {}, "no module 'no.such.module'"),
+        ("no.such.module", {}, "there is no module 'no.such'"),
+        ("pipeline.models.tiny", {}, "is a module; name a function in it"),
     ],
 )
 def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message):
@@ -41,7 +49,7 @@ def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message
 
 
 def test_a_missing_required_option_is_named():
-    with pytest.raises(UsageError, match="arrays needs --source.path"):
+    with pytest.raises(UsageError, match=r"arrays needs --source\.path"):
         registry.check("sources", "arrays", {}, "--source.{}")
 
 
@@ -49,32 +57,68 @@ def test_a_missing_required_option_is_named():
 def test_options_of_several_values_are_checked_value_by_value(wrong):
     for good in ((0.5,), [0, 1], ()):  # a list is what a config file makes of a tuple
         registry.check("schedules", "step", {"at": good}, "{}")
-    with pytest.raises(UsageError, match="values with commas .one: `value,`., each float, from 0"):
+    with pytest.raises(UsageError, match=r"values with commas \(a single one.*from 0 to 1"):
         registry.check("schedules", "step", {"at": wrong}, "{}")
 
 
-def test_a_dotted_name_works_like_a_shelf_name(tmp_path, monkeypatch):
-    box = tmp_path / "box"
-    box.mkdir()
-    (box / "__init__.py").write_text("")
-    (box / "mine.py").write_text("def features(x, *, width=3):\n    return (x, width)\n")
-    (box / "ops.py").write_text("def invert(batch, seeds, *, share: float):\n    return 7\n")
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    """A package of the user's."""
+    folder = tmp_path / "box"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert registry.options("models", "box.mine") == {"width": False}
-    assert registry.take("models", "box.mine")(2) == (2, 3)
-    assert registry.options("augment", "box.ops.invert") == {"share": True}
-    assert registry.take("augment", "box.ops.invert")(None, None, share=1) == 7
-    with pytest.raises(UsageError, match="no function 'features'"):
-        registry.check("models", "box.ops", {}, "{}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "box"]:
+        monkeypatch.delitem(sys.modules, name)
+    return folder
 
 
-def test_help_texts_name_every_sibling():
-    import inspect
+def test_a_dotted_name_works_like_a_registered_one(box):
+    (box / "mine.py").write_text("def wide(x, *, width: int = 3):\n    return (x, width)\n")
+    (box / "ops.py").write_text("def invert(batch, seeds, *, share: float):\n    return share\n")
+    assert registry.find("models", "box.mine.wide").options["width"].default == "3"
+    assert registry.call("models", "box.mine.wide", {"width": 5}, 2) == (2, 5)
+    assert registry.find("augment", "box.ops.invert").options["share"].default is None
+    assert registry.call("augment", "box.ops.invert", {"share": 0.5}, None, None) == 0.5
+    with pytest.raises(UsageError, match="no function 'narrow'; did you mean|there are: wide"):
+        registry.check("models", "box.mine.narrow", {}, "{}")
+    with pytest.raises(UsageError, match="width of box.mine.wide must be a whole number"):
+        registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
 
-    sections = {"sources": Source, "models": Model, "optimizers": Train, "schedules": Train}
-    sections["tasks"] = Config
-    for name, section in sections.items():
-        text = inspect.getsource(section)
-        for sibling in registry.names(name):
-            assert sibling in text, f"the help of {section.__name__} does not name {sibling}"
-    assert all(name in inspect.getsource(Data) for name in registry.names("augment"))
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(box):
+    (box / "broken.py").write_text("import math\n\nmath.nothing()\n\ndef net(x):\n    ...\n")
+    with pytest.raises(UsageError, match=r"broken.py, line 3, raises .* AttributeError"):
+        registry.load("models", "box.broken.net")
+    (box / "wrong.py").write_text("x = 1\ndef net(:\n")
+    with pytest.raises(UsageError, match=r"wrong.py, line 2, is not valid Python"):
+        registry.load("models", "box.wrong.net")
+
+
+def test_two_functions_of_one_name_are_refused_with_their_places(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/a.py").write_text("def net(x):\n    ...\n")
+    (tmp_path / "models/b.py").write_text("x = 1\ndef net(x):\n    ...\n")
+    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
+    registry._siblings.cache_clear()
+    try:
+        with pytest.raises(
+            UsageError, match=r"b.py, line 2, and .*a.py, line 1, both define 'net'"
+        ):
+            registry.names("models")
+    finally:
+        registry._siblings.cache_clear()
+
+
+def test_options_are_read_by_the_type_of_the_argument():
+    def read(kind, name, **words):
+        return registry.read_options(kind, name, words, "{}")
+
+    assert read("schedules", "step", at="0.5,0.75", warmup="0.1") == {
+        "at": (0.5, 0.75),
+        "warmup": 0.1,
+    }
+    assert read("schedules", "step", at="0.5,") == {"at": (0.5,)}
+    assert read("optimizers", "sgd", nesterov="True") == {"nesterov": True}
+    assert read("sources", "folder", group="7") == {"group": "7"}  # text, although a number
+    assert read("sources", "tfds", splits=["train=train[:9]"]) == {"splits": {"train": "train[:9]"}}

@@ -36,8 +36,8 @@ def test_host_and_step_give_the_same_bits(operations, xla):
     tickets = zip(plain.dataset, host.dataset, strict=True)
     changed = 0
     for ticket, made in tickets:
-        wanted = inside(plain.fetch(ticket))
-        assert wanted.keys() == host.fetch(made).keys()
+        wanted = inside(plain.materialize(ticket))
+        assert wanted.keys() == host.materialize(made).keys()
         for key, value in wanted.items():
             np.testing.assert_array_equal(value, made[key], key)
         changed += (made["image"].numpy() != ticket["image"].numpy()).mean()
@@ -129,6 +129,15 @@ def small(batch, seeds):
     return {**batch, "image": batch["image"][:, 1:]}
 
 
+def numpy_flip(batch, seeds):
+    flipped = tf.numpy_function(lambda x: x[:, :, ::-1].copy(), [batch["image"]], tf.uint8)
+    return {**batch, "image": flipped}
+
+
+def numpy_small(batch, seeds):
+    return {**batch, "image": tf.numpy_function(lambda x: x[:, 1:], [batch["image"]], tf.uint8)}
+
+
 def bare(batch, seeds):
     return {"image": batch["image"]}
 
@@ -144,6 +153,7 @@ GIVEN = r"'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\) and must return
     [
         ("unit", rf"{GIVEN} float32 of shape \(8, 8, 8, 1\)"),
         ("small", rf"{GIVEN} uint8 of shape \(8, 7, 8, 1\)"),
+        ("numpy_small", rf"{GIVEN} uint8 of shape \(8, 7, 8, 1\)"),
         (
             "unit_levels",
             "keep the range of the images, uint8 from 0 to 255: the largest value of the first "
@@ -167,9 +177,24 @@ def test_an_augmentation_that_spoils_the_images_is_named(tmp_path, monkeypatch, 
     build(TASK, settings_of(data={"augment": chain}), machine(), batches())
 
 
+def test_an_augmentation_in_numpy_keeps_the_shape(tmp_path, monkeypatch):
+    """TensorFlow does not know what shape such a function returns."""
+    (tmp_path / "numpy_augmentations.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    chain = {"numpy_augmentations.numpy_flip": {}, "crop": {"padding": 2}}
+    settings = settings_of(data={"augment": chain})
+    for in_step in (True, False):
+        build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+    host = on_host(batches(), Augmenter(chain, 4))
+    assert host.dataset.element_spec["image"].shape == (8, 8, 8, 1)
+    (batch,) = batches().dataset.take(1)
+    once = Augmenter({"numpy_augmentations.numpy_flip": {}}, 4)(batch)["image"]
+    np.testing.assert_array_equal(once, batch["image"][:, :, ::-1])
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_the_shelf_keeps_fields_and_range(name, dtype):
+def test_every_augmentation_keeps_fields_and_range(name, dtype):
     """Of black pictures too."""
     batch, _ = batch_of(dtype=dtype)
     if name == "rand_augment" and dtype == np.float32:
@@ -232,7 +257,7 @@ def test_where_it_is_done_is_decided_with_a_reason():
 def test_a_run_says_where_and_is_resumed_elsewhere(workplace, monkeypatch, capsys):
     """One epoch on the host and one in the step, after an interruption: as both in the step."""
     from pipeline.fit import fit
-    from pipeline.training.callbacks import callbacks
+    from pipeline.training.callbacks import progress
 
     def run(name, place):
         return fit(
@@ -250,7 +275,7 @@ def test_a_run_says_where_and_is_resumed_elsewhere(workplace, monkeypatch, capsy
     whole = run("whole", "device")
     assert "augment    device (asked for)" in capsys.readouterr().out
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(callbacks.Progress, "on_epoch_end", interrupt)
+        patch.setattr(progress.Progress, "on_epoch_end", interrupt)
         run("parts", "host")
     assert "augment    host (asked for)" in capsys.readouterr().out
     resumed = run("parts", "device")

@@ -1,56 +1,20 @@
-"""The stream: splits that stay, orders that differ, batches of one shape, nothing lost."""
+"""Batches: splits that stay, orders that differ, batches of one shape, nothing lost."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import REPOSITORY, images_and_labels
-from small import loaded
+from counting import Counting, ids, load
 
-from pipeline.config import command_line, config, registry
-from pipeline.contracts import Info, Source
+from pipeline.config import command_line, config
 from pipeline.data import batching, cache_policy, dataset, example_store, splits
 from pipeline.data.cleaning import manifest
 from pipeline.runtime import run_directory
 from pipeline.utils.errors import UsageError
-
-
-class Counting(Source):
-    """`count` images of 2x2 pixels whose first pixel is their position; three classes."""
-
-    def __init__(self, count, splits=("train",), label=lambda i: i % 3):
-        self.info = Info(
-            splits=dict.fromkeys(splits, count),
-            fields={
-                "id": tf.TensorSpec((), tf.int64),
-                "image": tf.TensorSpec((2, 2, 1), tf.uint8),
-                "label": tf.TensorSpec((), tf.int64),
-            },
-            class_names=("a", "b", "c"),
-        )
-        self._label = label
-        self.read = 0
-
-    def examples(self, split):
-        first = list(self.info.splits).index(split) << 40
-
-        def example(i):
-            image = tf.fill((2, 2, 1), tf.cast(i % 251, tf.uint8))
-            return {"id": i + first, "image": image, "label": tf.cast(self._label(i), tf.int64)}
-
-        return tf.data.Dataset.range(self.info.splits[split]).map(example)
-
-
-def load(source, dropped=(), **options):
-    facts = registry.take("tasks", "image_classification", "facts")(source.info)
-    task = registry.take("tasks", "image_classification")(facts)
-    return loaded(source, task, dropped, **options)
-
-
-def ids(split):
-    return split.take(np.arange(len(split)))["id"] if len(split) else split
 
 
 def test_held_out_parts_are_disjoint_complete_and_per_class():
@@ -168,7 +132,7 @@ def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
     assert all((row["image"][:, 0, 0, 0] == (row["id"] - 1000) % 251).all() for row in rows)
 
 
-def test_a_resumed_stream_goes_on_where_it_stopped(split):
+def test_resumed_batches_go_on_where_they_stopped(split):
     _, rows = epochs_of(split(103), 10, 3)
     _, rest = epochs_of(split(103), 10, 3, first_step=17)
     assert len(rest) == 13
@@ -222,11 +186,11 @@ def test_batches_wait_on_the_device_that_computes():
 import tensorflow as tf
 cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipeline import replicas
+from pipeline.training import distributed
 tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
-assert replicas.prefetched(tickets, "/cpu:1") is tickets
-replicas.has_own_memory = lambda device: True
-batches = list(replicas.prefetched(tickets, "/cpu:1"))
+assert distributed.prefetched(tickets, "/cpu:1") is tickets
+distributed.has_own_memory = lambda device: True
+batches = list(distributed.prefetched(tickets, "/cpu:1"))
 assert [int(batch["image"][0, 0]) for batch in batches] == [0, 1, 2, 3, 4]
 assert all(batch["image"].device.endswith("CPU:1") for batch in batches), batches[0]["image"].device
 """
@@ -262,6 +226,8 @@ def test_splits_of_a_source_share_no_group_and_no_id():
     splits.require_apart({"train": train, "test": split([4, 5])}, str)
     with pytest.raises(UsageError, match="1 groups are in train and in test: 2 and 5 belong"):
         splits.require_apart({"train": train, "test": test}, str)
+    with pytest.raises(UsageError, match="give no groups, or leave out --data.splits runs/first$"):
+        splits.require_apart({"train": train, "test": test}, str, Path("runs/first"))
     with pytest.raises(UsageError, match="gives 2 examples of train ids that test has, such as 2"):
         splits.require_apart({"train": train, "test": split([2, 3, 5])}, str)
 
@@ -280,7 +246,10 @@ def test_a_run_that_resumes_must_find_its_examples(tmp_path):
     splits.require_same_examples(path, held(60), where)
     with np.load(path) as file:
         assert sum(len(file[name]) for name in ("train", "validation", "test")) == 60
-    with pytest.raises(UsageError, match=r"2 were added and 0 are gone \(such as dogs/6"):
+    message = (
+        rf"2 were added and 0 are gone \(such as dogs/6.* with --data.splits {tmp_path} the ex"
+    )
+    with pytest.raises(UsageError, match=message):
         splits.require_same_examples(path, held(62), where)
     with pytest.raises(UsageError, match=r"0 were added and \d are gone \(such as dogs/5"):
         splits.require_same_examples(path, held(50), where)
@@ -299,7 +268,7 @@ def test_classes_without_an_example_to_train_on_are_noted_and_two_are_needed(tmp
     np.savez(tmp_path / "sorted.npz", images=images, labels=labels, class_names=names)
     settings = config.Config(
         recipe="own",
-        source=config.Source(name="arrays", path=tmp_path / "sorted.npz"),
+        source=config.Source(name="arrays", options={"path": tmp_path / "sorted.npz"}),
         model=config.Model(name="tiny"),
     )
 

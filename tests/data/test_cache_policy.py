@@ -13,7 +13,7 @@ from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
 from pipeline.contracts import Info, Share, Source
-from pipeline.data import batching, cache_policy, sequential_batches
+from pipeline.data import batching, cache_policy, image_decoding, sequential_batches
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -76,7 +76,7 @@ def trained(source, kind, engine="gradient_tape", dropped=()):
     validation = batching.evaluation(splits["validation"], settings.train)
     model = build(TASK, settings, machine(), batches)
     model.steps_per_execution = 3
-    history = registry.take("engines", engine)(model, batches, validation, [])
+    history = registry.load("engines", engine)(model, batches, validation, [])
     assert decisions[0].value == kind
     return [v.numpy() for v in model.variables], history
 
@@ -109,7 +109,7 @@ def test_a_device_gets_rows_and_no_pixels():
     )
     memory = batching.training(load(Encoded(), cache="memory")[0]["train"], settings_of().train, 0)
     (whole, *_) = memory.dataset
-    fetched = batches.fetch(ticket)
+    fetched = batches.materialize(ticket)
     assert set(fetched) == set(whole)
     for name, values in whole.items():
         np.testing.assert_array_equal(values, fetched[name])
@@ -131,7 +131,7 @@ def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeyp
     assert list((tmp_path / "elsewhere").iterdir())
     code = tmp_path / "decoding.py"
     code.write_text("another way")
-    monkeypatch.setattr(cache_policy.decoding, "__file__", str(code))
+    monkeypatch.setattr(image_decoding, "__file__", str(code))
     assert "because the code that decodes changed" in note(limit=20)
 
 
@@ -139,7 +139,7 @@ def test_the_disk_cache_follows_what_a_class_inherits_and_what_runs(tmp_path, mo
     def note():
         import own_task
 
-        task = own_task.Own(TASK.facts)
+        task = own_task.Own(TASK.metadata)
         return str(loaded(Encoded(), task, cache="disk", validation=0.25, test=0)[1][0])
 
     base = """

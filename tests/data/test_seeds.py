@@ -26,8 +26,8 @@ def test_fold_is_splitmix64():
 
 def test_an_example_has_the_same_seed_in_any_batch():
     ids = tf.range(100, dtype=tf.int64)
-    together = seeds.of_examples(5, tf.fill([100], tf.constant(3, tf.int64)), ids)
-    alone = seeds.of_examples(5, tf.constant([3], tf.int64), ids[40:41])
+    together = seeds.example_seeds(5, tf.fill([100], tf.constant(3, tf.int64)), ids)
+    alone = seeds.example_seeds(5, tf.constant([3], tf.int64), ids[40:41])
     assert together[40] == alone[0]
     assert len(np.unique(together)) == 100
 
@@ -35,14 +35,14 @@ def test_an_example_has_the_same_seed_in_any_batch():
 def test_seed_epoch_and_id_all_count():
     def seed(run, epoch, number):
         epoch, number = (tf.constant([n], tf.int64) for n in (epoch, number))
-        return int(seeds.of_examples(run, epoch, number)[0])
+        return int(seeds.example_seeds(run, epoch, number)[0])
 
     all_of_them = {seed(r, e, i) for r in range(8) for e in range(8) for i in range(8)}
     assert len(all_of_them) == 8**3, "seeds of small numbers in another order must not collide"
 
 
 def test_numbers_are_evenly_spread():
-    own = seeds.of_examples(0, tf.zeros([100_000], tf.int64), tf.range(100_000, dtype=tf.int64))
+    own = seeds.example_seeds(0, tf.zeros([100_000], tf.int64), tf.range(100_000, dtype=tf.int64))
     numbers = seeds.uniform(own).numpy()
     assert numbers.dtype == np.float32 and numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, 50, (0, 1))[0]

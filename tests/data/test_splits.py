@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import images_and_labels
+from counting import Counting, ids, load
 from PIL import Image
-from test_stream import Counting, ids, load
 
 from pipeline.config import command_line, registry
 from pipeline.data import dataset, splits
 from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
 
@@ -77,6 +78,15 @@ def test_the_splits_of_an_earlier_run_are_kept():
         "0.1 for validation, 0 for test (480 as in runs/first, the others held out of train by a "
         "hash of the ids; 20 of its examples are not here)"
     )
+
+    def told(**options):
+        _, decisions = load(Counting(900), known=known, **now, **options)
+        return next(str(d) for d in decisions if d.name == "splits")
+
+    assert told().endswith(
+        "(500 as in runs/first, the others held out of train by a hash of the ids)"
+    )
+    assert told(limit=100).endswith("of its examples are not in this sample)")
     with pytest.raises(UsageError, match="none of the 1 examples of runs/first is in this source"):
         load(Counting(50), known={"train": np.array([1234])}, **now)
 
@@ -102,12 +112,12 @@ def test_a_run_is_resumed_where_only_the_times_of_files_have_changed(tmp_path):
     run = run_directory.RunDirectory(tmp_path / "run")
     run.path.mkdir()
     dataset.load(settings).write(run)
-    before = registry.take("sources", "folder")(path=root).fingerprint()
+    before = registry.load("sources", "folder")(path=root).fingerprint()
     (tmp_path / "copy.png").write_bytes((root / "a/00.png").read_bytes())
     (tmp_path / "copy.png").rename(root / "a/00.png")
     (root / "b/01.png").chmod(0o400)
     (tmp_path / "link.png").hardlink_to(root / "a/02.png")
-    now = registry.take("sources", "folder")(path=root).fingerprint()
+    now = registry.load("sources", "folder")(path=root).fingerprint()
     assert now != before
     resumed = dataset.load(settings)
     assert "changed" not in {decision.name for decision in resumed.decisions}
@@ -147,12 +157,12 @@ def test_splits_are_kept_through_a_run_that_is_gone(tmp_path):
     third = begun(settings(80, "third", splits=tmp_path / "second/splits.npz"))
     assert third == kept
     shutil.rmtree(tmp_path / "first")
-    run_directory.check(second)
+    preflight.check(second)
     assert begun(second) == kept, "resumed"
     assert json.loads((tmp_path / "second/config.json").read_text())["data"]["splits"]
     wrong = settings(80, "fourth", splits=tmp_path / "first")
     with pytest.raises(UsageError, match="--data.splits: .*first is not the folder of a run, and"):
-        run_directory.check(wrong)
+        preflight.check(wrong)
     (tmp_path / "third/splits.npz").write_bytes(b"none")
     with pytest.raises(UsageError, match="splits.npz is damaged; give another --data.splits"):
         dataset.load(settings(80, "fourth", splits=tmp_path / "third"))

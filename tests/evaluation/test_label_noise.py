@@ -15,7 +15,7 @@ from pipeline.evaluation import label_noise
 from pipeline.utils.errors import UsageError
 
 QUICK = """{
-    "recipe": "digits", "source": {"name": "arrays", "path": "mine"},
+    "recipe": "digits", "source": {"name": "arrays", "options": {"path": "mine"}},
     "model": {"name": "linear"},
     "train": {"epochs": 15, "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine"},
     "log": {"progress": false, "tensorboard": false}
@@ -178,7 +178,8 @@ def test_bad_requests_are_told_in_one_line(workplace, monkeypatch):
     with pytest.raises(UsageError, match="--folds belongs to --label-noise"):
         clean.main(["digits", "--folds", "3"])
     shutil.rmtree("runs")
-    values = {"task": "regression", "source": {"name": "scikit_learn", "dataset": "diabetes"}}
+    source = {"name": "scikit_learn", "options": {"dataset": "diabetes"}}
+    values = {"task": {"name": "regression"}, "source": source}
     Path(run).mkdir(parents=True)
     Path(run, "config.json").write_text(json.dumps(values))
     with pytest.raises(UsageError, match="judges classes; the run runs/digits-1 is a regression"):

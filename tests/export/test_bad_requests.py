@@ -9,7 +9,8 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.export import bad_requests, malformed_files
-from pipeline.serving.savedmodel_session import Failure, ServerError, as_strings
+from pipeline.serving.savedmodel_session import ServerError, as_strings
+from pipeline.utils.errors import Failure
 
 
 def test_what_is_called_broken_is_broken_and_what_is_odd_is_not():

@@ -11,7 +11,7 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from pipeline.export import deployment_files, manifest_writer
-from pipeline.serving import models_config
+from pipeline.serving import models_config, version_manifest
 
 VECTOR = {
     "serving_default": {
@@ -150,7 +150,7 @@ def test_the_examples_work_as_they_stand(ports, digits_run, picture, signature, 
 
 def test_the_table_names_every_signature_with_its_shapes(digits_run):
     text = (digits_run.export.parent / "SERVING.md").read_text()
-    for name, fields in manifest_writer.read(digits_run.export)["signatures"].items():
+    for name, fields in version_manifest.about(digits_run.export)["signatures"].items():
         (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` "))
         assert all(f"`{key}`" in row for side in fields.values() for key in side)
     assert (

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.signatures import ServingError, Version
 
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 pytestmark = pytest.mark.usefixtures("direct")
 
 
@@ -27,8 +25,8 @@ def docker_reason():
 
 
 @pytest.fixture(scope="module")
-def container():
-    """(REST port, gRPC port) of the released server with the export of the first release."""
+def container(whole):
+    """(REST port, gRPC port) of the released server with a small export."""
     if reason := docker_reason():
         pytest.skip(f"the released server needs docker: {reason}")
     image = "tensorflow/serving:2.20.0"
@@ -36,7 +34,7 @@ def container():
     if pulled.returncode:
         pytest.skip(f"{image} cannot be pulled: {pulled.stderr.strip()[-200:]}")
     ports = ["-p", "127.0.0.1::8501", "-p", "127.0.0.1::8500"]
-    mount = ["-v", f"{FIXTURE.parent}:/models/digits:ro", "-e", "MODEL_NAME=digits"]
+    mount = ["-v", f"{whole.parent}:/models/small:ro", "-e", "MODEL_NAME=small"]
     started = subprocess.run(
         ["docker", "run", "-d", "--rm", *ports, *mount, image], capture_output=True, text=True
     )
@@ -62,16 +60,17 @@ def container():
 
 
 @pytest.mark.parametrize("kind", ["rest", "rpc"])
-def test_the_released_server_answers_as_the_export_does(container, kind):
+def test_the_released_server_answers_as_the_export_does(container, whole, kind):
     http_port, grpc_port = container
-    address = f"http://127.0.0.1:{http_port}/v1/models/digits"
+    address = f"http://127.0.0.1:{http_port}/v1/models/small"
     if kind == "rpc":
         serving.needs_stubs()
-        address = f"grpc://127.0.0.1:{grpc_port}/digits"
-    golden = proof.read_golden(FIXTURE / proof.GOLDEN)
+        address = f"grpc://127.0.0.1:{grpc_port}/small"
+    golden = proof.read_golden(whole / proof.GOLDEN)
     with Client(address) as client:
         assert client.status() == [Version(1, "AVAILABLE")]
-        for name, sides in golden.items():
+        for name in ("serving_default", "image_bytes"):
+            sides = golden[name]
             got = client.predict(name, **sides["inputs"])
             want = signatures.answer(sides["outputs"])
             assert got["label"].tolist() == want["label"].tolist()

@@ -12,10 +12,10 @@ from conftest import run_module
 
 from pipeline.data.batching import evaluation
 from pipeline.evaluation.evaluate import answers
-from pipeline.export import manifest_writer, model_card, proof, warmup
+from pipeline.export import model_card, proof, warmup
 from pipeline.export.savedmodel import difference, export, write
 from pipeline.fit import fit
-from pipeline.serving import repository
+from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import network
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
@@ -32,7 +32,7 @@ def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
 
 
 def test_a_version_tells_what_the_gate_compares(digits_run):
-    name, sign = digits_run.task.compared_by
+    name, sign = digits_run.task.selection_metric
     assert (name, sign) == ("accuracy", 1)
     assert repository.judged(digits_run.export, name) == (digits_run.test[name], "test")
 
@@ -55,7 +55,7 @@ def test_all_splits_are_answered_by_one_trace(digits_run):
     assert set(digits_run.splits) == {"train", "validation", "test"}
     # One by the task of the fit; another test asks for calibrated answers.
     keys = [key for key in digits_run.model.step.compiled if key[0] == "answers"]
-    assert sum("temperature" not in task.facts for _, task, *_ in keys) == 1
+    assert sum("temperature" not in task.metadata for _, task, *_ in keys) == 1
 
 
 def test_a_mixed_precision_run_exports_a_float32_twin(digits_run, tmp_path):
@@ -71,7 +71,7 @@ def test_a_mixed_precision_run_exports_a_float32_twin(digits_run, tmp_path):
         for attribute in node.attr.values()
     }
     assert tf.bfloat16.as_datatype_enum not in types and tf.float32.as_datatype_enum in types
-    about = manifest_writer.read(outcome.directory)
+    about = version_manifest.about(outcome.directory)
     assert about["trained_precision"] == "mixed_bfloat16" and about["precision"] == "float32"
     assert 0 < about["difference"]["probabilities"] < 0.05, "it is that of the trained model"
 
@@ -177,7 +177,7 @@ def mixed(run, policy):
     [(0, "None had to be left out."), (1200, "1,200 unfit ones were left out; the run's")],
 )
 def test_the_model_card_tells_what_cleaning_left_out(digits_run, count, said):
-    about = manifest_writer.read(digits_run.export)
+    about = version_manifest.about(digits_run.export)
     about["trained"]["left_out"] = count
     for enabled in (True, False):
         config = digits_run.config.changed(clean={"enabled": enabled})
@@ -188,7 +188,7 @@ def test_the_model_card_tells_what_cleaning_left_out(digits_run, count, said):
 def test_an_export_in_16_bits_is_near_and_answers_in_32(digits_run, tmp_path, precision, most):
     config = digits_run.config.changed(export={"directory": tmp_path, "precision": precision})
     split = digits_run.splits["test"]
-    about = write(tmp_path, digits_run.model, digits_run.task, config, split, {})
+    about = write(tmp_path, digits_run.model, digits_run.task, config, split, metrics={})
     assert about["precision"] == precision and about["trained_precision"] == "float32"
     assert 0 < about["difference"]["probabilities"] < most
     assert about["compared"] == 64
@@ -208,7 +208,7 @@ def test_an_export_in_16_bits_is_near_and_answers_in_32(digits_run, tmp_path, pr
 
 
 def test_the_manifest_tells_what_the_version_is_and_of_every_file(digits_run):
-    about = manifest_writer.read(digits_run.export)
+    about = version_manifest.about(digits_run.export)
     there = {p.relative_to(digits_run.export).as_posix() for p in digits_run.export.rglob("*.*")}
     there |= {"assets.extra/tf_serving_warmup_requests"}
     without = {"assets.extra/manifest.json", "assets.extra"}
@@ -242,10 +242,11 @@ def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_pat
     functions, which Keras and TensorFlow number."""
     split = digits_run.splits["test"]
     metrics = {name: digits_run.result[name] for name in ("train", "validation", "test")}
-    before = manifest_writer.read(digits_run.export)
+    before = version_manifest.about(digits_run.export)
     config, trained = digits_run.config, before["trained"]
-    write(tmp_path, digits_run.model, digits_run.task, config, split, metrics, trained)
-    found = manifest_writer.read(tmp_path)
+    about = {"metrics": metrics, "trained": trained}
+    write(tmp_path, digits_run.model, digits_run.task, config, split, **about)
+    found = version_manifest.about(tmp_path)
     assert set(found["files"]) == set(before["files"])
     ours = (str(proof.GOLDEN), str(warmup.FILE))
     for about in (found, before):
@@ -292,7 +293,7 @@ def test_the_model_card_tells_all_that_was_measured(digits_run):
     splits = [f"{digits_run.test['accuracy']:.4f}", f"{digits_run.result['train']['accuracy']:.4f}"]
     (row,) = (line for line in card.splitlines() if line.startswith("| accuracy |"))
     assert all(number in row for number in splits)
-    for name, entry in manifest_writer.read(digits_run.export)["files"].items():
+    for name, entry in version_manifest.about(digits_run.export)["files"].items():
         assert (entry["sha256"] in card) == (not name.startswith("assets.extra"))
     config = json.loads(re.search(r"```json\n(.*?)```", card, flags=re.DOTALL)[1])
     assert config == json.loads(json.dumps(digits_run.config.as_json()))
@@ -319,7 +320,7 @@ def test_a_finished_run_is_exported_in_another_way_without_training(workplace, c
     )
     assert said in shown and "calibrated temperature " in shown
     served = next(line for line in shown.splitlines() if line.startswith("as served  test loss "))
-    about = manifest_writer.read(first.export)
+    about = version_manifest.about(first.export)
     assert about["difference"]["probabilities"] > 0
     # The gate is to compare what is published; the run tells of what was trained.
     assert about["metrics"]["loss"] != first.test["loss"]
@@ -331,15 +332,15 @@ def test_a_finished_run_is_exported_in_another_way_without_training(workplace, c
     card = (first.export / model_card.FILE).read_text()
     assert "Of the test split as this version computes, in float32; of " in card
     again = fit("digits", **changes)
-    assert again.export == first.export and again.task.facts == first.task.facts
-    assert "temperature" in again.task.facts
+    assert again.export == first.export and again.task.metadata == first.task.metadata
+    assert "temperature" in again.task.metadata
     capsys.readouterr()
     other = fit("digits", **changes, export={"precision": "bfloat16", "calibrate": False})
     shown = capsys.readouterr().out
     assert other.export.name == "2" and "epoch 1/1" not in shown
     assert "precision  " not in shown.partition("export  ")[2] and "calibrated" not in shown
-    about = manifest_writer.read(other.export)
+    about = version_manifest.about(other.export)
     assert about["difference"]["probabilities"] < 1e-3, "it is the trained network"
     assert about["metrics"]["loss"] == other.test["loss"], "judged as it was trained"
-    assert about["temperature"] is None and other.task.facts.get("temperature") is None
+    assert about["temperature"] is None and other.task.metadata.get("temperature") is None
     assert other.test["loss"] == first.test["loss"] and "calibrated" not in other.test

@@ -19,7 +19,7 @@ from pipeline.export import __main__, manifest_writer, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
 from pipeline.serving import models_config, repository
-from pipeline.training.callbacks.checkpoint import Saver
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
 
@@ -116,7 +116,7 @@ def disk(monkeypatch, tmp_path, tmp_path_factory):
     another one holds the temporary files."""
     disk = SimpleNamespace(full=[], other=tmp_path_factory.mktemp("other"))
     monkeypatch.setenv("TMPDIR", str(disk.other))
-    real_end = Saver.on_epoch_end
+    real_end = CheckpointCallback.on_epoch_end
 
     def on_epoch_end(saver, epoch, logs):
         if epoch == 1:
@@ -131,7 +131,7 @@ def disk(monkeypatch, tmp_path, tmp_path_factory):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(parent))
         return real(parent)
 
-    monkeypatch.setattr(Saver, "on_epoch_end", on_epoch_end)
+    monkeypatch.setattr(CheckpointCallback, "on_epoch_end", on_epoch_end)
     return disk
 
 
@@ -189,9 +189,8 @@ def test_a_run_that_could_not_be_exported_is_only_exported_when_it_is_started_ag
 
 def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys):
     Path("examples.npz").rename("moved.npz")
-    with pytest.raises(
-        UsageError, match=r"examples.npz does not exist; .* --source.path PATH"
-    ) as e:
+    gone = r"--source.path of arrays must be an existing path, received 'examples.npz'"
+    with pytest.raises(UsageError, match=f"{gone}; .* --source.path PATH") as e:
         __main__.main(["mine"])
     assert "an export is proved on real examples" in str(e.value)
     words = ["mine", "--source.path", "moved.npz"]
@@ -316,10 +315,10 @@ def test_wrong_words_are_refused(versions, words, message):
         (["mine", "--source.name", "folder"], "--source.name is not for an export"),
         (["mine", "--runtime.precision", "auto"], "--runtime.precision is not for an export"),
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
-        (["mine", "--task", "regression"], "--task is not for an export"),
+        (["mine", "--task", "regression"], "--task.name is not for an export"),
         (["mine", "--export.no-enabled"], "--export.no-enabled asks for no export"),
-        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be at least 0"),
-        (["mine", "--export.keep", "0"], "--export.keep must be at least 1"),
+        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be a number, at least 0"),
+        (["mine", "--export.keep", "0"], "--export.keep must be a whole number, from 1 to "),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
         (["mine", "--dry-run"], "--dry-run is not for an export, which"),
         (["mine", "--run-directory", "x"], "--run-directory is not for an export"),

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import golden_answers, malformed_files
-from pipeline.serving.savedmodel_session import Failure
 from pipeline.utils import crc32c, wire
+from pipeline.utils.errors import Failure
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import operation_checks, signature_checks
-from pipeline.serving.savedmodel_session import Failure
+from pipeline.utils.errors import Failure
 
 
 def signature(inputs, outputs):

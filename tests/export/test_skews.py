@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import golden_answers, proof
-from pipeline.serving.savedmodel_session import Failure, Session
-from pipeline.verify import verify
+from pipeline.export.verification import verify
+from pipeline.serving.savedmodel_session import Session
+from pipeline.utils.errors import Failure
 
 NETWORK = exports.Network()
 HONEST = exports.Parts(NETWORK, decode=lambda contents: accurate(contents))

@@ -9,37 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import exports
 import pytest
-from conftest import run_module
+from conftest import REPOSITORY, run_module
 
 from pipeline.export import operation_checks, proof
+from pipeline.export.verification import verify
 from pipeline.serving import models_config, repository, version_manifest
+from pipeline.serving.repository import chosen
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
-from pipeline.verify import chosen, instructions, main, verify
-
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
-
-
-def test_an_export_of_the_first_release_answers_and_unfolds_bombs():
-    """It has no warm-up, no manifest, and no limit of pixels: those two are wrong with it."""
-    outcome = verify(FIXTURE, fuzzed=20)
-    checks = {check.name: check for check in outcome.checks}
-    wrong = [check.name for check in checks.values() if not check.passed]
-    assert wrong == ["digests", "refuses image_bytes: hostile files"]
-    assert "20,000 x 20,000 pixels" in checks["refuses image_bytes: hostile files"].detail
-    assert "manifest.json is missing" in checks["digests"].detail
-    assert checks["warm-up"].detail.startswith("none: a version without")
-    assert "TensorFlow 2.21" in checks["loads"].detail
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A version as the contract has it."""
-    directory = tmp_path_factory.mktemp("whole") / "small" / "1"
-    exports.honest_version(directory)
-    return directory
+from pipeline.verify import instructions, main
 
 
 def test_a_whole_version_passes(whole):
@@ -95,6 +74,30 @@ def test_versions_that_no_server_reads_are_no_versions(version, name):
 def test_the_proof_runs_without_python_tensorflow(swift):
     (last,) = (check for check in verify(swift, fuzzed=0).checks if check.name == "finished")
     assert last.passed and "no Python TensorFlow" in last.detail
+
+
+def test_the_proof_imports_numpy_and_protobuf_alone(whole):
+    """It also runs with the libraries of another TensorFlow, beside which nothing is installed."""
+    script = f"""if True:
+        import io, json, sys
+        begin = set(sys.modules)
+        from pipeline.export import proof
+        code = proof.main([{str(whole)!r}, "2"], io.StringIO())
+        print(json.dumps([code, sorted(set(sys.modules) - begin)]))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    code, found = json.loads(ran.stdout.splitlines()[-1])
+    assert code == 0
+    others = [n for n in found if n.partition(".")[0] not in sys.stdlib_module_names]
+    messages = re.compile(r"tensorflow\.(core|tsl)(\..*)?")  # generated protobuf classes
+    others = [n for n in others if not messages.fullmatch(n)]
+    assert {n.partition(".")[0] for n in others} == {"numpy", "google", "pipeline"}
+    ours = {n for n in others if n.count(".") == 2 and n.startswith("pipeline.")}
+    packages = {"export", "serving", "utils", "runtime"}
+    assert {n.split(".")[1] for n in ours} == packages, "nothing of training, data, or config"
 
 
 def test_the_command_prints_a_table_and_a_verdict(swift, tmp_path):
@@ -189,7 +192,7 @@ def test_the_same_proof_passes_on_the_runtime_of_the_released_server(whole, tmp_
     assert "TensorFlow 2.20.0" in next(c.detail for c in outcome.checks if c.name == "loads")
     listed = subprocess.run(
         [python, "-m", "pipeline.export.operation_checks"],
-        **{"cwd": Path(__file__).parents[1], "capture_output": True, "text": True, "check": True},
+        **{"cwd": REPOSITORY, "capture_output": True, "text": True, "check": True},
     )
     assert listed.stdout == Path(operation_checks.__file__).with_suffix(".txt").read_text()
 

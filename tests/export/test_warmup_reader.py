@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import _warmup_reader
-from pipeline.serving.savedmodel_session import Failure, Session
+from pipeline.serving.savedmodel_session import Session
 from pipeline.utils import wire
+from pipeline.utils.errors import Failure
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,11 @@ def test_a_record_that_fails_is_named(session, tmp_path, records, said):
     with pytest.raises(Failure) as caught:
         replayed(session, tmp_path, records)
     assert said in str(caught.value)
+
+
+def test_a_version_without_a_warm_up_file_fails(session, tmp_path):
+    with pytest.raises(Failure, match="tf_serving_warmup_requests cannot be read: .*No such file"):
+        _warmup_reader.check(session, tmp_path, lambda what: None)
 
 
 def test_more_records_than_a_server_takes_are_refused(tmp_path):

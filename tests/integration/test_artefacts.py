@@ -14,7 +14,8 @@ from pipeline.data import dataset
 from pipeline.export import run_result
 from pipeline.fit import fit
 from pipeline.runtime import run_directory
-from pipeline.utils import files, home
+from pipeline.training import preflight
+from pipeline.utils import files
 
 PLANTED = {
     "USER": "planted-user-5c1d",
@@ -82,7 +83,7 @@ def test_what_was_written_with_a_tilde_is_found_again(ran):
     text = (folder / "run/config.json").read_text()
     assert '"path": "~/mine.npz"' in text and '"directory": "~/models"' in text
     again = command_line.read(folder / "run/config.json").changed(run_directory=folder / "run")
-    run_directory.check(again)
+    preflight.check(again)
     result = run_result.finished(again, run_directory.RunDirectory(folder / "run"))
     assert result["export"] == str(folder / "models/digits/1")
     assert dataset.load(again).splits.keys() == {"train", "validation", "test"}
@@ -92,10 +93,10 @@ def test_the_home_folder_is_folded_wherever_a_text_names_it(monkeypatch, tmp_pat
     monkeypatch.setenv("HOME", "/home/me")
     values = {"a": ["/home/me/x", "in '/home/me', too", "/home/me"], "b": 3, "c": "/home/me-too/x"}
     told = {"a": ["~/x", "in '~', too", "~"], "b": 3, "c": "/home/me-too/x"}
-    assert home.folded(values) == told and home.unfolded("~/x") == "/home/me/x"
-    assert home.unfolded(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
+    assert files.collapse_home(values) == told and files.expand_home("~/x") == "/home/me/x"
+    assert files.expand_home(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
     files.write_json(tmp_path / "x.json", values)
     assert "/home/me/" not in (tmp_path / "x.json").read_text()
     for nobody in ("/", "", "relative"):
         monkeypatch.setenv("HOME", nobody)
-        assert home.folded(values) == values and home.unfolded("~/x") == "~/x"
+        assert files.collapse_home(values) == values and files.expand_home("~/x") == "~/x"

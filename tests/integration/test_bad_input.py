@@ -14,7 +14,7 @@ from small import loaded
 from pipeline.config import command_line, registry
 from pipeline.data import example_store
 from pipeline.data.cleaning import apply, manifest
-from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils.errors import UsageError, reason
 
 GENERATOR = np.random.default_rng(5)
@@ -83,8 +83,8 @@ def records(path, contents):
 
 
 def task_of(source, size=(8, 8)):
-    facts = registry.take("tasks", "image_classification", "facts")(source.info, image_size=size)
-    return registry.take("tasks", "image_classification")(facts)
+    metadata = registry.load("tasks", "image_classification")(source.info, image_size=size).metadata
+    return registry.load("tasks", "image_classification")(metadata)
 
 
 def refusals(source):
@@ -98,7 +98,7 @@ def refusals(source):
 
 
 def test_odd_images_are_read_and_upright(root):
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     assert source.info.splits == {"train": len(GOOD)} and not list(refusals(source))
     splits = loaded(source, task_of(source, (40, 30)), test=0.0, validation=0.0)[0]
     names = [source.location(int(id)) for id in splits["train"].column("id")]
@@ -109,7 +109,7 @@ def test_odd_images_are_read_and_upright(root):
 def test_every_bad_file_is_named_in_one_line(root):
     for name, (content, _) in BAD.items():
         (root / "bee" / name).write_bytes(content)
-    said = list(refusals(registry.take("sources", "folder")(path=root)))
+    said = list(refusals(registry.load("sources", "folder")(path=root)))
     assert len(said) == len(BAD)
     for name, line in zip(sorted(BAD), said, strict=True):
         assert line.startswith(f"bee/{name} cannot be decoded: {BAD[name][1]}"), line
@@ -118,7 +118,7 @@ def test_every_bad_file_is_named_in_one_line(root):
 
 def test_every_bad_record_is_named_in_one_line(tmp_path):
     contents = [*GOOD.values(), *(content for content, _ in BAD.values())]
-    source = registry.take("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", contents))
+    source = registry.load("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", contents))
     said = list(refusals(source))
     assert len(said) == len(BAD)
     for number, line in enumerate(said, start=len(GOOD)):
@@ -129,7 +129,7 @@ def test_every_bad_record_is_named_in_one_line(tmp_path):
 
 def test_a_page_among_the_pictures_ends_the_load_with_its_name(root):
     (root / "ant/page.jpg").write_bytes(b"<html>")
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     with pytest.raises(UsageError, match=r"^ant/page.jpg cannot be decoded: the file is no JPEG"):
         loaded(source, task_of(source))
 
@@ -152,16 +152,16 @@ def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
 def test_one_class_is_refused(tmp_path):
     (tmp_path / "f/only").mkdir(parents=True)
     (tmp_path / "f/only/a.png").write_bytes(encoded())
-    source = registry.take("sources", "folder")(path=tmp_path / "f")
+    source = registry.load("sources", "folder")(path=tmp_path / "f")
     with pytest.raises(UsageError, match=r"at least 2 classes, found .*only"):
         task_of(source)
     images, _ = images_and_labels()
     np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, int))
     with pytest.raises(UsageError, match="at least 2 classes"):
-        task_of(registry.take("sources", "arrays")(path=tmp_path / "one.npz"))
+        task_of(registry.load("sources", "arrays")(path=tmp_path / "one.npz"))
     with pytest.raises(UsageError, match="at least 2 classes"):
         task_of(
-            registry.take("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", [encoded()]))
+            registry.load("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", [encoded()]))
         )
 
 
@@ -199,7 +199,7 @@ def test_what_is_no_plain_file_is_an_example_that_cannot_be_decoded(root, monkey
     with (root / "bee/long.png").open("wb") as file:
         file.truncate(2**29 + 1)  # a hole
     bad = {"ant/endless.jpg", "ant/pipe.png", "bee/long.png", "bee/socket.png"}
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     (note,) = source.info.notes
     assert "4 files cannot be read, such as ant/endless.jpg: not a regular file; --clean" in note
     settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
@@ -210,20 +210,20 @@ def test_what_is_no_plain_file_is_an_example_that_cannot_be_decoded(root, monkey
         loaded(source, task_of(source))
     (root / "ant/endless.jpg").unlink()
     (root / "ant/pipe.png").unlink()
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     assert "bee/long.png: larger than 512 MiB" in source.info.notes[0]
 
 
 def test_links_back_into_the_data_bring_no_images_of_other_classes(root):
-    before = registry.take("sources", "folder")(path=root).info.splits
+    before = registry.load("sources", "folder")(path=root).info.splits
     (root / "ant/up").symlink_to(root)
     (root / "ant/beside").symlink_to(root / "bee")
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     assert source.info.splits == before
     assert "ant/beside (a link back into the data), ant/up (a link back" in source.info.notes[0]
     (root / "ant/self").symlink_to("self")
     with pytest.raises(UsageError, match="ant/self cannot be read: Too many levels"):
-        registry.take("sources", "folder")(path=root)
+        registry.load("sources", "folder")(path=root)
 
 
 def test_a_header_that_decoding_refuses_does_not_hide_the_size_of_the_others(root):
@@ -232,22 +232,22 @@ def test_a_header_that_decoding_refuses_does_not_hide_the_size_of_the_others(roo
     for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
         (root / name).write_bytes(encoded())
     (root / "ant/bomb.png").write_bytes(bomb())
-    assert registry.take("sources", "folder")(path=root).info.image_shape == (40, 30, 3)
+    assert registry.load("sources", "folder")(path=root).info.image_shape == (40, 30, 3)
 
 
 def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
     path = next((root / "bee").iterdir())
-    before, times = registry.take("sources", "folder")(path=root).fingerprint(), path.stat()
+    before, times = registry.load("sources", "folder")(path=root).fingerprint(), path.stat()
     path.write_bytes(path.read_bytes()[::-1])
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert registry.take("sources", "folder")(path=root).fingerprint() != before
+    assert registry.load("sources", "folder")(path=root).fingerprint() != before
 
 
 def test_nothing_of_a_run_is_written_among_the_data(root, monkeypatch):
     monkeypatch.chdir(root)
     settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
     with pytest.raises(UsageError, match="--run-directory: runs lies in ., the data"):
-        run_directory.check(settings)
+        preflight.check(settings)
 
 
 def test_names_and_records_that_are_no_text(root, tmp_path):
@@ -262,7 +262,7 @@ def test_names_and_records_that_are_no_text(root, tmp_path):
         for record in (*whole, b"\xff\xff\xff"):
             writer.write(record)
     with pytest.raises(UsageError, match="train.tfrecord: record 2 is no tf.Example"):
-        loaded(registry.take("sources", "tfrecord")(path=path.parent))
+        loaded(registry.load("sources", "tfrecord")(path=path.parent))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_nonsense_in_a_manifest_is_named_by_its_line(tmp_path, line):
 
 
 def test_a_manifest_of_other_data_is_refused(root, tmp_path):
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     path = tmp_path / "manifest.jsonl"
     path.write_text('{"id": 7, "reason": "blank", "action": "drop"}')
     settings = command_line.recipe("digits").changed(clean={"manifest": path})
@@ -304,7 +304,7 @@ def test_a_label_out_of_range_is_named_and_can_be_left_out(tmp_path):
     labels[[11, 12]] = -1, 7
     path = tmp_path / "mine.npz"
     np.savez(path, images=images, labels=labels, class_names=["a", "b", "c"])
-    source = registry.take("sources", "arrays")(path=path)
+    source = registry.load("sources", "arrays")(path=path)
     task = task_of(source)
     with pytest.raises(UsageError, match="label -1 of example 11 of mine.npz is out of range: the"):
         loaded(source, task)

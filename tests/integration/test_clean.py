@@ -53,8 +53,8 @@ def test_files_that_cannot_be_read_are_listed(folder, workplace, capsys):
     settings = config(folder).changed(train=SHORT, model={"name": "tiny", "options": {}})
     with pytest.raises(UsageError, match=r"a/gone.png cannot be decoded: .*--clean.enabled finds"):
         fit(settings)
-    source = registry.take("sources", "folder")(path=folder)
-    task = registry.take("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
+    source = registry.load("sources", "folder")(path=folder)
+    task = registry.load("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
     dropped = apply.clean(source, config(folder, enabled=True)).dropped
     parts, _ = batching.load(source, task, settings, dropped, {})
     assert sum(map(len, parts.values())) == 40
@@ -169,7 +169,7 @@ def test_copies_across_the_splits_of_a_source_are_noted(tmp_path):
 def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):
     root = split_folders(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     id = next(i for i in scan.scan(source).id if source.location(int(i)) == "train/a/tested.png")
     told = r"leakage: train's train/a/tested.png is also test's .*--clean.drop-leakage leaves"
     with pytest.raises(UsageError, match=told):
@@ -182,8 +182,8 @@ def test_leakage_stops_a_run_until_it_is_decided(tmp_path, workplace):
 
 
 def test_an_empty_split_names_cleaning(folder):
-    source = registry.take("sources", "folder")(path=folder)
-    task = registry.take("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
+    source = registry.load("sources", "folder")(path=folder)
+    task = registry.load("tasks", "image_classification")({"class_names": ["a", "b"]} | SHAPE)
     one = {int(id): 0 for id in source.columns("train")["id"]}
     told = r"'train' is empty; .*excluded \d+ examples, .* as near duplicates .--clean.no-near"
     with pytest.raises(UsageError, match=told):
@@ -216,7 +216,7 @@ def test_the_command_writes_a_manifest_that_fit_obeys(folder, workplace, capsys)
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     assert sorted(folder.rglob("*")) == before
     obeyed = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
-    assert set(apply.clean(registry.take("sources", "folder")(path=folder), obeyed).dropped) == {
+    assert set(apply.clean(registry.load("sources", "folder")(path=folder), obeyed).dropped) == {
         entry["id"] for entry in written
     }
 
@@ -231,7 +231,7 @@ def test_the_command_ends_with_1_where_a_run_would_stop(tmp_path, workplace, cap
     assert entry["action"] == "stop" and entry["of_split"] == "test"
     with pytest.raises(UsageError, match="leakage"):
         apply.clean(
-            registry.take("sources", "folder")(path=root),
+            registry.load("sources", "folder")(path=root),
             config(root, manifest=Path("cleaned/digits-1/manifest.jsonl")),
         )
     with pytest.raises(UsageError, match="digits-1 holds a manifest, which may have been edited"):

@@ -17,7 +17,7 @@ from conftest import REPOSITORY, images_and_labels, run_module
 
 from pipeline.config.command_line import configure
 from pipeline.fit import fit
-from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils import files
 from pipeline.utils.errors import Diverged, UsageError
 
@@ -73,7 +73,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
         "config.json",
         "confusion_matrix.png",
         "decisions.json",
-        "facts.json",
+        "metadata.json",
         "log.jsonl",
         "result.json",
         "source.json",
@@ -82,7 +82,7 @@ def test_the_run_directory_holds_what_is_promised(main_job):
         ".lock",
     }
     assert len((run / "log.jsonl").read_text().splitlines()) == 40
-    assert len(json.loads((run / "facts.json").read_text())["class_names"]) == 10
+    assert len(json.loads((run / "metadata.json").read_text())["class_names"]) == 10
     for decision in json.loads((run / "decisions.json").read_text()):
         assert decision["name"] and decision["value"] and decision["reason"]
     assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation"}
@@ -282,7 +282,7 @@ def test_images_are_resized_when_asked(workplace):
     run = fit(
         "digits", data={"limit": 100, "image_size": (5, 7)}, train=SHORT, model={"name": "tiny"}
     )
-    assert run.task.facts["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+    assert run.task.metadata["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
 
 
 def test_ctrl_c_says_how_to_go_on_and_so_it_does(workplace):
@@ -304,7 +304,7 @@ def test_ctrl_c_says_how_to_go_on_and_so_it_does(workplace):
     assert process.returncode == 130 and errors == "interrupted\n"
     assert re.search(r"--run-directory runs/digits-1 goes on after step \d+\n$", rest)
     again = configure([*words, "--run-directory", "runs/digits-1"])
-    run_directory.check(again)
+    preflight.check(again)
     assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18
 
 

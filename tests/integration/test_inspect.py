@@ -169,12 +169,12 @@ def test_kinds_and_sizes_of_files(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new(mode, (10 + number, 20 + 3 * number)).save(tmp_path / name)
-    source = registry.take("sources", "folder")(path=tmp_path)
+    source = registry.load("sources", "folder")(path=tmp_path)
     said = dataset_stats.files(source)
     assert said.startswith("1 JPEG RGB, 1 PNG L, 1 GIF P; heights 20 to 26, widths 10 to 12, 23x11")
     assert said.endswith("kB in the middle"), "a sample although all were read"
     (tmp_path / "b/4.png").write_bytes(b"<html>")
-    said = dataset_stats.files(registry.take("sources", "folder")(path=tmp_path))
+    said = dataset_stats.files(registry.load("sources", "folder")(path=tmp_path))
     assert "1 unreadable" in said
 
 

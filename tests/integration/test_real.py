@@ -39,7 +39,7 @@ def test_full_recipes_reach_their_accuracy(workplace, recipe, changes, accuracy)
 
 
 def test_cifar10_is_read_as_published():
-    source = registry.take("sources", "tfds")(dataset="cifar10")
+    source = registry.load("sources", "tfds")(dataset="cifar10")
     assert source.info.splits == {"train": 50_000, "test": 10_000}
     assert source.info.class_names[0] == "airplane"
     rows = list(source.examples("test").as_numpy_iterator())

@@ -196,9 +196,15 @@ def test_one_who_began_without_growth_is_left_alone(machine):
         ({"devices": ""}, "--runtime.devices must be"),
         ({"devices": "0,0"}, "--runtime.devices must be"),
         ({"devices": "-1"}, "--runtime.devices must be"),
-        ({"devices": "0,1", "replicas": 3}, "3 are more than the 2 GPUs of --runtime.devices 0,1"),
-        ({"devices": "cpu", "require_gpu": True}, "cpu and --runtime.require-gpu exclude each"),
-        ({"devices": "cpu", "gpu_memory": "1GiB"}, "cpu and --runtime.gpu-memory exclude each"),
+        ({"devices": "0,1", "replicas": 3}, "3 is more than the 2 GPUs of --runtime.devices 0,1"),
+        (
+            {"devices": "cpu", "require_gpu": True},
+            "use only one of --runtime.devices cpu and --runtime.req",
+        ),
+        (
+            {"devices": "cpu", "gpu_memory": "1GiB"},
+            "use only one of --runtime.devices cpu and --runtime.gpu",
+        ),
         ({"gpu_memory": "8"}, "--runtime.gpu-memory must be at least 1MiB, such as 8GiB, or a"),
         ({"gpu_memory": "0%"}, "--runtime.gpu-memory must be"),
         ({"gpu_memory": "101%"}, "--runtime.gpu-memory must be"),

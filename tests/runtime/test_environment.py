@@ -8,8 +8,9 @@ import sys
 from conftest import REPOSITORY
 
 _STARTED = """
-from pipeline import command_line, runtime
-runtime.start(command_line.configure(["digits"]).runtime)
+from pipeline.config import command_line
+from pipeline.runtime import environment
+environment.start(command_line.configure(["digits"]).runtime)
 import keras
 print(keras.backend.backend(), keras.backend.floatx(), keras.backend.image_data_format())
 """

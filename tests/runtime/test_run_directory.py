@@ -14,19 +14,20 @@ from conftest import REPOSITORY
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture
 def config(workplace):
-    return registry.take("recipes", "digits")()
+    return registry.load("recipes", "digits")()
 
 
 def test_runs_are_numbered(config):
     names = []
     for _ in range(3):
-        run_directory.check(config)
+        preflight.check(config)
         with run_directory.opened(config) as run:
             names.append(str(run))
     assert names == ["runs/digits-1", "runs/digits-2", "runs/digits-3"]
@@ -78,7 +79,7 @@ def test_a_held_run_is_refused_before_anything_else(config, workplace):
         with pytest.raises(UsageError, match="in use"), run_directory.opened(given):
             pass
     assert path.read_text() == "", "nobody's name is left in a run"
-    run_directory.check(given)
+    preflight.check(given)
 
 
 def test_a_lock_that_somebody_deletes_still_holds(config, workplace):
@@ -98,7 +99,7 @@ def test_a_lock_that_somebody_deletes_still_holds(config, workplace):
 def test_what_a_dead_process_left_in_the_lock_blocks_nobody(config, workplace, text):
     given = begun(config)
     (workplace / "mine/.lock").write_text(text)
-    run_directory.check(given)
+    preflight.check(given)
     with run_directory.opened(given):
         pass
 
@@ -164,7 +165,7 @@ def begun(config, **changes):
 def refused(config, message, **changes):
     before = sorted(os.walk("."))
     with pytest.raises(UsageError, match=message):
-        run_directory.check(config.changed(**changes))
+        preflight.check(config.changed(**changes))
     assert sorted(os.walk(".")) == before
 
 
@@ -209,7 +210,7 @@ def test_folders_without_permission_are_refused(config, workplace, request):
     request.getfixturevalue("ordinary_user")
     for name in ("locked/run", "closed/run", "sealed", "sealed/deeper/run"):
         with pytest.raises(UsageError, match="Permission denied|cannot write"):
-            run_directory.check(config.changed(run_directory=name))
+            preflight.check(config.changed(run_directory=name))
 
 
 def test_links_that_lead_nowhere_are_refused(config, workplace):
@@ -238,7 +239,7 @@ def test_a_section_that_is_none_is_damage(config, section, value):
 
 FILES = ["decisions.json", "log.jsonl", "bad_steps.jsonl", "hang.txt", "result.json"]
 FILES += ["manifest.jsonl", "gallery.html"]
-DATA = ["facts.json", "splits.npz", "source.json"]
+DATA = ["metadata.json", "splits.npz", "source.json"]
 STRANGE = {
     "folder": os.mkdir,
     "pipe": os.mkfifo,
@@ -257,7 +258,7 @@ def test_what_is_no_file_where_one_is_written_is_refused_and_not_opened(config, 
     said = f"mine/{name} is damaged; start again in a new --run-directory"
     refused(given, said if name in DATA else f"mine/{name} is no regular file; remove it")
     path.rmdir() if kind == "folder" else path.unlink()
-    run_directory.check(given)
+    preflight.check(given)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
@@ -279,7 +280,7 @@ def test_what_is_no_folder_where_one_is_made_is_refused(config, workplace, name,
         path.write_text("mine")
     refused(given, f"mine/{name} is no folder; bring it back, or remove what is there")
     path.unlink()
-    run_directory.check(given)
+    preflight.check(given)
 
 
 def test_links_to_the_right_things_are_good(config, workplace):
@@ -290,9 +291,9 @@ def test_links_to_the_right_things_are_good(config, workplace):
         (workplace / "mine" / name).symlink_to(workplace / "elsewhere/file")
     for name in ("checkpoints", "tensorboard"):
         (workplace / "mine" / name).symlink_to(workplace / "elsewhere")
-    run_directory.check(given)
+    preflight.check(given)
     (workplace / "elsewhere/file").unlink()  # what is written replaces the links
-    run_directory.check(given)
+    preflight.check(given)
 
 
 def test_versions_and_hidden_files_are_not_foreign(config, workplace):
@@ -300,10 +301,10 @@ def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     (target / "1").mkdir(parents=True)
     (target / "1/saved_model.pb").write_text("")
     (target / ".unpublished-x").mkdir()
-    run_directory.check(config)
+    preflight.check(config)
     (target / "2").mkdir()
     with pytest.raises(UsageError, match="'2', which is no exported version"):
-        run_directory.check(config)
+        preflight.check(config)
 
 
 def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplace):
@@ -311,7 +312,7 @@ def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplac
     target.mkdir(parents=True)
     for name in ("models.config", "compose.yaml", "SERVING.md", ".published"):
         (target / name).write_text("")
-    run_directory.check(config)
+    preflight.check(config)
     (target / "models.config").write_bytes(b"\xff")
     refused(config, r"digits/models\.config cannot be read: it is no text in UTF-8; mend it")
     (target / "x.md").mkdir()
@@ -327,7 +328,7 @@ def test_beside_versions_there_may_be_what_servers_pass_by(config, workplace):
     (target / "1").mkdir()
     (target / "1/saved_model.pb").write_text("")
     (workplace / "saved_models/notes.txt").write_text("")
-    run_directory.check(config)
+    preflight.check(config)
     (target / "7").write_text("")
     refused(config, "'7', which is no exported version")
     (target / "7").unlink()

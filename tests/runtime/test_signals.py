@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 from stopping import changes
 
+from pipeline.config import registry
+from pipeline.config.validation import parse_duration
 from pipeline.fit import fit
-from pipeline.runtime import signals
 from pipeline.runtime.signals import Stops
-from pipeline.training.optim import schedules
-from pipeline.training.time_budget import Pace, Reserve
+from pipeline.training.callbacks.time_budget import Pace, Reserve
+from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.utils.errors import Terminated, UsageError
 
 
@@ -37,12 +38,12 @@ def hearing():
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1.5s", 1.5)],
 )
 def test_times_are_read(text, expected):
-    assert signals.seconds(text) == expected
+    assert parse_duration(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "m", "1m1h", "-5s", "1 h", "nan", "1e9s"])
 def test_what_is_no_time_is_refused(text):
-    with pytest.raises(UsageError, match="--runtime.time-limit: .* is no time such as 90s"):
+    with pytest.raises(UsageError, match="--runtime.time-limit: .* is not a duration such as 90s"):
         fit("digits", runtime={"time_limit": text})
 
 
@@ -198,7 +199,7 @@ def test_workers_stop_together():
 
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.training.callbacks.time_budget.time.monotonic", lambda: now[0])
     given = SimpleNamespace(reserve=0.0, preparation=100.0)
     for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
         given.preparation = taken
@@ -229,9 +230,9 @@ def paced(given, rate, step, last=100):
 def test_a_longer_limit_takes_the_schedule_up_where_the_time_stands(monkeypatch, first):
     """A run is stopped when its time is up and its rate 0, or after a slow first call."""
     now = [0.0]
-    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.training.callbacks.time_budget.time.monotonic", lambda: now[0])
     monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
-    rate = schedules.Adjusted(schedules.linear(1.0, 10_000), paced=True)
+    rate = Adjusted(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
     step, given = SimpleNamespace(position=0, update=rate), Stops("60s")
     pace = paced(given, rate, step, 10_000)
     for seconds in (first, 0.5, *[0.5] * 60):
@@ -259,10 +260,10 @@ def test_a_longer_limit_takes_the_schedule_up_where_the_time_stands(monkeypatch,
 def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight line."""
     now = [0.0]
-    monkeypatch.setattr("pipeline.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.training.callbacks.time_budget.time.monotonic", lambda: now[0])
     monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
     given = Stops("60s")
-    rate = schedules.Adjusted(schedules.linear(1.0, 100), paced=True)
+    rate = Adjusted(registry.load("schedules", "linear")(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
     pace = paced(given, rate, step)
     rates = []

@@ -13,7 +13,7 @@ def children(tmp_path_factory):
     """(exit code by name, their folders) of the children in `hanging.py`."""
     folder = tmp_path_factory.mktemp("hanging")
     process = subprocess.run(
-        [sys.executable, REPOSITORY / "tests" / "hanging.py", folder],
+        [sys.executable, REPOSITORY / "tests/support/hanging.py", folder],
         # A home among the paths of the stacks, in which nothing must be written.
         env={
             **os.environ,

@@ -1,7 +1,6 @@
 """The client against stand-ins for the server over REST and gRPC, and a model from its folder."""
 
 import contextlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from pipeline.serving.savedmodel_session import Session
 from pipeline.serving.signatures import Field, ServingError, Version
 from pipeline.utils.errors import UsageError
 
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
 pytestmark = pytest.mark.usefixtures("direct")
 FLOAT, STRING = Field(np.dtype(np.float32), (None,)), Field(np.dtype(object), (None,))

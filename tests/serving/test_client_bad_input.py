@@ -17,7 +17,7 @@ import tensorflow as tf
 from served_models import SIDE, WIDTH, png
 
 from pipeline import predict
-from pipeline.serving import file_inputs, timely
+from pipeline.serving import file_inputs, rest
 from pipeline.serving.client import Client
 from pipeline.serving.file_predictions import Question
 from pipeline.serving.signatures import Field, ServingError, Signature
@@ -189,7 +189,7 @@ def test_a_reply_that_is_cut_off_is_no_reply():
         length = 5
 
     with pytest.raises(http.client.IncompleteRead):
-        timely.whole(Cut(b"{}"), 60)
+        rest.whole(Cut(b"{}"), 60)
 
 
 @pytest.mark.parametrize("host", ["a..b:80", f"{'a' * 70}:80", "\u202e:80", "\udcff:80"])

@@ -266,7 +266,9 @@ def test_a_model_that_takes_no_files_says_what_it_takes(models, tmp_path):
 
     spec = {"x": tf.TensorSpec((None, 2, 2, 1), tf.uint8)}
     served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
-    with pytest.raises(UsageError, match=r"takes x uint8 \[\?, 2, 2, 1\]; pipeline\.client asks"):
+    with pytest.raises(
+        UsageError, match=r"takes x uint8 \[\?, 2, 2, 1\]; pipeline\.serving\.client asks"
+    ):
         predict.predict(tmp_path, ["a.png"])
 
 

@@ -18,13 +18,12 @@ from conftest import REPOSITORY
 
 from pipeline.config.sections import Export
 from pipeline.export import manifest_writer
-from pipeline.serving import local, models_config, repository
+from pipeline.serving import local, models_config, repository, version_manifest
 from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
-from tests.nightly.fault_injection import trials
-from tests.nightly.fault_injection.trials import Strike
+from tests.nightly.fault_injection import harness
+from tests.nightly.fault_injection.harness import Strike
 
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 ACCURACY, LOSS = ("accuracy", 1), ("loss", -1)
 
 
@@ -226,7 +225,7 @@ def test_the_gate_compares_with_what_is_served_and_the_same_split(model):
 def test_the_gate_compares_no_models_of_other_classes(model):
     for classes, worse in (("cat", "dog"), False), (("dog", "cat"), True), (("cat", "dog"), False):
         folder = finished(model, {"test": {"accuracy": 0.5}})
-        manifest_writer.write(folder, {**manifest_writer.read(folder), "class_names": classes})
+        manifest_writer.write(folder, {**version_manifest.about(folder), "class_names": classes})
         outcome = repository.publish(folder, model, Export(tolerance=0.1), ACCURACY)
         assert outcome.refused == worse
         if worse:
@@ -275,7 +274,7 @@ class Talker:
 
     def __init__(self, script, *words):
         self._process = subprocess.Popen(
-            [sys.executable, str(REPOSITORY / "tests" / script), *map(str, words)],
+            [sys.executable, str(REPOSITORY / "tests/support" / script), *map(str, words)],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -328,12 +327,12 @@ def judge(seen, expected):
 
 
 @pytest.mark.parametrize("kills", [40, pytest.param(1000, marks=pytest.mark.long)])
-def test_no_half_version_is_seen_whenever_publishers_are_killed(model, kills):
+def test_no_half_version_is_seen_whenever_publishers_are_killed(model, swift, kills):
     """Each publishes a real export twice, unless a kill comes at an operation on files."""
     chance, killed, told = random.Random(0), 0, []
-    with Talker("publisher.py", FIXTURE, model) as publisher, Poller(model) as poller:
+    with Talker("publisher.py", swift, model) as publisher, Poller(model) as poller:
         while killed < kills:
-            publisher.say(chance.randrange(1, 90))  # two of them are 82 operations
+            publisher.say(chance.randrange(1, 110))  # two of them are 104 operations
             code, versions = publisher.hear()
             assert code in (0, -signal.SIGKILL)
             killed += code != 0
@@ -358,13 +357,13 @@ EXPORT = ("pipeline.export.__main__", ["run", "--export.keep", "3"])
 )
 def test_no_server_sees_half_a_version_whenever_exports_are_killed(tmp_path, exports, kills):
     """Whole exports, by the command; the kills come at operations on files and between them."""
-    assert trials.run("pipeline.fit", RUN.split(), tmp_path).code == 0
+    assert harness.run("pipeline.fit", RUN.split(), tmp_path).code == 0
     model = tmp_path / "saved_models/digits"
     model.mkdir(parents=True)
     chance, codes, told = random.Random(0), [], []
     with Poller(model) as poller:
         begin = time.monotonic()
-        whole = trials.run(*EXPORT, tmp_path)
+        whole = harness.run(*EXPORT, tmp_path)
         seconds, moments = time.monotonic() - begin, whole.count("export")
         assert whole.code == 0 and moments > 20, whole.said
         while len(codes) < exports or codes.count(137) < kills:
@@ -372,14 +371,14 @@ def test_no_server_sees_half_a_version_whenever_exports_are_killed(tmp_path, exp
             if codes.count(137) < kills:
                 delay = chance.choice((0.0, chance.uniform(0, 0.03), chance.uniform(0, seconds)))
                 strike = Strike("SIGKILL", "export", chance.randint(1, moments), delay)
-            ended = trials.run(*EXPORT, tmp_path, strike)
+            ended = harness.run(*EXPORT, tmp_path, strike)
             assert ended.code in (0, 137) and "Traceback" not in ended.said, ended.said
             codes.append(ended.code)
             found = re.findall(r"^export +saved_models/digits/(\d+),", ended.said, re.M)
             assert len(found) == 1 or (ended.code == 137 and not found)  # killed after it was told
             told += map(int, found)
             poller.wait()
-        whole = trials.run(*EXPORT, tmp_path)
+        whole = harness.run(*EXPORT, tmp_path)
         poller.wait()
     judge(poller.seen, told)
     assert whole.code == 0

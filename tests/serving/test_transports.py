@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from pipeline.serving.client import Client
 from pipeline.serving.signatures import Field, ServingError, Version
 from pipeline.utils.errors import UsageError
 
-FIXTURE = Path(__file__).parent / "fixtures/digits/1"
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
 FLOAT, STRING = Field(np.dtype(np.float32), (None,)), Field(np.dtype(object), (None,))
 pytestmark = pytest.mark.usefixtures("direct")
@@ -255,22 +253,22 @@ def test_without_the_stubs_grpc_says_what_to_install(monkeypatch):
         Client("grpc://127.0.0.1:8500/digits")
 
 
-def test_tensorflow_can_be_imported_after_a_client(tmp_path):
+def test_tensorflow_can_be_imported_after_a_client(swift):
     """Neither a session nor the stubs load it, and neither stands in its way."""
     script = f"""if True:
         import contextlib, sys
         from pipeline.serving.client import Client
         from pipeline.utils.errors import UsageError
-        client = Client({str(FIXTURE)!r})
-        assert client.predict(images=[[[[0]] * 8] * 8])["class"].shape == (1,)
+        client = Client({str(swift)!r})
+        assert client.predict(images=[[[[0] * 3] * 8] * 8])["class"].shape == (1,)
         with contextlib.suppress(UsageError):  # without the extra
             Client("grpc://127.0.0.1:1/m").close()
         assert "tensorflow" not in sys.modules
         import tensorflow as tf
         assert int(tf.constant(1) + 1) == 2
         tf.train.Example.FromString(tf.train.Example().SerializeToString())
-        assert tf.saved_model.load({str(FIXTURE)!r}).signatures
-        assert client.predict(images=[[[[0]] * 8] * 8])["class"].shape == (1,)
+        assert tf.saved_model.load({str(swift)!r}).signatures
+        assert client.predict(images=[[[[0] * 3] * 8] * 8])["class"].shape == (1,)
     """
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=300

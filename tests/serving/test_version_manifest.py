@@ -6,7 +6,7 @@ import exports
 import pytest
 
 from pipeline.serving import version_manifest
-from pipeline.serving.savedmodel_session import Failure
+from pipeline.utils.errors import Failure
 
 
 @pytest.mark.parametrize("harm", ["changed", "longer", "gone", "more", "link"])

@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline.data import image_decoding
 from pipeline.export import _warmup_reader, proof
 from pipeline.serving import version_manifest
-from pipeline.tasks import _signatures
+from pipeline.tasks import _guards
 from pipeline.utils import wire
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
@@ -108,7 +108,7 @@ class Parts:
 
     def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        parsed = _signatures.examples(inputs, feature)
+        parsed = _guards.examples(inputs, feature)
         answer = self.image_bytes(parsed["image/encoded"])
         return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 

@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -59,6 +60,16 @@ def grammar(kind, prefix="--"):
     return found
 
 
+def options_of_functions(places):
+    """Flags of the options of registered functions: `{"--source.": "sources"}`."""
+    return {
+        f"{prefix}{option}".replace("_", "-"): own(about.hint)
+        for prefix, kind in places.items()
+        for name in registry.names(kind)
+        for option, about in registry.find(kind, name).options.items()
+    }
+
+
 def joined(parts):
     return [word for part in parts for word in part]
 
@@ -74,7 +85,10 @@ def own(hint):
         return st.lists(own(arguments[0]), max_size=3).map(joined)
     if origin is typing.Literal:
         return st.sampled_from([[str(choice)] for choice in arguments])
-    if origin is typing.Annotated:  # words of options, and of operations with their options
+    if origin is typing.Annotated and typing.get_origin(arguments[0]) is not dict:
+        return own(arguments[0])
+    if origin is typing.Annotated or hint is dict or origin in (dict, Mapping):
+        # Words of options, and of operations with their options.
         names = st.sampled_from(["momentum", "filters", "padding", "warmup", "fill", "a"])
         values = st.sampled_from(["0.5", "2", "zero", "None", "nan", "(1, 2)", "[[[1]]]", "1e400"])
         pairs = st.tuples(names, values).map("=".join)

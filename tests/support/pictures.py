@@ -6,7 +6,7 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.data import seeds
 
-OPERATIONS = {name: registry.take("augment", name) for name in registry.names("augment")}
+OPERATIONS = {name: registry.load("augment", name) for name in registry.names("augment")}
 
 
 def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
@@ -15,6 +15,6 @@ def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
     images = (levels / (1 if dtype == np.uint8 else 255)).astype(dtype)
     ids = tf.range(500, 500 + count, dtype=tf.int64)
     epoch = tf.fill([count], tf.constant(3, tf.int64))
-    own = seeds.of_examples(1, epoch, ids)
+    own = seeds.example_seeds(1, epoch, ids)
     batch = {"image": tf.constant(images), "label": tf.range(count) % 10, "id": ids, "epoch": epoch}
     return {**batch, "lasting_seed": seeds.fold(own, 99)}, own

@@ -95,7 +95,7 @@ def work(config, progress):
     """A run as far as its files go: checkpoints published and pruned, results written, for ever."""
     with run_directory.opened(config) as run:
         models = run_directory.export_directory(config)
-        for path in (run.facts, run.source, run.splits):
+        for path in (run.metadata, run.source, run.splits):
             path.touch()
         for step in range(1, 10**9):
             for parent, target in ((run.checkpoints, f"step-{step:08d}"), (models, None)):
@@ -144,7 +144,7 @@ def cycles(count, config):
 
 
 def main(races, killings):
-    config = registry.take("recipes", "digits")()
+    config = registry.load("recipes", "digits")()
     locks = []
     for number in range(races):
         # Every third in a folder whose holder of before was killed.

@@ -9,9 +9,16 @@ from pipeline.runtime import environment
 from pipeline.training.model_builder import build
 
 SIDE, CLASSES = 8, 3
-TASK = registry.take("tasks", "image_classification")(
+TASK = registry.load("tasks", "image_classification")(
     {"class_names": ["a", "b", "c"], "image_shape": [SIDE, SIDE, 1]}
 )
+
+
+def task_of(shape, classes=10):
+    """Classification of images of a shape."""
+    names = [f"class {i}" for i in range(classes)]
+    metadata = {"class_names": names, "image_shape": list(shape)}
+    return registry.load("tasks", "image_classification")(metadata)
 
 
 def machine(precision="float32", strategy=None):
@@ -55,7 +62,7 @@ def trained_where(place, machine, accumulate=1):
     batches, _ = augmentation.placed(plain, settings.data, seed, "memory")
     model = build(TASK, settings, machine, plain, augment_in_step=batches is plain)
     with machine.strategy.scope():
-        history = registry.take("engines", "gradient_tape")(model, batches, None, [])
+        history = registry.load("engines", "gradient_tape")(model, batches, None, [])
     return history["loss"], [variable.numpy() for variable in model.variables]
 
 

@@ -36,7 +36,7 @@ def trained(machine, settings, steps, precision="float32", store=example_store.M
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
     with machine.strategy.scope():
-        registry.take("engines", "gradient_tape")(model, batches, None, [])
+        registry.load("engines", "gradient_tape")(model, batches, None, [])
     pairs = zip(model.trainable_variables, before, strict=True)
     moved = [np.linalg.norm(v.numpy() - b) for v, b in pairs]
     return model, moved
@@ -147,12 +147,29 @@ def bad_steps(one, two):
         model.steps_per_execution = 4
         batches = dataclasses.replace(batches, tickets=tickets)
         with machine.strategy.scope():
-            history = registry.take("engines", "gradient_tape")(model, batches, None, [])
-        bad = model.step.update.tally.ask()
+            history = registry.load("engines", "gradient_tape")(model, batches, None, [])
+        bad = model.step.update.tally.pop_bad_steps()
         mean, largest, peaks = model.step.update.tally.norms()
         count = float(model.step.metrics[0].variables[1].numpy())
         told.append([bad.steps, bad.row, count, history["loss"][0], mean, largest, *peaks])
     return told
+
+
+def metrics(one, two):
+    """The history of the registry's metrics in training and validation, by either engine, under one
+    replica and under two; validated are 21 examples in batches of 16."""
+    added = {"top_k_accuracy": {"k": 2}, "macro_recall": {}}
+    settings = settings_of(train={"metrics": added, "epochs": 2})
+    found = []
+    for machine, engine in ((one, "model_fit"), (two, "model_fit"), (two, "gradient_tape")):
+        batches = batching.training(small.random_split(16 * 3), settings.train, 0)
+        part = small.random_split(21)
+        validation = batching.evaluation(part, settings.train, machine.replicas)
+        model = build(small.TASK, settings, machine, batches)
+        with machine.strategy.scope():
+            found.append(registry.load("engines", engine)(model, batches, validation, []))
+    names = ("top_2_accuracy", "macro_recall", "val_top_2_accuracy", "val_macro_recall")
+    return [[history[name] for name in names] for history in found]
 
 
 def growth(machine):
@@ -164,7 +181,7 @@ def growth(machine):
     model.step.compiled.clear()
     batches = batching.training(small.random_split(16 * 8), settings.train, 0)
     with machine.strategy.scope():
-        model.step.feed(batches, None)
+        model.step.set_inputs(batches, None)
         calls, tickets = (
             distributed.Calls(model, "train", batches),
             iter(distributed.tickets(batches)),
@@ -254,6 +271,7 @@ def main():
                 "sample_order": sample_order(two),
                 "overflows": overflows(two),
                 "bad_steps": bad_steps(one, two),
+                "metrics": metrics(one, two),
                 "growth": growth(two),
                 "dropout": dropout(two),
                 "resident": resident(two),

@@ -64,7 +64,7 @@ def find(source, **options):
 
 
 def found_in(folder, **options):
-    return find(registry.take("sources", "folder")(path=folder), **options)
+    return find(registry.load("sources", "folder")(path=folder), **options)
 
 
 def split_folders(root):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import malformed_files
-from pipeline.tasks import _example_guard, _signatures
+from pipeline.tasks import _example_guard, _guards
 from pipeline.utils import wire
 
 ASKED = tf.function(_example_guard.examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
@@ -44,7 +44,7 @@ def test_examples_are_let_through():
 def test_lengths_that_do_not_fit_are_refused(length):
     assert not ASKED([of_length(length)]).numpy()[0]
     with pytest.raises(tf.errors.InvalidArgumentError, match="a string is no tf.Example"):
-        _signatures.examples(
+        _guards.examples(
             tf.constant([message(), of_length(length)]), {"k": tf.io.FixedLenFeature((), tf.string)}
         )
 

@@ -11,12 +11,12 @@ from pipeline.contracts import Info
 from pipeline.evaluation import evaluate
 from pipeline.utils.errors import UsageError
 
-FACTS = {"class_names": ["cat", "dog", "cow"], "image_shape": [6, 4, 3]}
+METADATA = {"class_names": ["cat", "dog", "cow"], "image_shape": [6, 4, 3]}
 
 
 @pytest.fixture
 def task():
-    return registry.take("tasks", "image_classification")(FACTS)
+    return registry.load("tasks", "image_classification")(METADATA)
 
 
 def info(shape=(6, 4, 3), class_names=("cat", "dog"), image=tf.uint8, label=tf.int64):
@@ -24,18 +24,20 @@ def info(shape=(6, 4, 3), class_names=("cat", "dog"), image=tf.uint8, label=tf.i
     return Info({"train": 1}, fields, class_names)
 
 
-def test_facts_come_from_the_source():
-    facts = registry.take("tasks", "image_classification", "facts")
-    assert facts(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
-    assert facts(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
-    assert facts(info((None, None, None)), image_size=(2, 3))["image_shape"] == [2, 3, 3]
+def test_metadata_come_from_the_source():
+    def metadata(info, **options):
+        return registry.load("tasks", "image_classification")(info, **options).metadata
+
+    assert metadata(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
+    assert metadata(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
+    assert metadata(info((None, None, None)), image_size=(2, 3))["image_shape"] == [2, 3, 3]
     with pytest.raises(UsageError, match="give --data.image-size HEIGHT WIDTH"):
-        facts(info((None, None, 3)))
+        metadata(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
-        facts(info(class_names=("cat",)))
+        metadata(info(class_names=("cat",)))
     for wrong in ({"image": tf.float32}, {"image": tf.uint16}, {"label": tf.float32}):
         with pytest.raises(UsageError, match="must be uint8 or encoded .* labels whole numbers"):
-            facts(info(**wrong))
+            metadata(info(**wrong))
 
 
 def test_pixels_of_the_right_size_are_left_alone(task):
@@ -99,7 +101,7 @@ def test_evaluation_equals_a_count_by_hand(task):
 
 
 def test_of_two_classes_the_first_is_not_counted_twice(task):
-    two = type(task)({**task.facts, "class_names": ["cat", "dog"]})
+    two = type(task)({**task.metadata, "class_names": ["cat", "dog"]})
     answers = {
         "truth": np.array([0, 1]),
         "class": np.array([0, 0]),
@@ -124,7 +126,7 @@ def test_the_confusion_matrix_is_drawn(task, tmp_path):
     ((name, figure),) = task.pictures(task.evaluate(TWO_ANSWERS)).items()
     (axes,) = figure.axes
     assert {text.get_text() for text in axes.texts} == {"1"} and len(axes.texts) == 2
-    assert [label.get_text() for label in axes.get_xticklabels()] == FACTS["class_names"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == METADATA["class_names"]
     figure.savefig(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from small import machine
-from test_update import STEPS, prepared, trained
+from update_rules import STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.runtime import environment
@@ -35,7 +35,7 @@ def test_calls_of_any_length_are_the_same_steps(engine, calls):
 
 def test_the_probe_leaves_no_trace_but_the_compiled_one():
     model, batches = prepared(model="sequential", optimizer="adam", optimizer_options={}, ema=0.9)
-    model.step.feed(batches, None)
+    model.step.set_inputs(batches, None)
     before = [v.numpy() for group in model.state.values() for v in group]
     seconds = autotune.seconds_per_step(model, batches)
     after = [v.numpy() for group in model.state.values() for v in group]
@@ -66,7 +66,9 @@ def test_precision_is_chosen_by_what_it_gains(monkeypatch, float32, bfloat16, st
     monkeypatch.setattr(autotune, "seconds_per_step", lambda model, train: times[model.precision])
 
     def build(started):
-        return SimpleNamespace(precision=started.precision, step=SimpleNamespace(feed=lambda *a: 0))
+        return SimpleNamespace(
+            precision=started.precision, step=SimpleNamespace(set_inputs=lambda *a: 0)
+        )
 
     train = SimpleNamespace(first_step=0, last_step=steps)
     watchdog = Watchdog(None, None)

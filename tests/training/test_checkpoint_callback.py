@@ -15,9 +15,10 @@ from stopping import scalars
 from pipeline.config.config import Train
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, Stops
-from pipeline.training.callbacks.callbacks import Progress, Speed
-from pipeline.training.callbacks.checkpoint import Saver
-from pipeline.training.callbacks.metric_logger import Journal
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.metric_logger import MetricLogger
+from pipeline.training.callbacks.progress import Progress
+from pipeline.training.callbacks.throughput import Throughput
 from pipeline.utils.errors import Terminated, UsageError
 
 
@@ -33,7 +34,9 @@ class Steps:
 
 def test_patience_stops_and_the_best_comes_back(tmp_path):
     model = small_model()
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(patience=2, checkpoint_steps=5))
+    saver = CheckpointCallback(
+        checkpoints_of(model, tmp_path), Steps(), Train(patience=2, checkpoint_steps=5)
+    )
     saver.set_model(model)
     weights = {}
     for epoch, loss in enumerate([0.9, 0.5, float("nan"), 0.7]):
@@ -51,7 +54,7 @@ def test_patience_stops_and_the_best_comes_back(tmp_path):
 
 def test_without_patience_the_last_weights_stay(tmp_path):
     model = small_model()
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
+    saver = CheckpointCallback(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
     saver.set_model(model)
     for epoch, loss in enumerate([0.5, 0.9]):
         model.layers[0].bias.assign(np.full(3, epoch, np.float32))
@@ -65,7 +68,7 @@ def test_one_line_of_log_per_epoch(tmp_path, capsys):
     saver = SimpleNamespace(
         epoch=0, history={"loss": [0.25, 0.25], "val_loss": [0.5, 0.5]}, seconds=[1.0, 2.5]
     )
-    callbacks = [Journal(run, steps, saver), Progress(steps, Stops())]
+    callbacks = [MetricLogger(run, steps, saver), Progress(steps, Stops())]
     for epoch in range(2):
         saver.epoch += 1
         for callback in callbacks:
@@ -79,8 +82,8 @@ def test_one_line_of_log_per_epoch(tmp_path, capsys):
 @pytest.mark.parametrize("calls", [1, 3])
 def test_speed_counts_training_alone_without_traces(monkeypatch, calls):
     now = [100.0]
-    monkeypatch.setattr("pipeline.training.callbacks.callbacks.time.monotonic", lambda: now[0])
-    speed = Speed(Steps())
+    monkeypatch.setattr("pipeline.training.callbacks.throughput.time.monotonic", lambda: now[0])
+    speed = Throughput(Steps())
     step = SimpleNamespace(traces=0, position=0)
     speed.set_model(SimpleNamespace(step=step))
     for epoch in range(3):
@@ -101,7 +104,7 @@ def test_speed_counts_training_alone_without_traces(monkeypatch, calls):
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, monkeypatch, capsys):
     model = small_model()
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
+    saver = CheckpointCallback(checkpoints_of(model, tmp_path), Steps(), Train(checkpoint_steps=5))
     saver.set_model(model)
     saver.on_epoch_end(0, {"loss": 1.0})
     with monkeypatch.context() as patch:
@@ -123,7 +126,7 @@ def test_a_signal_while_a_checkpoint_is_written_is_obeyed_before_the_next_call(t
     model, stops = small_model(), Stops()
     model.step = SimpleNamespace(position=5 if where == "at its end" else 3, metrics=[])
     checkpoints, options = checkpoints_of(model, tmp_path), Train(checkpoint_steps=3)
-    saver = Saver(checkpoints, Steps(), options, stops)
+    saver = CheckpointCallback(checkpoints, Steps(), options, stops)
     saver.set_model(model)
     write = checkpoints.save
 
@@ -158,7 +161,7 @@ def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_p
     run, steps = RunDirectory(tmp_path), Steps()
     losses = [0.4, 0.3, 0.2, 0.1]
     saver = SimpleNamespace(epoch=0, history={"loss": losses}, seconds=[1.0, 2.0, 3.0, 4.0])
-    journal = Journal(run, steps, saver)
+    journal = MetricLogger(run, steps, saver)
     for epoch in range(3):
         saver.epoch += 1
         with monkeypatch.context() as patch:
@@ -167,9 +170,9 @@ def test_the_journal_is_whole_again_after_a_full_disk_and_a_killed_process(tmp_p
             journal.on_epoch_end(epoch)
     assert logged(run) == losses[:3]
     saver.epoch = 4  # saved, and killed before the journal was written
-    Journal(run, steps, saver).write()
+    MetricLogger(run, steps, saver).write()
     saver.epoch = 2  # taken up at an older checkpoint
-    again = Journal(run, steps, saver)
+    again = MetricLogger(run, steps, saver)
     again.on_train_begin()
     assert logged(run) == losses[:2]
     assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses[:2])
@@ -183,7 +186,7 @@ def test_the_log_and_the_scalars_are_written_each_for_itself(tmp_path, capsys, b
         run.log.mkdir()
     else:
         run.tensorboard.write_text("mine")
-    journal = Journal(run, steps, saver)
+    journal = MetricLogger(run, steps, saver)
     for epoch in range(3):
         saver.epoch += 1
         journal.on_epoch_end(epoch)
@@ -196,14 +199,14 @@ def test_the_log_and_the_scalars_are_written_each_for_itself(tmp_path, capsys, b
     else:
         assert logged(run) == losses and run.tensorboard.read_text() == "mine"
         run.tensorboard.unlink()
-    Journal(run, steps, saver).write()
+    MetricLogger(run, steps, saver).write()
     assert logged(run) == losses
     assert [value for _, _, _, value in scalars(tmp_path)] == pytest.approx(losses)
 
 
 def test_a_full_disk_is_not_told_by_the_journal(tmp_path, monkeypatch, capsys):
     saver = SimpleNamespace(epoch=1, history={"loss": [0.4]}, seconds=[1.0])
-    journal = Journal(RunDirectory(tmp_path), Steps(), saver)
+    journal = MetricLogger(RunDirectory(tmp_path), Steps(), saver)
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
 
         def full(*_, number=number, **__):
@@ -232,14 +235,14 @@ def logged(run):
         ),
         *({"history": {"loss": value}} for value in (["0.5"], "1", {"a": 1}, [[]], [10**400])),
         *({"history": {"val_loss": [0.5]}}, {"history": [["loss", [0.5]]]}),
-        *({"elapsed": -1e300}, {"seconds": [-1.0]}, {"elapsed": None}),
+        *({"elapsed": -1e300}, {"seconds": [-1.0]}, {"elapsed": None}, {"ended": 0}),
     ],
 )
 def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
     """Its sums agree, as anybody can compute them."""
     batches = SimpleNamespace(epochs=5, last_step=50, end_of=lambda epoch: 10 * epoch + 10)
     checkpoints = checkpoints_of(small_model(), tmp_path)
-    saver = Saver(checkpoints, batches, Train())
+    saver = CheckpointCallback(checkpoints, batches, Train())
     saver.seconds, saver.history = [1.0], {"loss": [0.5]}
     for step in (5, 10):
         checkpoints.save(step, saver._state(None, [(5, 5), (10, 10)]))
@@ -254,7 +257,7 @@ def test_a_state_that_nobody_has_written_is_damage(tmp_path, forged):
 @pytest.mark.parametrize("elapsed", ["NaN", "Infinity", "-Infinity"])
 def test_no_time_at_all_is_damage(tmp_path, elapsed):
     """JSON as Python reads it has these, though it is never written with them."""
-    saver = Saver(checkpoints_of(small_model(), tmp_path), Steps(), Train())
+    saver = CheckpointCallback(checkpoints_of(small_model(), tmp_path), Steps(), Train())
     with pytest.raises(ValueError, match="no time"):
         saver._take(5, {**saver._state(None, [(5, 5)]), "elapsed": json.loads(elapsed)})
 
@@ -263,11 +266,11 @@ def test_no_time_at_all_is_damage(tmp_path, elapsed):
 def test_whatever_a_healthy_run_has_measured_is_taken(tmp_path, running):
     names = ["loss", "val_top_5_accuracy", "F1 (macro)", "precision@0.5", "größe/mittel", "a..b"]
     checkpoints = checkpoints_of(small_model(), tmp_path)
-    saver = Saver(checkpoints, Steps(), Train())
+    saver = CheckpointCallback(checkpoints, Steps(), Train())
     saver.seconds = [0.0, 1.5]
     saver.history = {name: [0.5, float("nan")] for name in names}
     checkpoints.save(12, saver._state(running, [(12, 12)]))
-    again = Saver(checkpoints, Steps(), Train())
+    again = CheckpointCallback(checkpoints, Steps(), Train())
     checkpoints.restore_newest(again._take)
     np.testing.assert_equal(again.history, saver.history)
     assert again.epoch == 2 and again._running == running
@@ -276,7 +279,7 @@ def test_whatever_a_healthy_run_has_measured_is_taken(tmp_path, running):
 def test_metrics_that_the_task_no_longer_has_are_told(tmp_path):
     model = small_model()
     model.step = SimpleNamespace(metrics=[keras.metrics.Mean()])
-    saver = Saver(checkpoints_of(model, tmp_path), Steps(), Train())
+    saver = CheckpointCallback(checkpoints_of(model, tmp_path), Steps(), Train())
     saver.set_model(model)
     for running in ([], [["AAAA"], ["AAAA"]], [["AAAA"]] * 3):
         saver._running = running
@@ -289,7 +292,7 @@ def test_an_epoch_without_a_measure_has_no_number_for_it(tmp_path):
     batches = SimpleNamespace(
         epochs=5, last_step=50, steps_per_epoch=10, end_of=lambda epoch: 10 * epoch + 10
     )
-    saver = Saver(checkpoints_of(small_model(), tmp_path), batches, Train())
+    saver = CheckpointCallback(checkpoints_of(small_model(), tmp_path), batches, Train())
     saver.set_model(small_model())
     saver.on_epoch_end(0, {"loss": 1.0})
     saver.on_epoch_end(1, {"loss": 0.5, "loss_scale": 8.0})

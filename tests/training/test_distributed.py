@@ -33,7 +33,7 @@ def python(*arguments, cwd, environment=None, wait=True):
 def measured(tmp_path_factory):
     """What `two_replicas.py` prints."""
     folder = tmp_path_factory.mktemp("two")
-    out, errors = python(REPOSITORY / "tests" / "two_replicas.py", cwd=folder)
+    out, errors = python(REPOSITORY / "tests/support/two_replicas.py", cwd=folder)
     assert out.startswith("{"), errors[-3000:]
     return json.loads(out)
 
@@ -62,6 +62,14 @@ def test_bad_steps_and_norms_are_the_same_on_any_number_of_replicas(measured):
     one, two = measured["bad_steps"]
     assert one[:3] == two[:3] == [[1, 2], 2, 2 * 16]
     assert one[3:] == pytest.approx(two[3:], rel=1e-4) and np.isfinite(one[3:]).all()
+
+
+def test_metrics_count_the_examples_of_all_replicas(measured):
+    """Top-k accuracy and macro recall of each epoch, of which the latter is no mean of parts."""
+    one, *two = measured["metrics"]
+    assert all(0 < value < 1 for values in one for value in values)
+    for found in two:
+        np.testing.assert_allclose(found, one, rtol=1e-6)
 
 
 def test_the_loss_scale_grows_after_good_steps(measured):
@@ -161,7 +169,7 @@ print(json.dumps(found))
 
 
 def test_the_private_hook_of_keras_is_still_there():
-    """`update.py` replaces it, so that Keras does not sum the gradients over replicas again."""
+    """`gradient_update.py` replaces it, so Keras does not sum gradients over replicas again."""
     called = []
     optimizer = keras.optimizers.SGD(0.1)
     weight = keras.Variable([1.0])

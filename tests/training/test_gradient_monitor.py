@@ -16,10 +16,10 @@ from pipeline.config import registry
 from pipeline.data import batching, dataset
 from pipeline.fit import fit
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training import checkpoints, culprits, finite
+from pipeline.training import checkpoints
 from pipeline.training.callbacks import gradient_monitor
 from pipeline.training.model_builder import build
-from pipeline.training.optim import schedules
+from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.optim.step_stats import NAMED, Tally
 from pipeline.utils.errors import Diverged
 
@@ -31,7 +31,7 @@ def prepared(precision="float32", model="tiny", calls=1, **train):
     settings = settings_of(model={"name": model}, train=train)
     batches = batching.training(random_split(STEPS * BATCH), settings.train, 0)
     model = build(TASK, settings, machine(precision), batches)
-    model.step.feed(batches, None)
+    model.step.set_inputs(batches, None)
     model.steps_per_execution = calls
     return model, batches
 
@@ -57,17 +57,21 @@ def test_a_row_of_bad_steps_is_counted_over_calls():
         for step in steps:
             tally.bad(tf.constant(step, tf.int64), tf.constant(is_bad))
 
-    assert tally.ask() is None
+    assert tally.pop_bad_steps() is None
     bad(3, 4, 7)
-    first = tally.ask()
-    assert (first.steps, first.new, first.row) == ((3, 4, 7), 3, 2) and tally.ask() is None
+    first = tally.pop_bad_steps()
+    assert (first.steps, first.new, first.row) == (
+        (3, 4, 7),
+        3,
+        2,
+    ) and tally.pop_bad_steps() is None
     bad(8, 9)
     bad(10, is_bad=False)
     bad(12)
-    second = tally.ask()
+    second = tally.pop_bad_steps()
     assert (second.steps, second.new, second.row) == ((8, 9, 12), 3, 3) and tally.total == 6
     bad(*range(20, 20 + NAMED + 5))
-    third = tally.ask()
+    third = tally.pop_bad_steps()
     assert third.steps == tuple(range(20, 20 + NAMED))
     assert third.new == third.row == NAMED + 5
 
@@ -78,9 +82,9 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics(engine, accumulate):
     ends = []
     for calls in (1, 3):
         model, batches = prepared(calls=calls, accumulate=accumulate)
-        history = registry.take("engines", engine)(model, poisoned(batches, 2, 3, 6), None, [])
+        history = registry.load("engines", engine)(model, poisoned(batches, 2, 3, 6), None, [])
         assert np.isfinite(history["loss"]).all() and np.isfinite(history["accuracy"]).all()
-        bad = model.step.update.tally.ask()
+        bad = model.step.update.tally.pop_bad_steps()
         assert (bad.steps, bad.new, bad.row) == ((2, 3, 6), 3, 2)
         assert model.step.update.skipped == 3 and model.step.metrics[0].count.numpy() == 5 * BATCH
         ends.append((history, [v.numpy() for group in model.state.values() for v in group]))
@@ -93,19 +97,21 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics(engine, accumulate):
 def test_an_overflow_that_the_loss_scale_explains_is_not_bad():
     model, batches = prepared("mixed_float16")
     model.step.update.scale.assign(2.0**31)
-    registry.take("engines", "gradient_tape")(model, batches, None, [])
+    registry.load("engines", "gradient_tape")(model, batches, None, [])
     assert model.step.update.skipped > 0 == model.step.update.tally.total
     model, batches = prepared("mixed_float16")
-    registry.take("engines", "gradient_tape")(model, poisoned(batches, 5), None, [])
-    assert model.step.update.tally.ask().steps == (5,)
+    registry.load("engines", "gradient_tape")(model, poisoned(batches, 5), None, [])
+    assert model.step.update.tally.pop_bad_steps().steps == (5,)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
 def test_an_epoch_of_mostly_bad_steps_is_divergence(tmp_path, precision):
     model, batches = prepared(precision)
-    guard = gradient_monitor.Guard(settings_of().train, RunDirectory(tmp_path), batches, str)
+    guard = gradient_monitor.GradientMonitor(
+        settings_of().train, RunDirectory(tmp_path), batches, str
+    )
     with pytest.raises(Diverged, match="was not finite in 5 of 8 steps of epoch 1; lower"):
-        engine = registry.take("engines", "gradient_tape")
+        engine = registry.load("engines", "gradient_tape")
         engine(model, poisoned(batches, 0, 2, 4, 6, 7), None, [guard])
 
 
@@ -115,7 +121,7 @@ def test_a_loss_that_is_not_finite_keeps_the_loss_scale():
     for engine in registry.names("engines"):
         model, batches = prepared("mixed_float16", calls=3)
         update = model.step.update
-        registry.take("engines", engine)(model, poisoned(batches, 1, 2, 3, 6), None, [])
+        registry.load("engines", engine)(model, poisoned(batches, 1, 2, 3, 6), None, [])
         assert update.skipped == 4 and float(update.scale.numpy()) == 2.0**15
         assert int(update._good.numpy()) == 4, "they say nothing of the scale"
         ends.append([v.numpy() for group in model.state.values() for v in group])
@@ -136,7 +142,7 @@ def test_a_loss_that_overflows_is_bad_though_its_gradient_is_finite(workplace):
     start = model.get_weights()
     (ticket,) = batches.tickets(0).take(1)
     spoilt = {**ticket, "target": tf.tensor_scatter_nd_update(ticket["target"], [[3]], [3e19])}
-    model.step.feed(batches, None)
+    model.step.set_inputs(batches, None)
     gradients, (_, _, losses, _) = model.step._forward_and_backward(model, spoilt)
     assert np.isfinite(gradients[0]).all() and not np.isfinite(losses).all()
     model.step.train(model, spoilt)
@@ -148,17 +154,17 @@ def test_a_loss_that_overflows_is_bad_though_its_gradient_is_finite(workplace):
 def test_the_culprit_is_the_field_else_the_loss_else_the_batch():
     model, batches = prepared()
     spoilt = poisoned(batches, 4)
-    model.step.feed(spoilt, None)
+    model.step.set_inputs(spoilt, None)
     ids = next(iter(batches.tickets(4)))["id"].numpy()
-    found = culprits.of_step(model, spoilt, 4, "file {}".format)
+    found = gradient_monitor._of_step(model, spoilt, 4, "file {}".format)
     assert found.reason == "the field 'weight' is not finite" and found.ids == (ids[0],)
     assert (found.step, found.epoch, found.files) == (5, 1, (f"file {ids[0]}",))
-    assert culprits.of_step(model, spoilt, 3, str).reason == "no example alone explains it"
-    assert culprits.of_step(model, spoilt, 3, str).ids == tuple(
+    assert gradient_monitor._of_step(model, spoilt, 3, str).reason == "no example alone explains it"
+    assert gradient_monitor._of_step(model, spoilt, 3, str).ids == tuple(
         next(iter(batches.tickets(3)))["id"].numpy()
     )
     model.trainable_variables[-1].assign(np.full(3, np.nan))
-    assert "it is the weights" in culprits.of_step(model, spoilt, 3, str).reason
+    assert "it is the weights" in gradient_monitor._of_step(model, spoilt, 3, str).reason
 
 
 def test_norms_are_those_of_the_steps(tmp_path):
@@ -179,8 +185,8 @@ def test_norms_are_those_of_the_steps(tmp_path):
 
     model, batches = prepared(learning_rate=0.5, optimizer_options={})
     train = settings_of().train
-    guard = gradient_monitor.Guard(train, RunDirectory(tmp_path), batches, str)
-    registry.take("engines", "model_fit")(model, poisoned(batches, 2), None, [guard, Look()])
+    guard = gradient_monitor.GradientMonitor(train, RunDirectory(tmp_path), batches, str)
+    registry.load("engines", "model_fit")(model, poisoned(batches, 2), None, [guard, Look()])
     assert len(norms) == STEPS and norms[2] == 0
     assert logs["gradient_norm"] == pytest.approx(sum(norms) / (STEPS - 1), rel=1e-3)
     assert logs["gradient_norm_max"] == pytest.approx(max(norms), rel=1e-3)
@@ -190,8 +196,10 @@ def test_norms_are_those_of_the_steps(tmp_path):
 def test_a_dead_layer_is_named_once(tmp_path, capsys):
     model, batches = prepared(epochs=2)
     model.layers[1].bias.assign(np.full(3, -1e9))  # behind its ReLU nothing passes
-    guard = gradient_monitor.Guard(settings_of().train, RunDirectory(tmp_path), batches, str)
-    registry.take("engines", "gradient_tape")(model, batches, None, [guard])
+    guard = gradient_monitor.GradientMonitor(
+        settings_of().train, RunDirectory(tmp_path), batches, str
+    )
+    registry.load("engines", "gradient_tape")(model, batches, None, [guard])
     shown = capsys.readouterr().out
     assert shown.count("warning") == 1 and "vanishes: 0 of the largest" in shown
     assert f"epoch 1: the gradient of layer {model.layers[1].name!r}" in shown
@@ -210,25 +218,25 @@ def test_a_dead_layer_is_named_once(tmp_path, capsys):
     ],
 )
 def test_what_vanishes_and_what_explodes(largest, layers, before, mean, kinds):
-    found = gradient_monitor.findings(largest, layers, before, mean)
+    found = gradient_monitor._findings(largest, layers, before, mean)
     assert [(kind, layer) for kind, layer, _ in found] == kinds
 
 
 def test_a_factor_of_one_changes_no_bit_and_travels_with_the_schedule():
-    plain = schedules.cosine(0.013, 97, warmup=0.1)
-    lowered = schedules.Adjusted(plain)
+    plain = registry.load("schedules", "cosine")(0.013, 97, warmup=0.1)
+    lowered = Adjusted(plain)
     steps = tf.range(97, dtype=tf.int64)
     np.testing.assert_array_equal(plain(steps), lowered(steps))
     lowered.factor.assign(0.5)
     np.testing.assert_array_equal(plain(steps) * 0.5, lowered(steps))
-    again = schedules.Adjusted.from_config(lowered.get_config())
+    again = Adjusted.from_config(lowered.get_config())
     np.testing.assert_array_equal(plain(steps), again(steps))
 
 
 def test_weights_that_are_not_finite_are_not_written(tmp_path):
     model, _ = prepared()
     saved = checkpoints.Checkpoints(model.state, tmp_path)
-    finite.require([v for group in model.state.values() for v in group], 3)
+    checkpoints.require([v for group in model.state.values() for v in group], 3)
     for group in ("model", "optimizer"):
         variable = next(v for v in model.state[group] if "float" in v.dtype and v.shape)
         held = variable.numpy()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import weakref
 from types import SimpleNamespace
 
 import keras
@@ -13,7 +14,7 @@ import tensorflow as tf
 from pipeline.config import command_line
 from pipeline.fit import fit
 from pipeline.runtime import environment
-from pipeline.training import recovery
+from pipeline.training import recovery, trainer
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
 
@@ -56,6 +57,21 @@ def plan_of(**train):
     return recovery.Plan(command_line.recipe("digits").changed(train=train))
 
 
+@pytest.fixture
+def alive(monkeypatch):
+    """How many models of this run are in memory whenever one is built."""
+    models, counts, real = [], [], trainer.build
+
+    def build(*arguments):
+        counts.append(sum(model() is not None for model in models))
+        model = real(*arguments)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(trainer, "build", build)
+    return counts
+
+
 @pytest.mark.parametrize(
     ("limit", "engine", "is_tried"),
     [
@@ -65,7 +81,7 @@ def plan_of(**train):
     ],
 )
 def test_the_micro_batch_is_halved_until_it_fits(
-    workplace, memory, monkeypatch, capsys, limit, engine, is_tried
+    workplace, memory, monkeypatch, capsys, alive, limit, engine, is_tried
 ):
     """Out of memory is the first trial of the precision, where there is one, else the training."""
     arithmetic = ("mixed_bfloat16" if is_tried else None, "planted")
@@ -73,10 +89,13 @@ def test_the_micro_batch_is_halved_until_it_fits(
     monkeypatch.setattr(recovery, "normalises_apart", lambda model: isinstance(model, keras.Model))
     plain = digits("plain", accumulate=8 // limit, engine=engine)
     memory.limit = limit
+    del alive[:]
     run = digits("run", engine=engine)
     for one, other in zip(plain.model.get_weights(), run.model.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
     tries = {4: 1, 2: 2, 1: 3}[limit]
+    # `plain` is there all the time; the models that were too large are not.
+    assert alive == [1] * (tries + 1)
     assert memory.refused == tries and run.result["steps"] == plain.result["steps"]
     shown = capsys.readouterr().out
     assert shown.count("micro-batch") == (1 if is_tried else tries)

@@ -26,6 +26,7 @@ from pipeline.data.sources import arrays
 from pipeline.export import proof, run_result
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
+from pipeline.training import preflight
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.utils import npz, safe_io
 from pipeline.utils.errors import UsageError
@@ -161,18 +162,18 @@ JSON = {
 
 @pytest.mark.parametrize("kind", JSON)
 def test_json_of_a_stranger_is_refused_or_passed_over(watched, kind):
-    config = registry.take("recipes", "digits")().changed(run_directory=watched)
+    config = registry.load("recipes", "digits")().changed(run_directory=watched)
     run = RunDirectory(watched)
-    for path in (run.config, run.facts, run.result, run.decisions, run.manifest):
+    for path in (run.config, run.metadata, run.result, run.decisions, run.manifest):
         JSON[kind](path)
     JSON[kind](watched / "shards.json")
     (watched / "data.tfrecord").write_bytes(b"")
     tracemalloc.start()
     try:
         with pytest.raises(UsageError, match=r"config.json is damaged|cannot use|no run"):
-            run_directory.check(config)
+            preflight.check(config)
         if kind != "circle":  # that is no file at all
-            with pytest.raises(UsageError, match="facts.json is damaged"):
+            with pytest.raises(UsageError, match="metadata.json is damaged"):
                 run_directory.frozen(watched, {"class_names": []})
         assert run_result.finished(config, run) is None
         assert run_directory.decided(watched, "precision", ("float32",)) is None
@@ -192,7 +193,7 @@ SOURCES += [b'{"fingerprint": "a", "content": 3}']
 
 @pytest.mark.parametrize("text", SOURCES)
 def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
-    config = registry.take("recipes", "digits")()
+    config = registry.load("recipes", "digits")()
     run = RunDirectory(watched)
     source = types.SimpleNamespace(fingerprint=lambda: None)
     assert dataset._require_unchanged(run, source, config) == [], "a new run"
@@ -207,14 +208,16 @@ def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}', "3", '"x"'])
 def test_facts_that_lack_one_are_damaged(watched, text):
-    facts = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
-    RunDirectory(watched).facts.write_text(text)
-    with pytest.raises(UsageError, match=r"facts\.json is damaged; start again in a new --run-dir"):
-        run_directory.frozen(watched, facts)
+    metadata = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
+    RunDirectory(watched).metadata.write_text(text)
+    with pytest.raises(
+        UsageError, match=r"metadata\.json is damaged; start again in a new --run-dir"
+    ):
+        run_directory.frozen(watched, metadata)
 
 
 def test_values_of_a_stranger_choose_nothing(watched):
-    config = registry.take("recipes", "digits")()
+    config = registry.load("recipes", "digits")()
     run = RunDirectory(watched)
     (watched.parent / "model").mkdir()
     (watched.parent / "model/saved_model.pb").write_text("")
@@ -264,20 +267,20 @@ def test_archives_of_a_stranger_are_refused_before_they_are_unpacked(watched, ki
 def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(watched, monkeypatch):
     images, labels = np.zeros((4096, 32, 32, 1), np.uint8), np.arange(4096) % 2
     np.savez_compressed("images.npz", images=images, labels=labels)
-    assert arrays.source(path=Path("images.npz")).info.splits == {"train": 4096}
+    assert arrays.arrays(path=Path("images.npz")).info.splits == {"train": 4096}
     free = type("Memory", (), {"available": 2**20})
     monkeypatch.setattr(arrays.psutil, "virtual_memory", lambda: free)
     with pytest.raises(UsageError) as caught:
-        arrays.source(path=Path("images.npz"))
+        arrays.arrays(path=Path("images.npz"))
     said = "images.npz does not fit into the free memory: it unpacks to 4,227,"
     assert str(caught.value).startswith(said) and "save images.npy" in str(caught.value)
     np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(watched)] * 9, object))
     with pytest.raises(UsageError, match=r"objects.npz is no .npz of plain arrays"):
-        arrays.source(path=Path("objects.npz"))
+        arrays.arrays(path=Path("objects.npz"))
     np.save("labels.npy", np.array([Bomb(watched)], object), allow_pickle=True)
     np.save("images.npy", images)
     with pytest.raises(UsageError, match=r"labels.npy is no whole .npy file of a plain array"):
-        arrays.source(path=Path())
+        arrays.arrays(path=Path())
 
 
 def test_stored_answers_of_a_stranger_are_weighed_first(watched, monkeypatch):

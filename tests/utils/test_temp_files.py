@@ -14,18 +14,19 @@ from conftest import REPOSITORY
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
+from pipeline.training import preflight
 from pipeline.utils import files, temp_files
 
 # Makes unfinished work in every way, says so, and waits to be killed.
 MAKER = """
 import sys, time
 from pathlib import Path
-from pipeline import scratch
+from pipeline.utils import temp_files
 for place in map(Path, sys.argv[1:]):
-    folder = scratch.folder(place)
+    folder = temp_files.folder(place)
     (folder / "variables").mkdir()
     (folder / "variables/data").write_bytes(b"half" * 1000)
-    scratch.file(place).write_text("{")
+    temp_files.file(place).write_text("{")
 print("made", flush=True)
 sys.stdin.read()
 """
@@ -187,7 +188,7 @@ def test_what_is_removed_is_gone_at_once_even_if_the_removal_is_cut_short(tmp_pa
 
 
 def test_the_next_start_of_a_run_tidies_up(workplace, maker):
-    config = registry.take("recipes", "digits")().changed(run_directory="mine")
+    config = registry.load("recipes", "digits")().changed(run_directory="mine")
     with run_directory.opened(config) as run:
         run.checkpoints.mkdir()
     models = Path("saved_models/digits")
@@ -199,7 +200,7 @@ def test_the_next_start_of_a_run_tidies_up(workplace, maker):
     living = maker(models)  # another run, which exports to the same place
     others = contents(models)
     kill(maker(*places))
-    run_directory.check(config)
+    preflight.check(config)
     with run_directory.opened(config):
         pass
     for path in (run.config, run.path / ".lock"):  # written by every start
@@ -216,7 +217,7 @@ def test_the_disk_does_not_fill_and_nothing_foreign_is_touched_over_many_kills(w
     places = [Path("killed/checkpoints"), Path("saved_models/digits")]
     planted = [found for place in places for found in _planted(place)]
     before = contents(*planted)
-    with run_directory.opened(registry.take("recipes", "digits")().changed(run_directory="begun")):
+    with run_directory.opened(registry.load("recipes", "digits")().changed(run_directory="begun")):
         pass
     Path("begun/config.json").rename("killed/config.json")
     command = [sys.executable, str(REPOSITORY / "tests/support/races.py"), "0", str(count)]

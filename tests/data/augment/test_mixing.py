@@ -11,10 +11,10 @@ from pipeline.data.augment import _pairs
 from pipeline.utils.errors import UsageError
 
 CLASSES = 4
-TASK = registry.take("tasks", "image_classification")(
+TASK = registry.load("tasks", "image_classification")(
     {"class_names": ["a", "b", "c", "d"], "image_shape": [8, 8, 3]}
 )
-MIXERS = {name: registry.take("augment", name) for name in ("mixup", "cutmix")}
+MIXERS = {name: registry.load("augment", name) for name in ("mixup", "cutmix")}
 
 
 def batch_of(count=16):
@@ -25,7 +25,7 @@ def batch_of(count=16):
         "label": tf.constant(generator.integers(0, CLASSES, count)),
         "weight": tf.ones([count]),
     }
-    return batch, seeds.of_examples(2, tf.zeros_like(ids), ids)
+    return batch, seeds.example_seeds(2, tf.zeros_like(ids), ids)
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -57,7 +57,7 @@ def test_mixup_is_the_mean_by_shares():
 def test_shares_are_beta_distributed(alpha):
     from scipy import stats
 
-    own = seeds.of_examples(0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64))
+    own = seeds.example_seeds(0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64))
     drawn = seeds.choice(own, _pairs.shares(alpha)).numpy()
     assert drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
     # Rounding to 2**-16 makes steps, which near the ends of Beta(0.2, 0.2) are large ones.

@@ -11,7 +11,7 @@ from pipeline.data import seeds
 from pipeline.data.augment.rand_augment import OPERATIONS
 from pipeline.utils.errors import UsageError
 
-rand_augment = registry.take("augment", "rand_augment")
+rand_augment = registry.load("augment", "rand_augment")
 COUNT, SIZE, MAGNITUDE = 280, 24, 17.0
 STRENGTH = MAGNITUDE / 30
 
@@ -24,7 +24,7 @@ def batch_of():
         60, 190, (COUNT, 1, 1, 3)
     )
     ids = tf.range(COUNT, dtype=tf.int64)
-    own = seeds.of_examples(3, tf.zeros_like(ids), ids)
+    own = seeds.example_seeds(3, tf.zeros_like(ids), ids)
     return {"image": tf.constant(np.clip(images, 0, 255).astype(np.uint8))}, own
 
 

@@ -1,6 +1,7 @@
 """What a cleaning finds: each damage, repetition and leak, by its reason."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_every_damaged_file_is_named_with_its_reason(folder, capfd):
 def test_why_a_file_is_damaged_is_told_without_tensorflows_words(folder):
     (folder / "b/page.jpg").write_bytes(HTML)
     (folder / "b/bomb.png").write_bytes(png_header(60_000, 60_000))
-    source = registry.take("sources", "folder")(path=folder)
+    source = registry.load("sources", "folder")(path=folder)
     bomb, page = issues.find(source, scan.scan(source))
     assert page["detail"] == "the file is no JPEG, PNG, GIF, BMP or WebP image"
     assert bomb["detail"].endswith("of 89478485: height 60000 width 60000")
@@ -104,7 +105,7 @@ def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
     save(root / "train/a/tested.png", noise(18))
     save(root / "train/b/valid.png", noise(12))  # under another label, too
     save(root / "val/a/tested.png", noise(20)[:, ::-1])  # mirrored
-    source = registry.take("sources", "folder")(path=root)
+    source = registry.load("sources", "folder")(path=root)
     entries = issues.find(source, scan.scan(source))
     assert [(e["file"], e["reason"], e["action"], e["of_file"]) for e in entries] == [
         ("train/a/tested.png", "leakage", "stop", "test/a/18.png"),
@@ -120,7 +121,7 @@ def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
 def test_near_duplicates_are_kept_and_tied_together(folder):
     save(folder / "a/mirror.png", noise(0)[:, ::-1])
     Image.fromarray(noise(0)).save(folder / "b/encoded.jpg", quality=95)
-    source = registry.take("sources", "folder")(path=folder)
+    source = registry.load("sources", "folder")(path=folder)
     entries = issues.find(source, scan.scan(source))
     assert {e["action"] for e in entries} == {"keep"} and len(entries) == 2
     assert sorted(e["reason"] for e in entries) == [
@@ -133,6 +134,18 @@ def test_near_duplicates_are_kept_and_tied_together(folder):
     (group,) = set(manifest.groups(entries).values())
     assert group == min(ids[name] for name in names)
     assert set(manifest.groups(entries)) == {ids[name] for name in names}
+
+
+def test_a_test_set_of_re_encoded_training_images_stops_the_run(tmp_path):
+    """Every image is in a near pair, which alone does not make them all alike."""
+    for number in range(30):
+        file = f"{'ab'[number % 2]}/{number:02}"
+        image = noise(number, (64, 64))
+        save(tmp_path / f"train/{file}.png", image)
+        save(tmp_path / f"test/{file}.jpg", image)
+    found = found_in(tmp_path)
+    assert [(reason, action) for _, reason, action, _ in found] == [("near leakage", "stop")] * 30
+    assert all(Path(one).stem == Path(other).stem for one, *_, other in found)
 
 
 def test_groups_hang_together_over_any_number_of_links():
@@ -210,6 +223,6 @@ def test_a_source_without_a_reader_is_cleaned_too():
 
 
 def test_regression_is_refused():
-    source = registry.take("sources", "scikit_learn")(dataset="diabetes")
+    source = registry.load("sources", "scikit_learn")(dataset="diabetes")
     with pytest.raises(UsageError, match="only images .* this source has id .int64., features"):
         scan.scan(source)

@@ -12,7 +12,7 @@ from pipeline.utils.errors import UsageError
 
 
 def take(path):
-    return registry.take("sources", "arrays")(path=path)
+    return registry.load("sources", "arrays")(path=path)
 
 
 def save(folder, images=None, labels=None, **more):
@@ -41,6 +41,14 @@ def test_a_folder_gives_what_its_files_hold(tmp_path):
     assert [e["id"] for e in examples] == list(range(12))
     assert len({e["group"] for e in examples}) == 2
     assert source.location(7) == f"example 7 of {tmp_path.name}/images.npy"
+
+
+def test_labels_may_be_a_column(tmp_path, npz):
+    """As keras.datasets gives them."""
+    save(tmp_path, labels=(np.arange(12) % 3)[:, None])
+    assert take(tmp_path).columns("train")["label"].tolist() == [0, 1, 2] * 4
+    source = take(npz(labels=(np.arange(60) % 3)[:, None]))
+    assert source.columns("train")["label"].tolist() == [0, 1, 2] * 20
 
 
 @pytest.mark.parametrize("shape", [(6, 7), (4, 5, 3)])
@@ -128,7 +136,14 @@ CASES = {
         lambda f: save(f, labels=np.array([{}] * 12)),
         "labels.npy is no whole .npy file of a plain array",
     ),
-    "floats": (lambda f: save(f, np.zeros((12, 4, 4, 3))), "images must be uint8 .*float64"),
+    "floats": (
+        lambda f: save(f, np.zeros((12, 4, 4, 3))),
+        r"images must be uint8 .*float64.*np.rint\(images \* 255\)",
+    ),
+    "one-hot labels": (
+        lambda f: save(f, labels=np.eye(3)[np.arange(12) % 3]),
+        r"labels must be whole .* shape \(12, 3\); for one-hot labels save np.argmax\(labels, 1\)",
+    ),
     "columns first": (
         lambda f: save(f, np.asfortranarray(images_and_labels(12, (4, 5, 3))[0])),
         "images.npy is in Fortran's order; save numpy.ascontiguousarray",
@@ -181,5 +196,5 @@ def test_a_folder_is_refused_by_name(tmp_path, case):
 def test_labels_that_no_integer_holds_are_named(tmp_path, labels, wrong):
     save(tmp_path, labels=labels)
     with pytest.raises(UsageError) as caught:
-        registry.take("sources", "arrays")(path=tmp_path)
+        registry.load("sources", "arrays")(path=tmp_path)
     assert f"label {wrong} is no class (1 such labels)" in str(caught.value)

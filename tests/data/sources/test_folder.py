@@ -14,7 +14,7 @@ from pipeline.utils.errors import UsageError
 
 
 def take(path, **options):
-    return registry.take("sources", "folder")(path=path, **options)
+    return registry.load("sources", "folder")(path=path, **options)
 
 
 def write(path, shade=0, size=(6, 4), mode="RGB"):
@@ -80,9 +80,9 @@ def test_columns_open_no_file(root):
 
 def test_a_folder_is_decoded_and_divided(root):
     source = take(root)
-    facts = registry.take("tasks", "image_classification", "facts")(source.info)
-    assert facts == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
-    task = registry.take("tasks", "image_classification")(facts)
+    metadata = registry.load("tasks", "image_classification")(source.info).metadata
+    assert metadata == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
+    task = registry.load("tasks", "image_classification")(metadata)
     splits, _ = loaded(source, task, test=0.0)
     shades = splits["train"].column("image").reshape(10, -1).astype(int)
     wanted = [int(np.median(row)) for row in shades]
@@ -90,20 +90,22 @@ def test_a_folder_is_decoded_and_divided(root):
 
 
 def test_the_size_comes_from_the_headers_where_all_agree(tmp_path):
-    facts = registry.take("tasks", "image_classification", "facts")
+    def metadata(info, **options):
+        return registry.load("tasks", "image_classification")(info, **options).metadata
+
     for name in ("a/1.png", "b/2.png"):
         write(tmp_path / name, mode="L")
-    assert facts(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("L", (4, 6)).save(tmp_path / "a/turned.jpg", exif=exif)
-    assert facts(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
     (tmp_path / "a/damaged.jpg").write_bytes(b"no image")
-    assert facts(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
     write(tmp_path / "b/3.png", size=(7, 4))
     with pytest.raises(UsageError, match="give --data.image-size HEIGHT WIDTH"):
-        facts(take(tmp_path).info)
-    assert facts(take(tmp_path).info, image_size=(8, 9))["image_shape"] == [8, 9, 3]
+        metadata(take(tmp_path).info)
+    assert metadata(take(tmp_path).info, image_size=(8, 9))["image_shape"] == [8, 9, 3]
 
 
 def test_other_files_move_no_id_and_another_fingerprint(root):
@@ -126,11 +128,9 @@ def test_a_class_that_sorts_first_moves_no_example(tmp_path):
 
     def where():
         source = take(tmp_path)
-        splits, _ = loaded(source, registry.take("tasks", "image_classification")(facts(source)))
+        task = registry.load("tasks", "image_classification")(source.info)
+        splits, _ = loaded(source, task)
         return {source.location(int(i)): n for n, s in splits.items() for i in s.column("id")}
-
-    def facts(source):
-        return registry.take("tasks", "image_classification", "facts")(source.info)
 
     before = where()
     for number in range(10):
@@ -160,6 +160,19 @@ def test_links_in_a_circle_end(root):
     assert not any("circle" in place for place in places)
     assert not any("deep/up" in place for place in places)  # it would bring bees
     assert "train/ant/circle (a link back into the data)" in source.info.notes[0]
+
+
+def test_links_that_leave_a_split_empty_are_named(root):
+    (root / "val/ant/x.png").unlink()
+    (root / "val/ant").rmdir()
+    (root / "val/ant").symlink_to("../train/ant")
+    source = take(root)
+    task = registry.load("tasks", "image_classification")(source.info, image_size=(2, 2))
+    message = (
+        r"'validation' is empty; .*are left out, such as .*val/ant \(a link back into the data"
+    )
+    with pytest.raises(UsageError, match=message):
+        loaded(source, task)
 
 
 @pytest.mark.parametrize("way", ["relative", "a link", "a link to train"])
@@ -216,8 +229,10 @@ def test_refused_by_name(root, case):
 def test_groups_hold_across_splits_too(root):
     """Of one patient in train and val; the hash of groups divides train alone."""
     source = take(root, group=r"(ant|bee)")
-    facts = registry.take("tasks", "image_classification", "facts")(source.info, image_size=(2, 2))
-    task = registry.take("tasks", "image_classification")(facts)
+    metadata = registry.load("tasks", "image_classification")(
+        source.info, image_size=(2, 2)
+    ).metadata
+    task = registry.load("tasks", "image_classification")(metadata)
     with pytest.raises(UsageError, match=r"groups are in train and in validation: train/.* and v"):
         loaded(source, task)
 
@@ -229,4 +244,4 @@ def test_a_file_is_no_folder(tmp_path):
     with pytest.raises(UsageError, match="folder needs --source.path"):
         config.Source(name="folder")
     with pytest.raises(UsageError, match="scikit_learn has no option 'group'"):
-        config.Source(name="scikit_learn", dataset="digits", group="x")
+        config.Source(name="scikit_learn", options={"dataset": "digits", "group": "x"})

@@ -17,7 +17,7 @@ from pipeline.utils.errors import UsageError
 
 
 def take(name, **options):
-    return registry.take("sources", name)(**options)
+    return registry.load("sources", name)(**options)
 
 
 def read(source, split="train"):

@@ -15,7 +15,7 @@ from pipeline.utils.errors import UsageError
 
 
 def take(path, **options):
-    return registry.take("sources", "tfrecord")(path=path, **options)
+    return registry.load("sources", "tfrecord")(path=path, **options)
 
 
 def png(shade, size=(6, 4), mode="L", kind="PNG", **more):
@@ -161,7 +161,7 @@ def test_a_pattern_chooses_files(root):
     source = take(root / "*-0000?-of-*")
     assert source.info.splits == {"train": 15}
     assert source.columns("train")["id"].tolist() == take(root).columns("train")["id"].tolist()
-    config.Source(name="tfrecord", path=root / "*-0000?-of-*")
+    config.Source(name="tfrecord", options={"path": root / "*-0000?-of-*"})
     with pytest.raises(UsageError, match=r"zzz\* holds no TFRecord files"):
         take(root / "zzz*")
 

@@ -1,41 +1,57 @@
-"""The drill: runs survive what it injects, it notices when one does not, and says so in a table."""
+"""Runs survive the injected faults; the command notices when one does not, and says so."""
 
 import dataclasses
 import os
 import random
 import signal
+import sys
 import threading
 
 import pytest
 
-from pipeline import doctor
 from pipeline.utils.errors import UsageError
-from tests.nightly.fault_injection import drill, ground, injuries, trials
-from tests.nightly.fault_injection.ground import Ground, differences, steps_after
-from tests.nightly.fault_injection.trials import Lost, Strike
+from tests.nightly.fault_injection import __main__ as command
+from tests.nightly.fault_injection import faults, harness, reference
+from tests.nightly.fault_injection.harness import Lost, Strike
+from tests.nightly.fault_injection.reference import Ground, differences, steps_after
 
 # The engine goes by the seed. Seed 9 hurts all checkpoints; with 2 a stopped run is raced for.
-SHORT = [("kill", 0), ("flip", 0), ("flip", 9), ("disk", 2), ("term", 1), ("race", 2)]
+SHORT = [
+    *(("kill", 0), ("flip", 0), ("flip", 9), ("disk", 2)),
+    *(pytest.param(*trial, marks=pytest.mark.long) for trial in (("term", 1), ("race", 2))),
+]
 LONG = {"kill": 200, "flip": 300, "term": 100, "disk": 100, "race": 50, "switch": 20, "time": 10}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """One warm process and two uninterrupted runs for all trials."""
-    return Ground(tmp_path_factory.mktemp("drill"))
+    return Ground(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.parametrize(("fault", "seed"), SHORT)
 def test_a_run_survives(place, fault, seed):
-    drill.FAULTS[fault](place, seed)
+    command.FAULTS[fault](place, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", LONG)
 def test_many_runs_survive(fault):
-    (count,) = drill.drill(drill.Options(faults=fault, trials=LONG[fault])).values()
+    (count,) = command.inject(command.Options(faults=fault, trials=LONG[fault])).values()
     assert count.tried >= LONG[fault]
     assert not count.lost
+
+
+def test_the_fork_server_has_imported_what_a_run_imports(place):
+    """It says nothing where it cannot: every child would then import TensorFlow."""
+    said = harness.run("tests.nightly.fault_injection.test_fault_injection", [], place.fresh()).said
+    assert "tests.nightly.fault_injection.preload" in said.split()
+
+
+def main(arguments):
+    """Prints the modules that a child begins with: those of the fork server."""
+    print(*sys.modules)
+    return 0
 
 
 def test_a_kill_strikes_inside_a_save(place):
@@ -43,11 +59,11 @@ def test_a_kill_strikes_inside_a_save(place):
     moments = [m for m in place.reference("model_fit").ended.moments if m.name == "save"]
     count = next(n for n, moment in enumerate(moments, 1) if "os.rename" in moment.what)
     strike = Strike("SIGKILL", "save", count)
-    ended = trials.run("pipeline.fit", ground.words("model_fit"), folder, strike)
+    ended = harness.run("pipeline.fit", reference.words("model_fit"), folder, strike)
     assert ended.code == 128 + signal.SIGKILL
     assert "os.rename" in ended.struck.what and ended.moments[-1] == ended.struck
     assert len(list((folder / "run/checkpoints").glob(".unpublished-*/*"))) >= 2
-    assert ground.newest(folder) == -1
+    assert reference.newest(folder) == -1
 
 
 def test_a_disk_that_stays_full_costs_the_export_not_the_test(place):
@@ -56,8 +72,8 @@ def test_a_disk_that_stays_full_costs_the_export_not_the_test(place):
     saves = [m for m in place.reference(engine).ended.moments if m.name == "save"]
     count = max(n for n, moment in enumerate(saves, 1) if "os.mkdir ." in moment.what)
     strike = Strike("fill", "save", count, bytes=0)
-    ended = trials.run("pipeline.fit", ground.words(engine, True), folder, strike)
-    ground.require_code(ended, 1)
+    ended = harness.run("pipeline.fit", reference.words(engine, True), folder, strike)
+    reference.require_code(ended, 1)
     said = ended.said.splitlines()
     (test,) = (line for line in said if line.startswith("test "))
     assert "accuracy 0." in test
@@ -65,14 +81,14 @@ def test_a_disk_that_stays_full_costs_the_export_not_the_test(place):
     assert said[-1] == "next       once this is fixed: python -m pipeline.export run"
     (warning,) = (line for line in said if line.startswith("warning    run cannot be written: "))
     assert "result.json was not kept; step 45 was not kept; the same command goes on" in warning
-    assert not (folder / "run/result.json").exists() and ground.newest(folder) > 0
+    assert not (folder / "run/result.json").exists() and reference.newest(folder) > 0
     place.finish(folder, engine, True)
     place.done(folder)
 
 
 def test_evidence_tells_runs_apart(place):
     """Otherwise `bit-equal` would say nothing."""
-    engine, other = ground.ENGINES
+    engine, other = reference.ENGINES
     expected = place.reference(engine).evidence
     assert differences(expected, place.reference(other).evidence) == []
     assert expected["finite"] and expected["left over"] == []
@@ -81,7 +97,7 @@ def test_evidence_tells_runs_apart(place):
     kinds = ("model", "optimizer", "update")
     assert all(any(name.startswith(kind) for name in expected["variables"]) for kind in kinds)
     folder = place.kept(engine, "--runtime.seed", "1")
-    different = " ".join(differences(expected, trials.evidence(folder / "run")))
+    different = " ".join(differences(expected, reference.evidence(folder / "run")))
     for part in ("variables", "state history loss", "log", "scalars", "result test"):
         assert part in different
 
@@ -98,13 +114,13 @@ def test_a_run_that_does_other_than_it_must_is_lost(place):
         place.require_equal(folder, "model_fit")
     words = ["--train.epochs", "4"]
     with pytest.raises(Lost, match="exit code 2, not 0"):
-        ended = trials.run("pipeline.fit", ground.words("model_fit", False, *words), folder)
-        ground.require_code(ended, 0)
+        ended = harness.run("pipeline.fit", reference.words("model_fit", False, *words), folder)
+        reference.require_code(ended, 0)
 
 
 def test_a_hanging_run_is_killed(place, monkeypatch):
-    monkeypatch.setattr(trials, "PATIENCE", 0.1)
-    ended = trials.run("pipeline.fit", ground.words("model_fit"), place.fresh())
+    monkeypatch.setattr(harness, "PATIENCE", 0.1)
+    ended = harness.run("pipeline.fit", reference.words("model_fit"), place.fresh())
     assert ended.code == 128 + signal.SIGKILL
 
 
@@ -122,7 +138,7 @@ def test_every_injury_changes_the_file(tmp_path):
     for _ in range(40):
         path = tmp_path / "file"
         path.write_bytes(b"abcdef")
-        seen.add(injuries.injure(chance, path))
+        seen.add(faults.injure(chance, path))
         assert not path.exists() or path.read_bytes() != b"abcdef"
     assert seen == {"flip", "cut", "empty", "delete"}
 
@@ -133,15 +149,15 @@ def test_the_command_counts_what_was_lost(monkeypatch, capsys):
             raise Lost("it was not as it must be")
         return 2
 
-    monkeypatch.setattr(drill, "FAULTS", {"kill": lose_the_second, "flip": lambda place, seed: 1})
-    assert doctor.main(["--drill", "--faults", "kill,flip", "--trials", "3"]) == 1
+    monkeypatch.setattr(command, "FAULTS", {"kill": lose_the_second, "flip": lambda place, seed: 1})
+    assert command.main(["--faults", "kill,flip", "--trials", "3"]) == 1
     said = capsys.readouterr().out
     assert "lost      kill, --seed 1: it was not as it must be" in said
     rows = [line.split()[:4] for line in said.splitlines()]
     assert ["fault", "tried", "survived", "lost"] in rows
     assert ["kill", "3", "2", "1"] in rows and ["flip", "3", "3", "0"] in rows
     assert said.endswith("1 run was lost\n")
-    assert doctor.main(["--drill", "--faults=kill", "--seed=0"]) == 0
+    assert command.main(["--faults=kill", "--seed=0"]) == 0
     assert ["kill", "2", "2", "0"] in [r.split()[:4] for r in capsys.readouterr().out.splitlines()]
 
 
@@ -157,24 +173,24 @@ def test_time_is_shared_out(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(drill, "FAULTS", {name: trial(name) for name in took})
-    monkeypatch.setattr(drill.time, "monotonic", lambda: clock[0])
-    options = drill.Options(faults="kill,flip", minutes=1.9)
-    counts = drill.drill(options)
+    monkeypatch.setattr(command, "FAULTS", {name: trial(name) for name in took})
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    options = command.Options(faults="kill,flip", minutes=1.9)
+    counts = command.inject(options)
     assert {name: count.trials for name, count in counts.items()} == {"kill": 2, "flip": 6}
-    counts = drill.drill(dataclasses.replace(options, minutes=1e-9))
+    counts = command.inject(dataclasses.replace(options, minutes=1e-9))
     assert {name: count.trials for name, count in counts.items()} == {"kill": 1, "flip": 1}
 
 
-def test_an_interrupted_drill_shows_what_it_has_tried(monkeypatch, capsys):
+def test_an_interrupted_command_shows_what_it_has_tried(monkeypatch, capsys):
     def interrupted(place, seed):
         if seed == 2:
             raise KeyboardInterrupt
         return 3
 
-    monkeypatch.setitem(drill.FAULTS, "kill", interrupted)
+    monkeypatch.setitem(command.FAULTS, "kill", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        doctor.main(["--drill", "--faults", "kill"])
+        command.main(["--faults", "kill"])
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("kill"))
     assert row.split()[1:4] == ["6", "6", "0"]
 
@@ -191,9 +207,9 @@ def test_trials_at_once_are_each_counted_once(monkeypatch):
             raise Lost("an odd one")
         return 2
 
-    monkeypatch.setattr(drill.os, "cpu_count", lambda: 2)
-    monkeypatch.setitem(drill.FAULTS, "kill", trial)
-    (count,) = drill.drill(drill.Options(faults="kill", trials=9, at_once=2)).values()
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 2)
+    monkeypatch.setitem(command.FAULTS, "kill", trial)
+    (count,) = command.inject(command.Options(faults="kill", trials=9, at_once=2)).values()
     assert sorted(seeds) == list(range(len(seeds)))
     assert count.begun == count.trials == len(seeds)
     lost = [(seed, "an odd one") for seed in range(1, len(seeds), 2)]
@@ -203,21 +219,21 @@ def test_trials_at_once_are_each_counted_once(monkeypatch):
 def test_an_interrupt_ends_what_runs(place, monkeypatch):
     """A run under trial would take seconds more."""
 
-    def interrupted(ground_of_drill, seed):
-        with trials.Child("pipeline.fit", ground.words("model_fit"), place.fresh()) as child:
+    def interrupted(ground, seed):
+        with harness.Child("pipeline.fit", reference.words("model_fit"), place.fresh()) as child:
             if seed:
                 os.kill(os.getpid(), signal.SIGINT)
             ended.append(child.ended().code)
         raise Lost("killed")
 
     ended = []
-    monkeypatch.setattr(drill.os, "cpu_count", lambda: 2)
-    monkeypatch.setitem(drill.FAULTS, "kill", interrupted)
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 2)
+    monkeypatch.setitem(command.FAULTS, "kill", interrupted)
     # Whoever runs the tests in the background may have made them deaf.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            drill.drill(drill.Options(faults="kill", trials=9, at_once=2))
+            command.inject(command.Options(faults="kill", trials=9, at_once=2))
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == [137, 137]
@@ -238,5 +254,5 @@ def test_an_interrupt_ends_what_runs(place, monkeypatch):
 )
 def test_wrong_options_are_refused(words, message):
     with pytest.raises(UsageError) as caught:
-        doctor.main(["--drill", *words])
+        command.main(words)
     assert str(caught.value).startswith(message)

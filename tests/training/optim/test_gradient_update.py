@@ -4,29 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import CLASSES, TASK, machine, random_split, settings_of
+from small import CLASSES
+from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
-from pipeline.data import batching
-from pipeline.training.model_builder import build
-from pipeline.training.optim import clipping
+from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
-
-STEPS, BATCH = 8, 8
-
-
-def prepared(precision="float32", model="tiny", **train):
-    """(model, batches) of an epoch of 8 steps."""
-    settings = settings_of(model={"name": model}, train=train)
-    batches = batching.training(random_split(STEPS * BATCH), settings.train, 0)
-    return build(TASK, settings, machine(precision), batches), batches
-
-
-def trained(precision="float32", calls=3, engine="gradient_tape", callbacks=(), **train):
-    model, batches = prepared(precision, **train)
-    model.steps_per_execution = calls
-    registry.take("engines", engine)(model, batches, None, list(callbacks))
-    return model, batches
 
 
 def stock_fit(model, batches, optimizer, loss, size=BATCH, **options):
@@ -112,10 +95,10 @@ def test_the_average_is_that_of_keras():
     )
     averaged, _ = trained(ema=0.8)
     raw = averaged.get_weights()
-    averaged.step.update.exchange()
+    averaged.step.update.swap_ema()
     for one, other in zip(averaged.get_weights(), stock.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
-    averaged.step.update.exchange()
+    averaged.step.update.swap_ema()
     for one, other in zip(averaged.get_weights(), raw, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -158,7 +141,7 @@ def test_adaptive_clipping_follows_the_paper():
     weights = [generator.normal(size=s).astype(np.float32) for s in ((3, 3, 2, 4), (5, 4), (4,))]
     weights[2][0] = 0.0
     gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
-    clipped = clipping.adaptively(
+    clipped = gradient_update.adaptively(
         [tf.constant(g) for g in gradients],
         tf.constant(1.0),
         0.1,
@@ -175,7 +158,7 @@ def test_adaptive_clipping_follows_the_paper():
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_frozen_layers_stay_until_they_are_released(engine):
     from pipeline.config import config
-    from pipeline.training.callbacks.callbacks import Phases
+    from pipeline.training.callbacks.unfreeze import Unfreeze
 
     options = {"freeze": ("conv",), "freeze_epochs": 1, "epochs": 2}
     seen = []
@@ -189,7 +172,7 @@ def test_frozen_layers_stay_until_they_are_released(engine):
     start = [v.numpy() for v in model.layers[1].variables]
     assert model.frozen and not model.layers[1].trainable
     model.steps_per_execution = 3
-    registry.take("engines", engine)(model, batches, None, [Phases(train), Look()])
+    registry.load("engines", engine)(model, batches, None, [Unfreeze(train.freeze_epochs), Look()])
     np.testing.assert_array_equal(seen[0][0], start[0])
     assert (seen[1][0] != start[0]).any() and model.layers[1].trainable
 
@@ -265,12 +248,12 @@ def test_weights_without_a_gradient_and_with_one_name(tmp_path, monkeypatch):
         "    return Odd()(keras.layers.Flatten()(x))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    model, batches = prepared(model="own.odd", ema=0.5)
-    registry.take("engines", "gradient_tape")(model, batches, None, [])
+    model, batches = prepared(model="own.odd.features", ema=0.5)
+    registry.load("engines", "gradient_tape")(model, batches, None, [])
     raw = model.get_weights()
-    model.step.update.exchange()
+    model.step.update.swap_ema()
     averaged = model.get_weights()
-    model.step.update.exchange()
+    model.step.update.swap_ema()
     assert len(model.step.update.variables) == 9 + len(model.trainable_variables)
     assert averaged[0] != averaged[1] and averaged[2] == raw[2]
     for one, other in zip(raw, model.get_weights(), strict=True):
@@ -279,7 +262,7 @@ def test_weights_without_a_gradient_and_with_one_name(tmp_path, monkeypatch):
 
 def test_a_poisoned_batch_is_skipped_in_float32_too():
     model, batches = prepared(model="convnet")
-    model.step.feed(batches, None)
+    model.step.set_inputs(batches, None)
     (ticket, *_) = batches.dataset
     before = model.get_weights()
     poisoned = {**ticket, "weight": tf.constant([np.nan, *[1.0] * (BATCH - 1)], tf.float32)}
@@ -293,7 +276,7 @@ def test_a_poisoned_batch_is_skipped_in_float32_too():
 
 
 def test_float16_learns_and_counts_its_skips_in_the_log():
-    from pipeline.training.callbacks.callbacks import Updates
+    from pipeline.training.callbacks.average_weights import AverageWeights
 
     logs = {}
 
@@ -304,7 +287,7 @@ def test_float16_learns_and_counts_its_skips_in_the_log():
     model, batches = prepared("mixed_float16")
     model.step.update.scale.assign(2.0**31)
     model.steps_per_execution = 8
-    registry.take("engines", "model_fit")(model, batches, None, [Updates(), Keep()])
+    registry.load("engines", "model_fit")(model, batches, None, [AverageWeights(), Keep()])
     assert 0 < logs["skipped_steps"] <= STEPS
     assert logs["loss_scale"] == 2.0 ** (31 - logs["skipped_steps"])
     assert logs["skipped_steps"] + int(model.optimizer.iterations) == STEPS

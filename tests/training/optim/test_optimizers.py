@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.config import registry
-from pipeline.training.optim.muon import Muon, orthogonalised
+from pipeline.training.optim.optimizers.muon import Muon, _orthogonalize
 from pipeline.utils.errors import UsageError
 
 RATES = [0.05, 0.04, 0.03, 0.02, 0.01]
@@ -134,8 +134,8 @@ def muon(momentum=0.95, nesterov=True):
     ],
 )
 def test_five_steps_equal_the_paper(name, options, rule, more):
-    falling = registry.take("schedules", "linear")(0.05, 5)
-    found = trained(registry.take("optimizers", name)(falling, **options), [(4, 3), (3,)])
+    falling = registry.load("schedules", "linear")(0.05, 5)
+    found = trained(registry.load("optimizers", name)(falling, **options), [(4, 3), (3,)])
     for number, value in enumerate(found):
         wanted = by_hand(rule, value.shape, number, **options, **more)
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
@@ -143,9 +143,9 @@ def test_five_steps_equal_the_paper(name, options, rule, more):
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.6}, {"nesterov": False}])
 def test_muon_equals_singular_values_or_adam_for_each_kind_of_variable(options):
-    falling = registry.take("schedules", "linear")(0.05, 5)
+    falling = registry.load("schedules", "linear")(0.05, 5)
     shapes = [shape for shape, _ in KINDS.values()]
-    found = trained(registry.take("optimizers", "muon")(falling, **options), shapes, list(KINDS))
+    found = trained(registry.load("optimizers", "muon")(falling, **options), shapes, list(KINDS))
     others = {"beta_2": 0.95, "epsilon": 1e-8}
     for number, (shape, orthogonal) in enumerate(KINDS.values()):
         rule, given = (muon, options) if orthogonal else (adam, others)
@@ -172,7 +172,7 @@ def test_a_convolution_is_updated_like_its_flattened_matrix():
 @pytest.mark.parametrize("shape", [(36, 6), (6, 36), (16, 16), (2, 2), (576, 64)])
 def test_the_update_is_nearly_orthogonal(shape):
     matrix = random(shape, 3) * 1e-3
-    found = keras.ops.convert_to_numpy(orthogonalised(matrix))
+    found = keras.ops.convert_to_numpy(_orthogonalize(matrix))
     values = np.linalg.svd(found, compute_uv=False)
     assert values.min() > 0.67 and values.max() < 1.21
     np.testing.assert_allclose(found, equalised(matrix.astype(np.float64)), atol=3e-4)
@@ -191,7 +191,7 @@ def test_without_a_gradient_nothing_moves_but_what_decays():
 
 
 def test_muon_comes_back_from_its_config():
-    schedule = registry.take("schedules", "cosine")(0.03, 5)
+    schedule = registry.load("schedules", "cosine")(0.03, 5)
     shapes = [shape for shape, _ in KINDS.values()]
     one = Muon(schedule, momentum=0.7, nesterov=False, global_clipnorm=1.0)
     other = keras.optimizers.deserialize(keras.optimizers.serialize(one))
@@ -216,14 +216,14 @@ def test_muon_overfits_one_batch():
 
 def test_nesterov_needs_a_momentum():
     with pytest.raises(UsageError, match="nesterov=True of sgd needs a momentum"):
-        registry.take("optimizers", "sgd")(0.1, nesterov=True)
+        registry.load("optimizers", "sgd")(0.1, nesterov=True)
 
 
 @pytest.mark.parametrize("name", registry.names("models"))
 def test_muon_leaves_input_and_head_of_every_model_to_adam(name):
     inputs = keras.Input((16, 16, 3))
     needed = {"name": "MobileNetV2"} if name == "application" else {}
-    features = registry.take("models", name)(inputs, **needed)
+    features = registry.load("models", name)(inputs, **needed)
     variables = keras.Model(
         inputs, keras.layers.Dense(3, name="logits")(features)
     ).trainable_variables
@@ -245,7 +245,7 @@ def test_two_replicas_do_what_one_does():
         import numpy as np
         import keras
         import tensorflow as tf
-        from pipeline import shelf
+        from pipeline.config import registry
 
         (cpu,) = tf.config.list_physical_devices("CPU")
         two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -258,7 +258,7 @@ def test_two_replicas_do_what_one_does():
         def trained(name, strategy):
             with strategy.scope():
                 variables = [keras.Variable(value) for value in start]
-                optimizer = shelf.take("optimizers", name)(0.01)
+                optimizer = registry.load("optimizers", name)(0.01)
                 optimizer.build(variables)
 
             def apply():
@@ -278,6 +278,6 @@ def test_two_replicas_do_what_one_does():
         print("the same")
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    repository = Path(__file__).parents[1]
+    repository = Path(__file__).parents[3]
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "the same", result.stderr[-3000:]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import registry
-from pipeline.tasks import _signatures
+from pipeline.tasks import _guards
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
 SHAPE = [6, 4, 3]
@@ -23,9 +23,9 @@ def sums(inputs, training):
     return tf.reduce_sum(inputs, [1, 2])[:, :1] * tf.range(6.0)
 
 
-def classifier(**facts):
-    task = registry.take("tasks", "image_classification")
-    return task({"class_names": CLASSES, "image_shape": SHAPE, **facts})
+def classifier(**metadata):
+    task = registry.load("tasks", "image_classification")
+    return task({"class_names": CLASSES, "image_shape": SHAPE, **metadata})
 
 
 def signatures(task, network=sums):
@@ -43,13 +43,13 @@ def images():
 
 @pytest.fixture(scope="module")
 def numbers():
-    facts = {"feature_names": ["a", "b"], "mean": [1.0, 0.0], "deviation": [0.5, 2.0]}
-    task = registry.take("tasks", "regression")(facts)
+    metadata = {"feature_names": ["a", "b"], "mean": [1.0, 0.0], "deviation": [0.5, 2.0]}
+    task = registry.load("tasks", "regression")(metadata)
     return signatures(task, lambda inputs, training: tf.reduce_sum(inputs, 1, keepdims=True))
 
 
 def example(**features):
-    return _signatures.example({name.replace("__", "/"): value for name, value in features.items()})
+    return _guards.example({name.replace("__", "/"): value for name, value in features.items()})
 
 
 def refused(signature, request):
@@ -78,7 +78,7 @@ def test_the_best_five_classes_are_named_in_order(images):
     np.testing.assert_array_equal(
         answer["top_scores"], np.take_along_axis(probabilities, order, axis=1)
     )
-    few = registry.take("tasks", "image_classification")(
+    few = registry.load("tasks", "image_classification")(
         {"class_names": ["x", "y"], "image_shape": SHAPE}
     )
     two = few.serve(lambda inputs, training: sums(inputs, training)[:, :2])["serving_default"][0]
@@ -155,7 +155,7 @@ def test_a_wrong_request_for_numbers_is_an_invalid_argument(numbers, signature, 
 
 
 def test_files_of_examples_are_of_both_formats_and_of_another_size():
-    files = [Image.open(io.BytesIO(contents)) for contents in _signatures.encoded(PIXELS)]
+    files = [Image.open(io.BytesIO(contents)) for contents in _guards.encoded(PIXELS)]
     assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
     assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]
     np.testing.assert_array_equal(np.asarray(files[0]), PIXELS[0])
@@ -164,7 +164,7 @@ def test_files_of_examples_are_of_both_formats_and_of_another_size():
 
 def test_no_compiler_rounds_an_example_of_another_size_another_way():
     """Half a step, which sums in another order could turn up or down, is met exactly or not."""
-    large = np.asarray(Image.open(io.BytesIO(_signatures.encoded(PIXELS)[2])))
+    large = np.asarray(Image.open(io.BytesIO(_guards.encoded(PIXELS)[2])))
     resized = tf.image.resize(large, PIXELS.shape[1:3], antialias=True).numpy()
     inner = resized[1:-1, 1:-1] * 64
     np.testing.assert_array_equal(inner, np.round(inner))

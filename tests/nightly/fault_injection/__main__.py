@@ -1,4 +1,7 @@
-"""Faults injected into a small run on the user's machine: `python -m pipeline.doctor --drill`."""
+"""Injects faults into a small run: `python -m tests.nightly.fault_injection`, at the root.
+
+Exit code 1 if a run was lost, 2 for wrong options.
+"""
 
 import dataclasses
 import os
@@ -12,18 +15,18 @@ import tyro
 
 from pipeline.config import cli_parser
 from pipeline.utils import temp_files
-from pipeline.utils.errors import UsageError, suggest
-from tests.nightly.fault_injection import faults, injuries, trials
-from tests.nightly.fault_injection.ground import Ground
-from tests.nightly.fault_injection.trials import Lost
+from pipeline.utils.errors import UsageError, run_command, suggest
+from tests.nightly.fault_injection import faults, harness
+from tests.nightly.fault_injection.harness import Lost
+from tests.nightly.fault_injection.reference import Ground
 
 FAULTS: dict[str, Callable[[Ground, int], int]] = {
     "kill": faults.kill,
-    "flip": injuries.flip,
-    "disk": injuries.disk,
+    "flip": faults.flip,
+    "disk": faults.disk,
     "term": faults.term,
     "race": faults.race,
-    "nan": injuries.nan,
+    "nan": faults.nan,
     "switch": faults.switch,
     "replicas": faults.replicas,
     "time": faults.time,
@@ -71,7 +74,7 @@ class Count:
     """Seed of a trial, and how its run was lost."""
 
 
-def drill(options: Options) -> dict[str, Count]:
+def inject(options: Options) -> dict[str, Count]:
     """Tries each fault, next always the one that has had the least time.
 
     Raises UsageError for a fault that there is not.
@@ -93,7 +96,7 @@ def drill(options: Options) -> dict[str, Count]:
         except KeyboardInterrupt:
             print(table(counts), flush=True)
             while running:  # a trial may start its run again before it gives up
-                trials.kill_all()
+                harness.kill_all()
                 running = wait(running, 0.1).not_done
             raise
 
@@ -166,16 +169,20 @@ def table(counts: dict[str, Count]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor --drill [...]`; 1 if a run was lost."""
+    """`python -m tests.nightly.fault_injection [--option VALUE ...]`; 1 if a run was lost."""
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor --drill")
+        tyro.cli(Options, args=["--help"], prog="python -m tests.nightly.fault_injection")
     options = Options(**cli_parser.changes(arguments, Options))
     names = ", ".join(_names(options))
     timed = options.trials is None and options.seed is None
-    print(f"drill     {names}{f'; {options.minutes:g} minutes' if timed else ''}", flush=True)
-    counts = drill(options)
+    print(f"faults    {names}{f'; {options.minutes:g} minutes' if timed else ''}", flush=True)
+    counts = inject(options)
     print(table(counts))
     lost = sum(len(count.lost) for count in counts.values())
     words = {0: "no run was lost", 1: "1 run was lost"}
     print(words.get(lost, f"{lost} runs were lost"))
     return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

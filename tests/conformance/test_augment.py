@@ -1,0 +1,60 @@
+"""Every augmentation: keeps dtype, shape and labels, and draws from the seeds alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pictures import OPERATIONS, batch_of
+from siblings import require_described
+
+from pipeline.data import seeds
+from pipeline.utils.errors import UsageError
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_described(name):
+    require_described("augment", name, "batch", "seeds")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_pure_function_of_batch_and_seeds(name, dtype):
+    """Shape, dtype and labels stay; an image is changed alike in any batch; most are changed."""
+    operation = OPERATIONS[name]
+    batch, own = batch_of(dtype=dtype)
+    try:
+        done = operation(batch, own)
+    except UsageError as error:
+        assert dtype == np.float32 and f"{name} needs images of dtype uint8" in str(error)
+        return
+    assert set(done) >= set(batch)
+    assert done["image"].dtype == batch["image"].dtype
+    assert done["image"].shape == batch["image"].shape
+    np.testing.assert_array_equal(done["label"], batch["label"])
+    part = {key: value[20:30] for key, value in batch.items()}
+    np.testing.assert_array_equal(operation(part, own[20:30])["image"], done["image"][20:30])
+    # Of floats, a compiler may round the last bit otherwise; whole levels are computed exactly.
+    tolerance = 0 if dtype == np.uint8 else 1e-6
+    for compiled in (tf.function(operation), tf.function(operation, jit_compile=True)):
+        image = compiled(batch, own)["image"]
+        np.testing.assert_allclose(image, done["image"], rtol=0, atol=tolerance)
+    changed = (done["image"].numpy() != batch["image"].numpy()).any(axis=(1, 2, 3)).mean()
+    assert 0.3 < changed <= 1
+    later = {**batch, "epoch": batch["epoch"] + 1}
+    again = operation(later, seeds.fold(own, 1))
+    assert (again["image"].numpy() != done["image"].numpy()).any(), "it ignores its seeds"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_keeps_the_range(name):
+    """Levels stay within 0 ... 255: none makes 0 ... 1 of them."""
+    batch, own = batch_of()
+    before = batch["image"].numpy().mean()
+    after = OPERATIONS[name](batch, own)["image"].numpy()
+    assert after.max() > 200 and before / 4 < after.mean() < 2 * before
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_examples_without_images_are_refused(name):
+    _, own = batch_of()
+    with pytest.raises(UsageError, match=f"{name} changes images, and these examples have none"):
+        OPERATIONS[name]({"features": tf.zeros([64, 3])}, own)

@@ -1,0 +1,84 @@
+"""Every loss: one finite float32 number per example for a task that it suits, or one line."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from siblings import options_of, require_described
+
+from pipeline.config import registry
+from pipeline.config.sections import Train
+from pipeline.training import model_builder
+from pipeline.utils.errors import UsageError
+
+LOSSES = registry.names("losses")
+CLASSES = ["a", "b", "c"]
+METADATA = {
+    "image_classification": {"class_names": CLASSES, "image_shape": [8, 8, 1]},
+    "regression": {"features": 4},
+}
+NUMBERS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+LABELS = np.arange(8) % 3
+# Task -> (y, outputs) as its `target` and its network give them.
+BATCHES = {
+    "image_classification": [
+        (LABELS, NUMBERS),
+        # After mixup and cutmix.
+        (tf.nn.softmax(NUMBERS), NUMBERS),
+        # Of a model that is sure, and wrong.
+        (LABELS, 1e4 * NUMBERS),
+    ],
+    "regression": [(NUMBERS[:, :1], NUMBERS[:, 1:2]), (1e4 * NUMBERS[:, :1], NUMBERS[:, 1:2])],
+}
+
+
+class Known:
+    """A task, of which a loss gets the metadata."""
+
+    def __init__(self, name):
+        self.metadata = METADATA[name]
+
+
+def built(name, task):
+    """The loss as a step calls it."""
+    options = Train(loss=name, loss_options=options_of("losses", name))
+    return model_builder._loss(Known(task), options)
+
+
+def suits(name, task):
+    try:
+        built(name, task)(*map(tf.constant, BATCHES[task][0]))
+    except UsageError as error:
+        assert name in str(error) and "\n" not in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_described(name):
+    require_described("losses", name, "metadata")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_finite_number_per_example(name):
+    tasks = [task for task in METADATA if suits(name, task)]
+    assert tasks, "it suits no task"
+    for task in tasks:
+        loss = built(name, task)
+        for y, outputs in BATCHES[task]:
+            y, outputs = tf.constant(y), tf.Variable(outputs)
+            with tf.GradientTape() as tape:
+                losses = loss(y, outputs)
+            assert losses.shape == (8,) and losses.dtype == tf.float32
+            assert np.isfinite(losses).all() and (losses.numpy() >= 0).all()
+            assert np.isfinite(tape.gradient(losses, outputs)).all()
+            compiled = tf.function(loss, jit_compile=True)(y, outputs)
+            np.testing.assert_allclose(compiled, losses, rtol=1e-4, atol=1e-5)
+            half = loss(y[:4], tf.constant(outputs)[:4])
+            np.testing.assert_allclose(half, losses[:4], rtol=1e-5, err_msg="examples interact")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_outputs_of_16_bits(name):
+    (task, *_) = [task for task in METADATA if suits(name, task)]
+    y, outputs = BATCHES[task][0]
+    assert built(name, task)(tf.constant(y), tf.constant(outputs, tf.float16)).dtype == tf.float32

@@ -1,0 +1,76 @@
+"""Every metric: updated in compiled steps, blind to weight 0, and reset by each epoch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from siblings import load, require_described
+
+from pipeline.config import registry
+
+METRICS = registry.names("metrics")
+CLASSES = 7
+# Class numbers and logits; the second half is padding with other labels.
+GENERATOR = np.random.default_rng(0)
+LABELS = GENERATOR.integers(0, CLASSES, 40)
+LOGITS = GENERATOR.normal(size=(40, CLASSES)).astype(np.float32) + 2 * np.eye(CLASSES)[LABELS]
+
+
+def new(name):
+    return load("metrics", name)({"class_names": [f"class {n}" for n in range(CLASSES)]})
+
+
+def result_of(metric, *parts, compiled=True):
+    update = metric.update_state
+    if compiled:
+        update = tf.function(lambda *values: metric.update_state(*values) or 0, autograph=False)
+    for part in parts:
+        weight = np.ones(len(LABELS[part]), np.float32)
+        update(tf.constant(LABELS[part]), tf.constant(LOGITS[part], tf.float32), weight)
+    return float(metric.result())
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_described(name):
+    require_described("metrics", name, "metadata")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_keras_metric_with_a_name_of_its_own(name):
+    metric = new(name)
+    assert isinstance(metric, keras.metrics.Metric)
+    assert metric.name not in ("loss", "accuracy") and metric.name.isidentifier()
+    assert new(name).name == metric.name, "the name must not depend on how many were made"
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_batches_add_up_and_reset_forgets(name):
+    metric = new(name)
+    whole = result_of(metric, np.s_[:])
+    assert np.isfinite(whole) and 0 < whole <= 1
+    metric.reset_state()
+    parts = result_of(metric, np.s_[:7], np.s_[7:24], np.s_[24:])
+    assert parts == pytest.approx(whole, rel=1e-6)
+    assert result_of(new(name), np.s_[:], compiled=False) == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_weight_0_counts_for_nothing(name):
+    padded, plain = new(name), new(name)
+    weight = np.where(np.arange(40) < 20, 1.0, 0.0).astype(np.float32)
+    wrong = np.where(np.arange(40) < 20, LABELS, (LOGITS.argmin(axis=1)))
+    padded.update_state(wrong, tf.constant(LOGITS, tf.float32), sample_weight=weight)
+    assert float(padded.result()) == pytest.approx(result_of(plain, np.s_[:20]), rel=1e-6)
+    double = new(name)
+    double.update_state(LABELS, tf.constant(LOGITS, tf.float32), sample_weight=2 * np.ones(40))
+    assert float(double.result()) == pytest.approx(result_of(new(name), np.s_[:]), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_mixed_labels_count_as_the_larger_share(name):
+    """After mixup and cutmix `y` is the share of each class."""
+    mixed, plain = new(name), new(name)
+    shares = 0.7 * np.eye(CLASSES)[LABELS] + 0.3 * np.eye(CLASSES)[(LABELS + 1) % CLASSES]
+    ones = np.ones(40, np.float32)
+    mixed.update_state(tf.constant(shares, tf.float32), tf.constant(LOGITS, tf.float32), ones)
+    assert float(mixed.result()) == pytest.approx(result_of(plain, np.s_[:]), rel=1e-6)

@@ -1,0 +1,63 @@
+"""Every optimizer: follows the schedule, lowers a loss, and comes back from its config."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from siblings import load, require_described
+
+from pipeline.config import registry
+
+OPTIMIZERS = registry.names("optimizers")
+# The layers of a network: an input layer, a hidden one with its bias, the output layer.
+SHAPES = [(6, 8), (8, 8), (8,), (8, 3)]
+
+
+def random(shape, seed):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def stepped(optimizer, steps=5):
+    """The variables after some steps of the gradient 2 (w - 1) of squared distances."""
+    variables = [keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)]
+    optimizer.build(variables)
+    for _ in range(steps):
+        optimizer.apply([2 * (variable - 1.0) for variable in variables], variables)
+    return [variable.numpy() for variable in variables]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_described(name):
+    require_described("optimizers", name, "learning_rate")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_unbuilt_keras_optimizer_without_rules_of_its_own(name):
+    """Clipping, accumulation, loss scaling and moving averages are those of `training/optim`."""
+    optimizer = load("optimizers", name)(registry.load("schedules", "cosine")(0.01, 10))
+    assert isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
+    assert optimizer.clipnorm is None and optimizer.global_clipnorm is None
+    assert not optimizer.use_ema and optimizer.gradient_accumulation_steps is None
+    assert optimizer.loss_scale_factor is None
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_follows_the_schedule_and_lowers_the_loss(name):
+    schedule = registry.load("schedules", "linear")(0.01, 100)
+    optimizer = load("optimizers", name)(schedule)
+    before = sum(((random(shape, n) - 1) ** 2).sum() for n, shape in enumerate(SHAPES))
+    after = stepped(optimizer, 50)
+    assert sum(((value - 1) ** 2).sum() for value in after) < before
+    assert int(optimizer.iterations) == 50
+    assert float(optimizer.learning_rate) == pytest.approx(float(schedule(50)))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_comes_back_from_its_config(name):
+    one = load("optimizers", name)(registry.load("schedules", "cosine")(0.03, 10))
+    text = json.dumps(keras.optimizers.serialize(one))
+    other = keras.optimizers.deserialize(json.loads(text))
+    assert type(other) is type(one)
+    for first, second in zip(stepped(one), stepped(other), strict=True):
+        np.testing.assert_array_equal(first, second)

@@ -1,0 +1,159 @@
+"""Every source: the same examples in the same order each time, each with an id of its own."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from conftest import images_and_labels
+from PIL import Image
+from siblings import options_of, require_described
+
+from pipeline.config import registry
+from pipeline.contracts import Source
+from pipeline.utils.tf_data import is_short
+
+SOURCES = registry.names("sources")
+IMAGES, LABELS = images_and_labels(24, (6, 5, 3))
+
+
+def png(image) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def arrays(root):
+    np.savez(root / "examples.npz", images=IMAGES, labels=LABELS)
+    return {"path": root / "examples.npz"}
+
+
+def folder(root):
+    for number, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        path = root / f"class {label}" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(png(image))
+    return {"path": root}
+
+
+def tfrecord(root):
+    with tf.io.TFRecordWriter(str(root / "train.tfrecord")) as writer:
+        for image, label in zip(IMAGES, LABELS, strict=True):
+            example = tf.train.Example()
+            example.features.feature["image"].bytes_list.value.append(png(image))
+            example.features.feature["label"].int64_list.value.append(label)
+            writer.write(example.SerializeToString())
+    return {"path": root}
+
+
+def tensorflow_datasets(root):
+    features = {
+        "image": tfds.features.Image(shape=(6, 5, 3)),
+        "label": tfds.features.ClassLabel(num_classes=3),
+    }
+    examples = tf.data.Dataset.from_tensor_slices({"image": IMAGES, "label": LABELS})
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="shapes",
+        version="1.0.0",
+        data_dir=root,
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={"train": examples},
+    )
+    return {"dataset": "shapes", "path": root}
+
+
+# A source that reads files needs some of them; any other one is called with `options_of`.
+DATA = {"arrays": arrays, "folder": folder, "tfrecord": tfrecord, "tfds": tensorflow_datasets}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Opens a source, each time anew, on the same data."""
+    options = {}
+
+    def again(name):
+        if name not in options:
+            make = DATA.get(name, lambda root: options_of("sources", name))
+            options[name] = make(tmp_path_factory.mktemp(name))
+        registry.check("sources", name, options[name], "{}")
+        return registry.call("sources", name, options[name])
+
+    return again
+
+
+def read(source, split="train"):
+    return list(source.examples(split).as_numpy_iterator())
+
+
+def same(one, other):
+    assert set(one) == set(other)
+    for field, value in one.items():
+        np.testing.assert_array_equal(value, other[field])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_described(name):
+    require_described("sources", name)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_info_says_what_the_examples_are(name, opened):
+    source = opened(name)
+    assert isinstance(source, Source) and "train" in source.info.splits
+    ids = []
+    for split, count in source.info.splits.items():
+        examples = source.examples(split)
+        found = read(source, split)
+        assert len(found) == count > 0
+        ids += [int(example["id"]) for example in found]
+        assert set(examples.element_spec) == set(source.info.fields)
+        for field, spec in source.info.fields.items():
+            given = examples.element_spec[field]
+            assert given.dtype == spec.dtype and given.shape.is_compatible_with(spec.shape)
+    assert source.info.fields["id"].dtype == tf.int64
+    assert len(set(ids)) == len(ids), "ids are not unique"
+    labels = {int(e["label"]) for e in read(source) if "label" in e}
+    assert labels <= set(range(len(source.info.class_names or ())))
+    assert source.location(ids[0]) and source.location(ids[0]) != source.location(ids[-1])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_same_examples_in_the_same_order(name, opened):
+    for one, other in zip(read(opened(name)), read(opened(name)), strict=True):
+        same(one, other)
+    assert opened(name).fingerprint() == opened(name).fingerprint()
+    assert opened(name).content() == opened(name).content()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_reader_gives_the_example_at_a_position(name, opened):
+    source = opened(name)
+    reader = source.reader("train")
+    if reader is None:
+        pytest.skip("its examples can be read only one after the other")
+    places = tf.data.Dataset.from_tensor_slices(np.array([5, 0, 17]))
+    examples = read(source)
+    for place, found in zip((5, 0, 17), places.map(reader).as_numpy_iterator(), strict=True):
+        same(examples[place], found)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_columns_are_the_short_fields(name, opened):
+    source = opened(name)
+    columns, examples = source.columns("train"), read(source)
+    short = {field for field, spec in source.info.fields.items() if is_short(spec)}
+    assert set(columns) == short >= {"id"}
+    for field, column in columns.items():
+        np.testing.assert_array_equal(column, np.stack([example[field] for example in examples]))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_task_can_decode_and_check_it(name, opened):
+    """Each of these sources has images with labels, or numbers with a target."""
+    source = opened(name)
+    task = "image_classification" if "image" in source.info.fields else "regression"
+    task = registry.call("tasks", task, {}, source.info)
+    decoded = [task.decode(example) for example in source.examples("train").take(3)]
+    assert all(example["id"].dtype == tf.int64 for example in decoded)
+    task.check(source.columns("train"), "train", source.location)

@@ -1,0 +1,147 @@
+"""How many files handle one example on its way from the disk to the gradient.
+
+A profiler hook sees every call of a function of the package while a model trains, in all threads:
+`tf.data` and `tf.function` call them when they trace. A file is counted if one of its functions
+returns examples: arrays or tensors with at least one axis (symbolic ones too), datasets, or a
+container of those. So a function that passes on an option, loads a registered function or decides
+where something is kept is not counted, nor is one that only looks at examples to refuse them.
+Weights are not examples. The files of `data/sources` that run are counted in any case, as a source
+keeps what it has read. The way ends in `Update.apply`, which is given the gradient.
+
+Not counted are files of `utils`, and `config/registry.py`, which returns whatever the function
+returns that it calls.
+"""
+
+import contextlib
+import re
+import sys
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import REPOSITORY
+from PIL import Image
+from small import machine
+
+from pipeline.config import command_line, registry
+from pipeline.data import augmentation, batching, dataset, image_decoding
+from pipeline.training.model_builder import build
+
+PACKAGE = f"{REPOSITORY}/pipeline/"
+MOST = 16
+NOT_COUNTED = ("utils/", "config/registry.py")
+
+
+def holds_examples(value: object) -> bool:
+    """Whether a value is, or contains, an array or tensor with an axis, or a dataset."""
+    if isinstance(value, tf.data.Dataset | tf.data.Iterator):
+        return True
+    if isinstance(value, keras.Variable | tf.Variable):
+        return False
+    if isinstance(value, np.ndarray | tf.Tensor | keras.KerasTensor):
+        return len(value.shape) > 0
+    if isinstance(value, dict):
+        return any(map(holds_examples, value.values()))
+    return isinstance(value, list | tuple) and any(map(holds_examples, value))
+
+
+class Hook:
+    """Collects the files whose functions return examples."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self._thread = threading.local()
+
+    def __call__(self, frame, event, returned) -> None:
+        path = frame.f_code.co_filename
+        inside = getattr(self._thread, "inside", 0)
+        if event not in ("call", "return") or not path.startswith(PACKAGE):
+            return
+        name, file = frame.f_code.co_qualname, path.removeprefix(PACKAGE)
+        if name == "Update.apply":
+            self._thread.inside = inside + (1 if event == "call" else -1)
+        elif event == "return" and not inside and not file.startswith(NOT_COUNTED):
+            reads = file.startswith("data/sources/") and name != "<module>"
+            if reads or holds_examples(returned):
+                self.files.add(file)
+
+    @contextlib.contextmanager
+    def profiling(self):
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+def train(config) -> None:
+    """From the source to the last update, as `fit` does it."""
+    data = dataset.load(config)
+    plain = batching.training(data.splits["train"], config.train, config.runtime.seed)
+    batches, _ = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)
+    model = build(data.task, config, machine(), plain, augment_in_step=batches is plain)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    registry.load("engines", config.train.engine)(model, batches, None, [])
+    after = [weight.numpy() for weight in model.trainable_variables]
+    assert any((a != b).any() for a, b in zip(before, after, strict=True))
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    generator = np.random.default_rng(0)
+    for number in range(60):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (8, 8, 3), np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def documented() -> set[str]:
+    """The files that docs/architecture.md names; NAME and _* stand for files of a registry."""
+    page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## The way of one example")[2].partition("\n## ")[0]
+    return set(re.findall(r"`([a-z_]+/[\w/*]+\.py)`", section))
+
+
+def in_general(file: str) -> str:
+    folder, _, name = file.rpartition("/")
+    return f"{folder}/{'_*' if name.startswith('_') else 'NAME'}.py"
+
+
+@pytest.mark.parametrize("kind", ["digits", "folder"])
+def test_at_most_sixteen_files_handle_an_example(kind, photos, workplace):
+    changes = {"digits": {}, "folder": {"source": {"name": "folder", "options": {"path": photos}}}}
+    config = command_line.recipe("digits").changed(
+        train={"epochs": 1, "batch_size": 16}, **changes[kind]
+    )
+    # Traces that an earlier test has left would hide the decoders.
+    image_decoding._traced.cache_clear()
+    image_decoding._decoders.cache_clear()
+    hook = Hook()
+    with hook.profiling():
+        train(config)
+    listed = sorted(hook.files)
+    print(f"\n{kind}: {len(listed)} files handle an example", *listed, sep="\n  ")
+    expected = {
+        "digits": {"data/sources/scikit_learn.py"},
+        "folder": {"data/sources/folder.py", "data/image_decoding.py"},
+    }
+    always = {
+        "data/splits.py",
+        "data/batching.py",
+        "data/augment/crop.py",
+        "tasks/image_classification.py",
+        "models/convnet.py",
+        "training/train_step.py",
+        "training/optim/gradient_update.py",
+    }
+    assert expected[kind] | always <= hook.files, "the hook misses a stage"
+    assert len(listed) <= MOST, listed
+    known = documented()
+    missing = [file for file in listed if not {file, in_general(file)} & known]
+    assert not missing, f"docs/architecture.md does not name {missing}"

@@ -1,0 +1,93 @@
+"""`pipeline` and `python -m pipeline`: the commands are listed, found and run."""
+
+import configparser
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY, run_module
+
+from pipeline import __main__
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs the console script as an installation would make it, in a folder of the user's."""
+    config = configparser.ConfigParser()
+    config.read(REPOSITORY / "setup.cfg")
+    name, _, entry = config["options.entry_points"]["console_scripts"].strip().partition(" = ")
+    module, _, function = entry.partition(":")
+    path = tmp_path / "bin" / name
+    path.parent.mkdir()
+    path.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+        command = [sys.executable, path, *words]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+    run.folder = folder
+    return run
+
+
+def test_every_command_is_listed_with_one_line(script):
+    listed = script("--help")
+    assert listed.returncode == 0 and listed.stdout == script().stdout
+    known = __main__.commands()
+    assert {"fit", "export", "predict", "shards", "verify"} <= set(known)
+    for name, summary in known.items():
+        assert f"  {name:{max(map(len, known))}}  {summary}\n" in listed.stdout
+        assert summary.endswith(".") and len(summary) < 90
+    assert run_module("pipeline", cwd=script.folder).stdout == listed.stdout
+
+
+def test_a_new_command_is_found_by_its_file(tmp_path, monkeypatch):
+    (tmp_path / "_helper.py").write_text("def main(): ...")
+    (tmp_path / "library.py").write_text('"""No command."""')
+    (tmp_path / "bench.py").write_text('"""Measures speed.\n\nMore."""\ndef main(words): ...')
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep/__main__.py").write_text('"""Tries options."""\ndef main(words): ...')
+    monkeypatch.setattr(__main__, "_PACKAGE", tmp_path)
+    assert __main__.commands() == {"bench": "Measures speed.", "sweep": "Tries options."}
+
+
+def test_a_wrong_command_gets_the_nearest_one(script):
+    done = script("exprot", "runs/digits-1")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == "error: unknown command 'exprot'; did you mean 'export'?\n"
+    assert script("--nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("name", __main__.commands())
+def test_each_command_runs_and_shows_its_help(script, name):
+    done = script(name, "--help")
+    assert done.returncode == 0 and done.stdout.lower().startswith("usage:"), done.stderr
+    assert done.stdout == run_module(f"pipeline.{name}", "--help", cwd=script.folder).stdout
+
+
+def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script):
+    for words in (("--help",), ("fit", "digits", "--train.epochs", "many"), ("shards",)):
+        seconds = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            script(*words)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            # Of the processor: other processes may hold this one up.
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert min(seconds) < 0.4, words
+
+
+def test_a_function_of_the_current_folder_is_found_and_a_stray_file_shadows_nothing(script):
+    (script.folder / "pipeline.py").write_text("raise SystemExit('the stray file')")
+    (script.folder / "json.py").write_text("raise SystemExit('another stray file')")
+    (script.folder / "mine").mkdir()
+    (script.folder / "mine/model.py").write_text("def network(x, *, width=3):\n    return x\n")
+    done = script("fit", "digits", "--model.name", "mine.model.network", "--model.options", "w=1")
+    assert done.returncode == 2
+    assert "mine.model.network has no option 'w'; there are: width" in done.stderr
+    shadowed = run_module("pipeline.fit", "--help", cwd=script.folder)
+    assert "the stray file" in shadowed.stderr, "as README says"
