@@ -1,0 +1,167 @@
+"""Sphinx: `python -m sphinx -W -b html docs build/docs`. The reference pages come from the code.
+
+Where a page has the comment `<!-- NAME -->`, the result of `_NAME()` below takes its place.
+"""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import typing
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sphinx.ext.napoleon import GoogleDocstring
+
+import pipeline
+from pipeline.__main__ import commands
+from pipeline.config import registry, type_hints
+from pipeline.config.config import Config
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+project = "pipeline"
+version = release = pipeline.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+html_theme = "alabaster"
+html_theme_options = {"page_width": "1100px"}
+myst_heading_anchors = 3
+myst_enable_extensions = ["deflist"]
+default_role = "code"  # docstrings have single backticks around code
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+# Their defaults would fill a page; the command reference has them.
+_SIGNATURE = dict.fromkeys(("pipeline.config.config", "pipeline.config.sections"), "(**options)")
+
+
+def _commands() -> str:
+    """What `--help` of every command prints."""
+    words = [[sys.executable, "-m", f"pipeline.{name}", "--help"] for name in commands()]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def helped(command: list[str]) -> str:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    with ThreadPoolExecutor(2) as pool:
+        texts = pool.map(helped, words)
+    found = zip(commands().items(), texts, strict=True)
+    return "\n\n".join(
+        f"### {name}\n\n{summary}\n\n```text\n{text}\n```" for (name, summary), text in found
+    )
+
+
+def _options() -> str:
+    """Every section of a config with its fields: meaning, type or range, default."""
+    parts = [_section(Config, "")]
+    for field in dataclasses.fields(Config):
+        if dataclasses.is_dataclass(field.type):
+            about = (field.type.__doc__ or "").partition("\n")[0]
+            parts += [f"### {field.name}\n\n{about}", _section(field.type, f"{field.name}.")]
+    return "\n\n".join(parts)
+
+
+def _section(section: type, prefix: str) -> str:
+    meanings = _meanings(section)
+    hints, lines = typing.get_type_hints(section, include_extras=True), []
+    for field in dataclasses.fields(section):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(field.type) or field.name not in meanings or _hidden(hint):
+            continue
+        flag = f"--{prefix}{field.name.replace('_', '-')}"
+        flags = f"`{flag}`, `--{prefix}no-{field.name}`" if hint is bool else f"`{flag}`"
+        default = field.default
+        if default is dataclasses.MISSING:
+            default = field.default_factory()
+        shown = "none" if default in ({}, ()) else str(default)
+        about = f"{type_hints.describe(hint)}; default: {shown}"
+        for metadata in getattr(hint, "__metadata__", ()):
+            if callable(names := getattr(metadata, "help_behavior_hint", None)):
+                about = names(shown).strip("()")
+        lines.append(f"{flags}\n: {_prose(meanings[field.name])}\n: *{_prose(about)}*")
+    return "\n\n".join(lines)
+
+
+def _hidden(hint: typing.Any) -> bool:
+    return "Suppress" in str(getattr(hint, "__metadata__", ""))
+
+
+def _meanings(section: type) -> dict[str, str]:
+    """Field -> the docstring below it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(section)))
+    body = tree.body[0].body
+    return {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _registries() -> str:
+    """Every function of every registry with its options."""
+    parts = []
+    for kind, (folder, _) in registry.REGISTRIES.items():
+        names = registry.names(kind)
+        parts += [f"### {kind}\n\nIn `pipeline/{folder}/`."] if names else []
+        for function in (registry.find(kind, name) for name in names):
+            parts.append(f"#### {function.name}\n\n{_prose(function.summary)}")
+            for option, about in function.options.items():
+                meaning = f": {_prose(about.meaning)}\n" if about.meaning else ""
+                parts.append(f"`{option}`\n{meaning}: *{_prose(str(about))}*")
+    return "\n\n".join(parts)
+
+
+def _prose(text: str) -> str:
+    """Outside of code, Markdown would take these characters for something else."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"[\\*_<\[\]$]", r"\\\g<0>", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _api() -> str:
+    """The functions behind the commands, the public names of the package, the contracts."""
+    functions = [name for name in commands() if _defines(f"{name}.py", name)]
+    values = {name: getattr(pipeline, name) for name in pipeline.__all__}
+    classes = {
+        name: f".. autoclass:: pipeline.{name}{_SIGNATURE.get(value.__module__, '')}\n   :members:"
+        for name, value in values.items()
+        if isinstance(value, type) and value.__module__ != "pipeline.contracts"
+    }
+    parts = {
+        "Functions": [f".. autofunction:: pipeline.{name}.{name}" for name in functions],
+        "Classes": list(classes.values()),
+        "Contracts": [".. automodule:: pipeline.contracts\n   :members:"],
+    }
+    return "\n\n".join(
+        "\n\n".join([f"## {title}", "```{eval-rst}", *directives, "```"])
+        for title, directives in parts.items()
+    )
+
+
+def _defines(file: str, name: str) -> bool:
+    path = Path(pipeline.__file__).with_name(file)
+    nodes = ast.parse(path.read_bytes()).body if path.is_file() else []
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in nodes)
+
+
+def _fill(app: typing.Any, page: str, source: list[str]) -> None:
+    for name in ("commands", "options", "registries", "api"):
+        mark = f"<!-- {name} -->"
+        if mark in source[0]:
+            source[0] = source[0].replace(mark, globals()[f"_{name}"]())
+
+
+def _read_sections(app, what, name, value, options, lines: list[str]) -> None:
+    """Docstrings in Google's style. Napoleon itself would take `text: text` for a type."""
+    if what not in ("attribute", "property"):
+        lines[:] = GoogleDocstring(lines, what=what, name=name, obj=value).lines()
+
+
+def setup(app: typing.Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _fill)
+    app.connect("autodoc-process-docstring", _read_sections)
