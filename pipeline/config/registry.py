@@ -140,7 +140,9 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
             require_path(Path(value), flag.format(option))
         if not type_hints.fits(known[option].hint, value):
             meant = type_hints.describe(known[option].hint)
-            raise UsageError(f"{flag.format(option)} of {name} must be {meant}, received {value!r}")
+            received = str(value) if isinstance(value, Path) else value
+            flag = f"{flag.format(option)} of {name}"
+            raise UsageError(f"{flag} must be {meant}, received {received!r}")
     for option, wanted in known.items():
         if wanted.default is None and option not in given:
             raise UsageError(f"{name} needs {flag.format(option)}")
