@@ -16,7 +16,7 @@ from pipeline.utils import files, safe_io
 from pipeline.utils.errors import UsageError, did_you_mean, one_line, suggest
 
 PROGRAM = "python -m pipeline.fit"
-PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and proves the export."
+PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."
 DEFAULT_RECIPE = "digits"
 
 

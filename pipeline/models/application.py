@@ -22,7 +22,9 @@ _TIMEOUT = 15  # seconds without an answer from the server of the weights
 def application(
     x: keras.KerasTensor, *, name: str, weights: str | None = None
 ) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, 1 or 3) to a vector per image.
+    """Any network of keras.applications, with or without its ImageNet weights.
+
+    Maps of shape (batch, height, width, 1 or 3) to a vector per image.
 
     A network of keras.io/api/applications (the paper of each stands there) without its top; its
     last maps are averaged. What the network wants to be fed is part of the model: images with a

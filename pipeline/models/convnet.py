@@ -14,7 +14,9 @@ def convnet(
     blocks: Annotated[int, (1, None)] = 2,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to a vector per image.
+    """Two blocks of convolution, batch normalisation, ReLU and max-pooling.
+
+    Maps of shape (batch, height, width, channels) to a vector per image.
 
     The block is that of Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2:
     normalisation between the convolution and its non-linearity.

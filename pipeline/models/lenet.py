@@ -6,7 +6,9 @@ from pipeline.models import _layers
 
 
 def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to (batch, 84).
+    """LeNet-5 with ReLU and max-pooling.
+
+    Maps of shape (batch, height, width, channels) to (batch, 84).
 
     LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
     Proc. IEEE 1998, section II.B, as it is taught today: 28x28 images are padded to the paper's

@@ -4,5 +4,8 @@ import keras
 
 
 def linear(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Inputs of any shape (batch, ...) to (batch, product of the other axes)."""
+    """A linear model: the inputs themselves are the features (softmax regression, least squares).
+
+    Inputs of any shape (batch, ...) to (batch, product of the other axes).
+    """
     return keras.layers.Flatten()(x)

@@ -17,7 +17,9 @@ def resnet(
     depth: Literal[18, 20, 50, 56] = 20,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to (batch, 64), (batch, 512) or (batch, 2048).
+    """Residual networks: the small ones for CIFAR, ResNet-18 for CIFAR, and ResNet-50.
+
+    Maps of shape (batch, height, width, channels) to (batch, 64), (batch, 512) or (batch, 2048).
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Convolutions
     have no bias, batch normalisation stands before every ReLU, kernels are drawn as in He et al.,

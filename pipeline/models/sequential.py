@@ -10,7 +10,9 @@ from pipeline.models import _layers
 def sequential(
     x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5
 ) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to a vector per image.
+    """A keras.Sequential network of two convolutions, the usual first example.
+
+    Maps of shape (batch, height, width, channels) to a vector per image.
 
     The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):
     3x3 convolutions of 32 and 64 channels, each followed by ReLU and 2x2 max-pooling, then dropout.

@@ -6,7 +6,9 @@ from pipeline.models import _layers
 
 
 def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Maps of shape (batch, height, width, channels) to (batch, 32).
+    """The smallest network that still has every kind of layer; for trying things out.
+
+    Maps of shape (batch, height, width, channels) to (batch, 32).
 
     LeNet-5's plan (see `lenet`) cut down: 3x3 convolutions of 3 and 6 channels, each with ReLU and
     2x2 max-pooling, then two dense layers of 32 units.
