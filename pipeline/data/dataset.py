@@ -51,7 +51,7 @@ def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
     """What `_record` has written; None in a new run."""
     try:
         before = safe_io.read_json(run.source)
-        found = {"fingerprint": before["fingerprint"], "content": before.get("content")}
+        found = {"fingerprint": before["fingerprint"], "content": before["content"]}
         if not all(isinstance(value, str | None) for value in found.values()):
             raise ValueError
     except FileNotFoundError:

@@ -1,6 +1,5 @@
 """Where everything of a run lies, what it began with, and whether it can be taken up again."""
 
-import dataclasses
 import errno
 import math
 import re
@@ -222,24 +221,15 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
             f"--run-directory: {run} has checkpoints but no {missing[0]}, by which its data are "
             "known; bring it back, or give a new folder"
         )
+    now = config.as_json()
     try:
-        before = _completed(safe_io.read_json(run.config), config)
+        before = files.collapse_home(safe_io.read_json(run.config))
+        sections = [name for name, value in now.items() if isinstance(value, dict)]
+        if not all(isinstance(before[name], dict) for name in sections):
+            raise ValueError
     except (ValueError, TypeError, KeyError):
         raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
-    changes = resume_policy.changes(before, config.as_json())
+    changes = resume_policy.changes(before, now)
     if changes and not (config.force and all(change.can_be_forced for change in changes)):
         raise UsageError(resume_policy.refusal(str(run), changes))
     return changes
-
-
-def _completed(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """A saved config with the defaults of options that are younger than it."""
-    completed = {**files.collapse_home(saved)}
-    for section in dataclasses.fields(config):
-        part = getattr(config, section.name)
-        if dataclasses.is_dataclass(part):
-            # Each section but the source can be made without values.
-            defaults = {} if section.name == "source" else dataclasses.asdict(type(part)())
-            # No `dict()`, for which an empty list would be a section, too.
-            completed[section.name] = {**defaults, **completed[section.name]}
-    return completed
