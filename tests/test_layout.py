@@ -22,9 +22,10 @@ LINES_OF_FIT = 150
 LINES_OF_A_FUNCTION = 60
 POSITIONAL_PARAMETERS = 6
 LAYERS = 10
-# Lines of all modules together. It is lowered when code goes, and never raised: something that is
-# added takes the place of something else.
+# Lines of all modules and templates together, and of all tests. They are lowered when code goes,
+# and never raised: something that is added takes the place of something else.
 LINES_OF_THE_PACKAGE = 24_000
+LINES_OF_THE_TESTS = 23_500
 # Importing by a name that is computed hides the import from the layers.
 IMPORTS_BY_NAME = {"__init__.py", "__main__.py", "config/registry.py"}
 
@@ -165,10 +166,13 @@ def test_folders_stay_small():
     assert not crowded, f"more than {MODULES_IN_A_FOLDER} modules in a folder: {crowded}"
 
 
-def test_the_package_keeps_to_its_budget():
-    lines = sum(map(_lines, modules()))
-    assert lines <= LINES_OF_THE_PACKAGE, f"{lines} lines; delete something"
-    assert lines > LINES_OF_THE_PACKAGE - 1000, f"{lines} lines; lower the budget"
+def test_the_package_and_the_tests_keep_to_their_budgets():
+    package = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.j2")]
+    tests = list(PACKAGE.with_name("tests").rglob("*.py"))
+    for paths, most in ((package, LINES_OF_THE_PACKAGE), (tests, LINES_OF_THE_TESTS)):
+        lines = sum(len(_text(path).splitlines()) for path in paths)
+        assert lines <= most, f"{lines} lines, at most {most}; delete something"
+        assert lines > most - 1000, f"{lines} lines, at most {most}; lower the budget"
 
 
 def test_imports_point_downward():
