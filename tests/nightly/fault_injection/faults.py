@@ -1,7 +1,7 @@
 """The faults: each function is one trial, and raises `RunLost` if the run does not survive.
 
-Each takes the `Workspace` and the seed of the trial, and returns how many faults were injected: 0 if
-the run ended first. The engine alternates with the seed.
+Each takes the `Workspace` and the seed of the trial, and returns how many faults were injected: 0
+if the run ended first. The engine alternates with the seed.
 """
 
 import contextlib

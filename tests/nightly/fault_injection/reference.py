@@ -210,7 +210,7 @@ def main(arguments: list[str]) -> int:
 def _found(run: RunDirectory) -> dict[str, Any]:
     """Digests of all variables, state, log, scalars, result, leftovers.
 
-    Raises UsageError if there is no checkpoint.
+    Raises UsageError without a checkpoint.
     """
     path = _newest_checkpoint(run)
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
