@@ -45,7 +45,11 @@ def inspected(words):
 
 
 def proved(words):
-    with mock.patch.object(doctor, "parity", lambda options: doctor._check(options) or []):
+    refused = mock.Mock(side_effect=errors.UsageError("no case is measured here"))
+    with (
+        mock.patch.object(doctor, "check_environment", lambda: 0),
+        mock.patch("pipeline.runtime.environment.start", refused),
+    ):
         doctor.main(words)
 
 
