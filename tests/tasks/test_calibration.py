@@ -41,7 +41,7 @@ def test_few_examples_do_no_harm(examples):
         found = _calibration.temperature(logits[part], labels[part])
         harm.append(_calibration.measured(logits, labels, found)["loss"])
     before = _calibration.measured(logits, labels)["loss"]
-    assert max(harm) - before < 0.08 and np.mean(harm) - before < 0.02
+    assert max(harm) - before < 0.12 and np.mean(harm) - before < 0.02
 
 
 def test_where_all_is_right_nothing_can_be_learned():

@@ -237,10 +237,6 @@ def test_numbers_that_are_none_are_named(features, target, message):
         ({"features": GOOD[:, :0], "target": GOOD[:, 0]}, "0 features"),
         ({"features": GOOD}, "no field 'target' .it has id, features.; choose another --task"),
         ({"image": GOOD, "label": GOOD}, "no field 'features'"),
-        (
-            {"features": GOOD, "target": GOOD[:, 0], "feature_names": ["a"]},
-            "2 features and 1 names",
-        ),
     ],
 )
 def test_columns_of_another_form_are_refused(columns, message):
