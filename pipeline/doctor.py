@@ -1,4 +1,4 @@
-"""Checks the environment; with --parity, compares training with stock Keras on this machine."""
+"""Checks the environment; with --parity, compares training with stock Keras."""
 
 import dataclasses
 import itertools
@@ -45,9 +45,9 @@ class Options:
     accumulate: tuple[_Count, ...] = (1, 4)
     """Numbers of micro-batches."""
     optimizers: tuple[Literal["sgd", "adam", "adamw", "nadam"], ...] = ("sgd",)
-    """Optimizers; all but sgd are compared with stock Keras without a verdict."""
+    """Optimizers; all but sgd are compared with stock Keras, but not judged."""
     steps: _Count = 16
-    """Steps to train; with more than 16, differences grow and there is no verdict."""
+    """Steps to train; with more than 16, differences grow and are not judged."""
     batch_size: _Count = 32
     """Examples per step; each replica gets an equal part."""
 

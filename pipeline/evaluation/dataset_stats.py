@@ -13,7 +13,7 @@ from pipeline.data.splits import Split
 from pipeline.utils.tf_data import without_autotune
 
 _SAMPLE = 500  # examples of a split that are read if reading all would take long
-_ROWS = 20  # classes with a row of their own
+_ROWS = 20  # classes listed one by one
 _BALANCED = 1.5  # largest over smallest class
 
 

@@ -174,7 +174,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     usual = np.bincount(labels).max() / count
     say("accuracy", f"{right:.4f} out of fold; always predicting the largest class: {usual:.4f}")
     if right <= usual:
-        say("note", "no label is listed: the models are no better than the largest class")
+        say("note", "no label is listed, because always predicting the largest class is as good")
         return {}
     order, listed = rank(labels, probabilities)
     say(

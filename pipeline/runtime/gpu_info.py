@@ -117,8 +117,8 @@ def missing_gpu(driver: Path = _DRIVER) -> str | None:
 def _opens(name: str, folder: str | None) -> bool:
     places = [name]
     spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec and folder else ():
-        places += map(str, Path(root, folder, "lib").glob(name))
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        places += map(str, Path(root, folder or "", "lib").glob(name))
     for place in places:
         try:
             ctypes.CDLL(place)

@@ -1,4 +1,4 @@
-"""HTML pages of pictures in one file: they load nothing else, neither from disk nor the network."""
+"""HTML pages with embedded pictures: one file that loads nothing else."""
 
 import base64
 import io

@@ -277,7 +277,7 @@ def test_names_and_records_that_are_no_text(root, tmp_path):
 def test_nonsense_in_a_manifest_is_named_by_its_line(tmp_path, line):
     path = tmp_path / "manifest.jsonl"
     path.write_text('{"id": 1, "reason": "blank", "action": "keep"}\n' + line)
-    with pytest.raises(UsageError, match=r"line 2 of .* is not of the form"):
+    with pytest.raises(UsageError, match=r"line 2 of .* must have the form"):
         manifest.read(path)
 
 
@@ -296,7 +296,7 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     ]
     manifest.write(path, entries)
     found = apply.clean(source, settings)
-    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny"
+    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny excluded"
 
 
 def test_a_label_out_of_range_is_named_and_can_be_left_out(tmp_path):

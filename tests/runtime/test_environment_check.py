@@ -27,7 +27,7 @@ def probe(monkeypatch):
         monkeypatch.setattr(environment_check.subprocess, "run", lambda *_, **__: done)
 
     monkeypatch.setattr(gpu_info, "memory", lambda: [])
-    monkeypatch.setattr(gpu_info, "driver_version", lambda: None)
+    monkeypatch.setattr(gpu_info, "driver_version", lambda *_: None)
     replace()
     return replace
 
@@ -41,6 +41,8 @@ def versions(monkeypatch):
         changed = {name.replace("_", "-"): version for name, version in changed.items()}
         found = lambda name: changed[name] if name in changed else real(name)  # noqa: E731
         monkeypatch.setattr(environment_check, "_version", found)
+        needed = {"tensorflow": ["protobuf>=6", "numpy>=1.26", "absent; extra == 'x'"]}
+        monkeypatch.setattr(environment_check.metadata, "requires", needed.get)
 
     return change
 
@@ -68,9 +70,10 @@ def test_wrong_versions_and_packages_are_errors(probe, versions, capsys):
     assert "5.0, but tensorflow needs" in found["protobuf"][0]
     assert doctor.main([]) == 1
     assert capsys.readouterr().out.splitlines()[-1].endswith("checks failed")
-    versions(tensorflow=None, numpy=None)
-    assert problems()["tensorflow"][0] == "not installed"
-    assert "not installed, but" in problems()["numpy"][0]
+    versions(numpy=None)
+    assert problems()["numpy"][0] == "not installed, but tensorflow needs >=1.26"
+    versions(tensorflow=None)
+    assert problems().keys() == {"tensorflow"}
 
 
 def test_other_problems_are_found(probe, monkeypatch, tmp_path):
@@ -80,8 +83,6 @@ def test_other_problems_are_found(probe, monkeypatch, tmp_path):
     memory = collections.namedtuple("Memory", "available total")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1 << 30, 8 << 30))
     monkeypatch.setattr(environment_check, "cpu_flags", lambda: {"sse"})
-    monkeypatch.setattr(environment_check.shutil, "disk_usage", lambda _: memory(0, 0))
-    monkeypatch.setattr(environment_check, "_LEAST_DISK", 1)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path.cwd())
     disk = collections.namedtuple("Disk", "free")
     monkeypatch.setattr(environment_check.shutil, "disk_usage", lambda _: disk(0))
@@ -110,7 +111,7 @@ def test_gpus_and_missing_libraries(probe, monkeypatch):
     assert gpu == "NVIDIA H100, compute capability 9.0, 70.0 GiB of 80.0 GiB free"
     probe(stdout='{"version": "2.21.0", "gpus": []}')
     assert "training uses the CPU" in problems("ok")["GPU"][0]
-    monkeypatch.setattr(gpu_info, "driver_version", lambda: "550.1.2")
+    monkeypatch.setattr(gpu_info, "driver_version", lambda *_: "550.1.2")
     monkeypatch.setattr(gpu_info, "_opens", lambda name, _: "cudnn" not in name)
     assert problems("ok")["NVIDIA driver"][0] == "550.1.2"
     assert "libcudnn.so.9 cannot be opened" in problems("warning")["GPU"][1]
