@@ -45,7 +45,8 @@ def checks(
             check = partial(_all_refused, send, values[0], wrong_strings)
             yield f"refuses {target}: malformed strings", check
         if fuzz:
-            yield f"survives {target}: mutated strings", partial(_survived, send, values[:3], fuzz)
+            check = partial(_survived, send, values[:3].tolist(), fuzz)
+            yield f"survives {target}: mutated strings", check
     yield f"empty batch {signature}", partial(_empty, session, signature, inputs)
 
 

@@ -73,7 +73,9 @@ def _check_tensor(title: str, key: str, tensor: Any, array: np.ndarray) -> None:
 
 
 def _check_call(name: str, definition: Any) -> None:
-    for tensors, expected in zip((definition.inputs, definition.outputs), _CALLS[name], strict=True):
+    for tensors, expected in zip(
+        (definition.inputs, definition.outputs), _CALLS[name], strict=True
+    ):
         types = {key: tensor.dtype for key, tensor in tensors.items()}
         if types != expected:
             raise Failure(f"{name} must have {_listed(expected)}; got {_listed(types)}")

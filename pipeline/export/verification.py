@@ -9,12 +9,15 @@ from pathlib import Path
 
 from pipeline.export import proof
 from pipeline.serving import version_manifest
+from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 PROVED = "the SavedModel answers as the trained model does"
 """What a passed verification shows; it does not show how good the model is."""
 _TIMEOUT_SECONDS = 600
-_SECONDS_PER_STRING = 1  # when fuzzing: decoding an image of the largest accepted size takes as long
+_SECONDS_PER_STRING = (
+    1  # when fuzzing: decoding an image of the largest accepted size takes as long
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +41,8 @@ class Verification:
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}"
-            for check in self.checks
-        )
+        marks = {True: "passed", False: "FAILED"}
+        return console.table((marks[c.passed], c.name, c.detail) for c in self.checks)
 
     def as_json(self) -> dict:
         """Plain values: passed, directory, checks."""
