@@ -39,11 +39,11 @@ def digests(repeats: int = 20) -> None:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 place = Path(folder)
-                ended = harness.run(
+                result = harness.run(
                     "pipeline.fit", [*words, "--runtime.precision", precision], place
                 )
-                if ended.code:
-                    raise SystemExit(ended.said)
+                if result.code:
+                    raise SystemExit(result.output)
                 left = json.dumps(reference.evidence(place / "run"), sort_keys=True)
             found[hashlib.sha256(left.encode()).hexdigest()] += 1
         print(f"{engine} {replicas} {precision}: {len(found)} digests of {repeats}", flush=True)

@@ -28,7 +28,7 @@ SHORT = {"epochs": 1, "batch_size": 16}
 def main_job(tmp_path_factory):
     """`python -m pipeline.fit`, just so, in an empty folder."""
     folder = tmp_path_factory.mktemp("main")
-    return folder, run_module("pipeline.fit", cwd=folder)
+    return folder, run_module("pipeline.fit", cwd=folder, fresh=True)
 
 
 def test_the_main_job_ends_with_a_good_verified_model(main_job):
