@@ -128,12 +128,12 @@ def first(rounds: int = 10) -> None:
 
 def child(folder: str, warmed: str) -> None:
     """One round, in a process that has no Python TensorFlow, as a server has none."""
-    from pipeline.export import _warmup_reader, proof
+    from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
     session = Session(Path(folder))
     if warmed == "warm":
-        _warmup_reader.check(session, Path(folder), lambda what: None)
+        warmup.check(session, Path(folder), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
         for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items()
