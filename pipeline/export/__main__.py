@@ -207,8 +207,8 @@ def _pin(name: str | None, words: list[str]) -> int:
     if (version is None) == (not given.get("unpin")):
         raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
     model = _model(name, directory or _Place.directory)
-    before = models_config.pinned(model)
     path = repository.require(model, version)
+    before = models_config.pinned(model)
     if path is not None:
         from pipeline.export.verification import verify
 

@@ -97,9 +97,7 @@ def _not_exported(verification: Mapping[str, Any], again: str) -> None:
     for name, detail in failed.items():
         say("FAILED", f"{name}: {detail}")
     worse = [*failed] == ["quality"]
-    why = (
-        "passed its checks, but is worse than the served version" if worse else "failed its checks"
-    )
+    why = "is intact, but worse than the served version" if worse else "failed its checks"
     say("export", f"NOT published: {verification['directory']} {why}")
     if worse:
         say("next", f"{again} --export.tolerance None publishes it anyway")
