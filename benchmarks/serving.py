@@ -57,7 +57,7 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as folder:
-        savedmodel.write(Path(folder), model, task, config, split, {})
+        savedmodel.write(Path(folder), model, task, config, split, metrics={})
         yield task, model, Path(folder)
 
 
