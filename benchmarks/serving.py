@@ -128,12 +128,12 @@ def first(rounds: int = 10) -> None:
 
 def child(directory: str, warmed: str) -> None:
     """Runs one round in a process without TensorFlow's Python package, like a server."""
-    from pipeline.export import _warmup_reader, proof
+    from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
     session = Session(Path(directory))
     if warmed == "warm":
-        _warmup_reader.check(session, Path(directory), lambda what: None)
+        warmup.check(session, Path(directory), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
         for signature, sides in proof.read_golden(Path(directory) / proof.GOLDEN).items()
