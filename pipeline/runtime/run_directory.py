@@ -212,7 +212,7 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         return ()
     if not run.config.is_file():
         raise UsageError(
-            f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
+            f"--run-directory: {run} contains {found[0]!r} but no run; choose a new or empty directory"
         )
     run.require_kinds()
     missing = [p.name for p in (run.metadata, run.splits, run.source) if not p.exists()]
