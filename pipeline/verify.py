@@ -7,11 +7,8 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.export import bad_requests, proof
 from pipeline.export.verification import PROVED, Check, verify
@@ -37,16 +34,12 @@ class Options:
     version of TensorFlow: 2.20 is that of the released server."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Command(Options):
-    """Proves that TensorFlow Serving will answer as the trained model does.
-
-    Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
-    """
-
-    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]]
-    """A version (saved_models/digits/1), or a model: the version that is served, which is the
-    pinned one or the newest."""
+_ABOUT = """\
+Verifies that TensorFlow Serving will answer as the trained model does. Exit code 0 if all checks
+passed, 1 if one failed: then the model must not be served."""
+_DIRECTORY = """\
+A version (saved_models/digits/1), or a model: the version that is served, which is the pinned one
+or the newest."""
 
 
 def _options(arguments: list[str]) -> tuple[Path, Options]:
@@ -103,7 +96,8 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.verify DIR [--option VALUE ...]`; 0 if all checks passed, else 1."""
 
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(_Command, args=["--help"], prog=_PROGRAM)
+        print(help_text.page(_PROGRAM, _ABOUT, Options(), {"DIRECTORY": _DIRECTORY}))
+        return 0
     directory, options = _options(arguments)
     if options.runtime_version is not None:
         print(instructions(directory, options.runtime_version))

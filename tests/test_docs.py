@@ -46,7 +46,7 @@ def site(tmp_path_factory):
 
 def test_the_command_reference_has_every_command_option_and_function(site):
     page = " ".join(site["commands"].split())
-    for flag in cli_parser._flags(Config):
+    for flag in cli_parser.flags(Config):
         negated = "no-" in flag and flag not in ("--source", "--task", "--model")
         assert f'"{flag}"' in page or negated or "." not in flag, flag
     for kind in registry.REGISTRIES:
@@ -137,7 +137,7 @@ def test_commands_that_are_named_exist(path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_options_that_are_named_exist(path):
-    flags = cli_parser._flags(Config)
+    flags = cli_parser.flags(Config)
     siblings = [
         registry.find(kind, n) for kind in ("sources", "tasks") for n in registry.names(kind)
     ]

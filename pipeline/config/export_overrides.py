@@ -1,13 +1,12 @@
 """What the export of a run that is there may be given: nothing that makes another model of it."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.config import Config
 from pipeline.config.sections import Export
 from pipeline.utils.errors import UsageError
@@ -48,8 +47,6 @@ class Options:
     """Exports the model of a run again, without training. What is not given is as in the run; what
     would make another model of it cannot be given."""
 
-    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """Folder of the run."""
     export: Export
     source: _Source = _Source()
     clean: _Clean = _Clean()
@@ -66,7 +63,7 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
         found["source"]["path"] = Path(" ".join(found["source"]["path"]))
     _require(found, Options, "--")
     if not found.get("export", {}).get("enabled", True):
-        raise UsageError("--export.no-enabled asks for no export; leave it away")
+        raise UsageError("--export.no-enabled switches the export off; remove it")
     return found
 
 
@@ -80,7 +77,7 @@ def _require(found: Mapping[str, Any], kind: type, before: str) -> None:
         elif inside is None:
             if isinstance(value, dict) and before == "--":  # a section of which nothing is taken
                 flag += f".{next(iter(value)).replace('_', '-')}"
-            raise UsageError(f"{flag} is not for an export, which trains nothing; leave it away")
+            raise UsageError(f"{flag} has no effect on an export, which trains nothing; remove it")
 
 
 def show(program: str, run: Path, config: Config) -> None:
@@ -91,4 +88,6 @@ def show(program: str, run: Path, config: Config) -> None:
             own = getattr(config, field.name)
             names = [option.name for option in dataclasses.fields(field.type)]
             sections[field.name] = field.type(**{name: getattr(own, name) for name in names})
-    tyro.cli(Options, args=["--help"], default=Options(run=run, **sections), prog=program)
+    about = " ".join((Options.__doc__ or "").split())
+    print(help_text.page(program, about, Options(**sections), {"RUN": f"Run directory: {run}"}))
+    sys.exit(0)

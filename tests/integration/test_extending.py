@@ -76,7 +76,7 @@ def test_options_are_described_and_near_misses_are_named(lab, kind):
     assert sibling.options[option].meaning
     with pytest.raises(UsageError, match=f"has no option '{option}s'; did you mean '{option}'"):
         registry.check(kind, dotted(kind), {f"{option}s": 1}, "{}")
-    with pytest.raises(UsageError, match=f"{option} of {dotted(kind)} must be .*received None"):
+    with pytest.raises(UsageError, match=f"{option} of {dotted(kind)} must be .*; got None"):
         registry.check(kind, dotted(kind), {option: None}, "{}")
 
 

@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError, run_command, suggest
 from tests.nightly.fault_injection import faults, harness
@@ -171,7 +169,8 @@ def table(counts: dict[str, Count]) -> str:
 def main(arguments: list[str]) -> int:
     """`python -m tests.nightly.fault_injection [--option VALUE ...]`; 1 if a run was lost."""
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(Options, args=["--help"], prog="python -m tests.nightly.fault_injection")
+        print(help_text.page("python -m tests.nightly.fault_injection", __doc__, Options()))
+        return 0
     options = Options(**cli_parser.changes(arguments, Options))
     names = ", ".join(_names(options))
     timed = options.trials is None and options.seed is None
