@@ -204,7 +204,7 @@ def test_options_that_cannot_change_the_result_are_free(config):
 def test_a_damaged_config_is_one_line(config):
     given = begun(config)
     path = Path("mine/config.json")
-    damaged = ["--run-directory: mine/config.json is damaged; give a new folder"]
+    damaged = ["--run-directory: mine/config.json is damaged; choose a new directory"]
     saved = json.loads(path.read_text())
     for text in ("{", json.dumps({**saved, "train": []}), json.dumps({"source": saved["source"]})):
         path.write_text(text)
