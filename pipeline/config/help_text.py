@@ -8,14 +8,20 @@ import itertools
 import shutil
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import type_hints
 
 
-def page(program: str, about: str, options: Any, arguments: Mapping[str, str] | None = None) -> str:
+def page(
+    program: str,
+    about: str,
+    options: Any,
+    arguments: Mapping[str, str] | None = None,
+    only: Mapping[str, Collection[str]] | None = None,
+) -> str:
     """The help page of a command.
 
     Args:
@@ -23,6 +29,7 @@ def page(program: str, about: str, options: Any, arguments: Mapping[str, str] | 
         about: Its purpose.
         options: An instance of the dataclass of its options; the values are shown as defaults.
         arguments: Name of a positional argument -> its meaning.
+        only: Section, "" for the top level -> the options that are shown; None: all.
     """
     arguments = arguments or {}
     lines = [f"usage: {' '.join([program, *arguments])} [--option VALUE ...]", ""]
@@ -31,12 +38,13 @@ def page(program: str, about: str, options: Any, arguments: Mapping[str, str] | 
         lines += ["", "arguments:"]
     for name, meaning in arguments.items():
         lines += [f"  {name}", *_filled(meaning, 6)]
-    lines += ["", "options:", *_listed(options, "--")]
+    lines += ["", "options:", *_listed(options, "", only)]
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
         if dataclasses.is_dataclass(section):
             title = (type(section).__doc__ or "").partition("\n")[0]
-            lines += ["", f"{field.name}: {title}", *_listed(section, f"--{field.name}.")]
+            if listed := _listed(section, field.name, only):
+                lines += ["", f"{field.name}: {title}", *listed]
     return "\n".join(lines)
 
 
@@ -66,9 +74,12 @@ def entries(section: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
         yield flag, _meanings(kind).get(field.name, ""), shown
 
 
-def _listed(section: Any, prefix: str) -> list[str]:
-    lines = []
+def _listed(section: Any, name: str, only: Mapping[str, Collection[str]] | None) -> list[str]:
+    prefix, lines = f"--{name}." if name else "--", []
     for flags, meaning, shown in entries(section, prefix):
+        option = flags.partition(",")[0].removeprefix(prefix).replace("-", "_")
+        if only is not None and option not in only.get(name, ()):
+            continue
         lines += [f"  {flags}", *_filled(f"{meaning} ({shown})", 6)]
     return lines
 
