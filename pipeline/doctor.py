@@ -4,9 +4,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from pipeline.config import cli_parser, command_line
+from pipeline.config import cli_parser, command_line, help_text
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError, run_command
 
@@ -30,7 +28,7 @@ class Options:
     """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, trains a few steps in
     every supported way instead, and compares weights and optimizer state with stock Keras."""
 
-    parity: Annotated[str, tyro.conf.arg(metavar="RECIPE")] = command_line.DEFAULT_RECIPE
+    parity: str = command_line.DEFAULT_RECIPE
     """Train this recipe in every supported way, and compare with stock Keras."""
     model: str | None = None
     """Another registered model, with its default options; `tiny` is the fastest."""
@@ -114,7 +112,8 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor [--parity [RECIPE]]`; 1 if a check fails."""
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--help" in words or "-h" in words:
-        tyro.cli(Options, args=["--help"], prog=PROGRAM)
+        print(help_text.page(PROGRAM, " ".join((Options.__doc__ or "").split()), Options()))
+        return 0
     if not words:
         return check_environment()
     if "--parity" not in words:

@@ -91,6 +91,6 @@ def test_a_function_of_the_current_folder_is_found_and_a_stray_file_shadows_noth
     (script.folder / "mine/model.py").write_text("def network(x, *, width=3):\n    return x\n")
     done = script("fit", "digits", "--model.name", "mine.model.network", "--model.options", "w=1")
     assert done.returncode == 2
-    assert "mine.model.network has no option 'w'; there are: width" in done.stderr
+    assert "mine.model.network has no option 'w'; choose from width" in done.stderr
     shadowed = run_module("pipeline.fit", "--help", cwd=script.folder, fresh=True)
     assert "the stray file" in shadowed.stderr, "as README says"

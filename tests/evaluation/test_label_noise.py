@@ -164,8 +164,8 @@ def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
     values = {"task": {"name": "regression"}, "source": source}
     Path("regression/config.json").write_text(json.dumps(values))
     for words, message in [
-        (["--folds", "1"], "--folds must be a whole number from 2 to 1000, received 1"),
-        (["--folds", "x"], "--folds must be a whole number from 2 to 1000, received x"),
+        (["--folds", "1"], "--folds must be a whole number from 2 to 1000; got 1"),
+        (["--folds", "x"], "--folds must be a whole number from 2 to 1000; got x"),
         (["--folds", "300"], "--folds 300: each fold needs an example of '8', which has only 174"),
         (["--label-noise", "mine"], "mine is not a run directory: it has no config.json"),
         (["--label-noise", "regression"], "needs classes; the run regression is a regression"),

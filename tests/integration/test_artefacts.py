@@ -92,7 +92,7 @@ def test_what_was_written_with_a_tilde_is_found_again(ran):
 def test_the_home_folder_is_folded_wherever_a_text_names_it(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/me")
     values = {"a": ["/home/me/x", "in '/home/me', too", "/home/me"], "b": 3, "c": "/home/me-too/x"}
-    told = {"a": ["~/x", "in '~', too", "~"], "b": 3, "c": "/home/me-too/x"}
+    told = {"a": ["~/x", "in '~', too", "~/"], "b": 3, "c": "/home/me-too/x"}
     assert files.collapse_home(values) == told and files.expand_home("~/x") == "/home/me/x"
     assert files.expand_home(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
     files.write_json(tmp_path / "x.json", values)
