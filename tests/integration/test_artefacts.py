@@ -92,7 +92,7 @@ def test_paths_in_the_home_directory_are_found_again(ran, monkeypatch):
 def test_the_home_directory_is_abbreviated_in_every_text(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     values = {"a": ["/home/me/x", "in '/home/me', too", "/home/me"], "b": 3, "c": "/home/me-too/x"}
-    short = {"a": ["~/x", "in '~', too", "~"], "b": 3, "c": "/home/me-too/x"}
+    short = {"a": ["~/x", "in '~', too", "~/"], "b": 3, "c": "/home/me-too/x"}
     assert files.collapse_home(values) == short and files.expand_home("~/x") == "/home/me/x"
     assert files.expand_home(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
     for useless in ("/", "", "relative"):

@@ -199,7 +199,7 @@ def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
 def test_a_run_directory_among_the_data_is_refused(root, monkeypatch):
     monkeypatch.chdir(root)
     settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
-    with pytest.raises(UsageError, match="--run-directory: runs lies in ., the data"):
+    with pytest.raises(UsageError, match="--run-directory: runs is inside ., the data"):
         preflight.check(settings)
 
 
