@@ -263,7 +263,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
         (["mine", "--dry-run"], "--dry-run does not apply to an export, which trains nothing;"),
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
-        (["mine", "--export.keep", "0"], "--export.keep must be a whole number, from 1 to "),
+        (["mine", "--export.keep", "0"], "--export.keep must be a whole number from 1 to "),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],
 )

@@ -136,7 +136,7 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     ("words", "message"),
     [
         (["--runtime-version", "newest"], "--runtime-version must be a version, such as 2.20"),
-        (["--fuzz", "-1"], "--fuzz must be a whole number, from 0 to"),
+        (["--fuzz", "-1"], "--fuzz must be a whole number from 0 to"),
         (["--python", "nowhere/python"], "'nowhere/python' is not a program"),
         (["--fuz", "1"], "did you mean '--fuzz'?"),
         (["second"], "'second'"),
