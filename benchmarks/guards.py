@@ -52,7 +52,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     step = statistics.median(row["step"] for row in rows)
     added = statistics.median(row["guarded"] - row["plain"] for row in rows)
     held = [variable for group in model.state.values() for variable in group]
-    look = processor(lambda: checkpoints.require(held, 1), 1)
+    look = processor(lambda: checkpoints.require_finite(held, 1), 1)
     print(
         f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add {1e6 * added:.0f} us, "
         f"{added / step:.2%}; before a save {1e3 * look:.0f} ms"
