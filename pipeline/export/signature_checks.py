@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.serving.signatures import NUMBERS
 from pipeline.utils.errors import Failure
+from pipeline.utils.protobuf import NUMBERS
 
 FLOAT, STRING = 1, 7  # of tensorflow/core/framework/types.proto
 # What REST can carry: float, double, (u)int8 to 64, string, bool. No half precision.

@@ -58,6 +58,7 @@ class Run:
         import tensorflow as tf
 
         from pipeline.serving import signatures
+        from pipeline.utils import protobuf
 
         offered = self.task.serve(self.model)
         require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
@@ -66,7 +67,7 @@ class Run:
         function, specs = offered[signature]
         fields = {
             spec.name: signatures.Field(
-                signatures.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
+                protobuf.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
             )
             for spec in specs
         }

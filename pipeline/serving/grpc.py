@@ -1,6 +1,5 @@
 """TensorFlow Serving's gRPC interface, the client's half of it, by the official stubs."""
 
-import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,18 +12,6 @@ from pipeline.serving.transport import Transport
 from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError
 
-# TensorProto's list for each type (tensorflow/core/framework/tensor.proto).
-_LISTS = {
-    np.dtype(dtype): name
-    for name, dtypes in {
-        "float_val": (np.float32,), "double_val": (np.float64,), "half_val": (np.float16,),
-        "int_val": (np.int32, np.int16, np.int8, np.uint8, np.uint16), "int64_val": (np.int64,),
-        "bool_val": (np.bool_,), "uint32_val": (np.uint32,), "uint64_val": (np.uint64,),
-        "string_val": (np.object_,),
-    }.items()
-    for dtype in dtypes
-}  # fmt: skip
-_MOST_VALUES = 2**31
 # A client refuses more than 4 MB otherwise; the server's own limit is 2 GB.
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
@@ -59,10 +46,10 @@ class Rpc(Transport):
         """Outputs of the signature `name`."""
         request = self._apis.predict.PredictRequest(model_spec=self._model(name))
         for key, array in inputs.items():
-            request.inputs[key].CopyFrom(self._tensor(array))
+            request.inputs[key].CopyFrom(protobuf.to_tensor(array))
         reply = self._ask(self._prediction.Predict, request)
         return self._read(
-            lambda: {key: from_message(tensor) for key, tensor in reply.outputs.items()}
+            lambda: {key: protobuf.to_array(tensor) for key, tensor in reply.outputs.items()}
         )
 
     def classify(
@@ -137,41 +124,12 @@ class Rpc(Transport):
             said = "the reply is not one of TensorFlow Serving"
             raise ServingError(self._title, "UNKNOWN", said) from None
 
-    def _tensor(self, array: np.ndarray) -> Any:
-        tensor = self._apis.tensor.TensorProto(dtype=signatures.NUMBERS[array.dtype])
-        for size in array.shape:
-            tensor.tensor_shape.dim.add(size=size)
-        if array.dtype == object:
-            tensor.string_val.extend(array.flat)
-        else:
-            tensor.tensor_content = array.tobytes()
-        return tensor
-
-
-def from_message(tensor: Any) -> np.ndarray:
-    """A `TensorProto` as an array; strings as bytes objects."""
-    dtype = signatures.DTYPES[tensor.dtype]
-    shape = [axis.size for axis in tensor.tensor_shape.dim]
-    if tensor.tensor_content:
-        return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
-    values = list(getattr(tensor, _LISTS[dtype]))
-    size = math.prod(shape)
-    if min(shape, default=0) < 0 or not min(size, 1) <= len(values) <= size <= _MOST_VALUES:
-        raise ValueError(f"{len(values)} values for the shape {shape}")
-    values += values[-1:] * (size - len(values))  # what is left out is like the last
-    if dtype == np.float16:  # as their bits
-        return np.array(values, np.uint16).view(np.float16).reshape(shape)
-    array = np.empty(size, dtype)
-    array[:] = values
-    return array.reshape(shape)
-
 
 def _official() -> types.SimpleNamespace:
     """The modules of tensorflow-serving-api that are needed."""
     try:
         with protobuf.importable():
             from google.protobuf.message import DecodeError
-            from tensorflow.core.framework import tensor_pb2
             from tensorflow_serving.apis import (
                 classification_pb2,
                 get_model_metadata_pb2,
@@ -189,7 +147,6 @@ def _official() -> types.SimpleNamespace:
             "'.[serving]'; http:// needs nothing more"
         ) from None
     return types.SimpleNamespace(
-        tensor=tensor_pb2,
         classification=classification_pb2,
         metadata=get_model_metadata_pb2,
         status=get_model_status_pb2,

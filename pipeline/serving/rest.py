@@ -22,6 +22,7 @@ import numpy as np
 from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
 from pipeline.serving.transport import Transport
+from pipeline.utils.protobuf import NAMED_DTYPES
 
 # 400 also stands for FAILED_PRECONDITION and OUT_OF_RANGE
 # (tensorflow_serving/model_servers/http_server.cc).
@@ -259,7 +260,7 @@ def _fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
     for name, tensor in sorted(tensors.items()):
         shape = tensor["tensor_shape"]
         sizes = [int(axis["size"]) for axis in shape.get("dim", ())]
-        dtype = signatures.NAMED_DTYPES.get(tensor["dtype"])
+        dtype = NAMED_DTYPES.get(tensor["dtype"])
         found[name] = signatures.field(dtype, None if shape.get("unknown_rank") else sizes)
     return found
 

@@ -21,14 +21,9 @@ from pipeline.utils.errors import Failure
 
 INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
 _UNIMPLEMENTED = 12
-_STRING = 7  # TF_STRING of tensorflow/c/tf_datatype.h
+_STRING = protobuf.NUMBERS[np.dtype(object)]
 _MOST_BYTES = 2**31  # of a message of protobuf
 _STRING_SIZE = 24  # sizeof(TF_TString)
-_DTYPES = {
-    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8,
-    9: np.int64, 10: np.bool_, 17: np.uint16, 19: np.float16, 22: np.uint32, 23: np.uint64,
-}  # fmt: skip
-_CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 
 
 class _Output(ctypes.Structure):
@@ -160,7 +155,7 @@ class Session:
                 self._c.TF_StringInit(data + _STRING_SIZE * i)
                 self._c.TF_StringCopy(data + _STRING_SIZE * i, text, len(text))
             return tensor
-        code = _CODES[array.dtype]
+        code = protobuf.NUMBERS[array.dtype]
         tensor = self._c.TF_AllocateTensor(code, shape, array.ndim, array.nbytes)
         if array.nbytes:
             ctypes.memmove(self._c.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
@@ -169,11 +164,11 @@ class Session:
     def _to_array(self, tensor: int) -> np.ndarray:
         shape = [self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))]
         data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
-        if code not in (_STRING, *_DTYPES):
+        if code not in protobuf.DTYPES:
             raise ServerError(_UNIMPLEMENTED, f"an output is of the type {code}: it cannot be read")
         if code != _STRING:
             raw = ctypes.string_at(data, self._c.TF_TensorByteSize(tensor))
-            return np.frombuffer(raw, _DTYPES[code]).reshape(shape).copy()
+            return np.frombuffer(raw, protobuf.DTYPES[code]).reshape(shape).copy()
         texts = np.empty(int(np.prod(shape)), object)
         for i in range(texts.size):
             at = data + _STRING_SIZE * i

@@ -7,21 +7,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.protobuf import DTYPES
 
-# DataType of tensorflow/core/framework/types.proto: those that the REST interface can carry, and
-# half precision. Strings are objects.
-_TYPES = {
-    1: ("DT_FLOAT", np.float32), 2: ("DT_DOUBLE", np.float64), 3: ("DT_INT32", np.int32),
-    4: ("DT_UINT8", np.uint8), 5: ("DT_INT16", np.int16), 6: ("DT_INT8", np.int8),
-    7: ("DT_STRING", np.object_), 9: ("DT_INT64", np.int64), 10: ("DT_BOOL", np.bool_),
-    17: ("DT_UINT16", np.uint16), 19: ("DT_HALF", np.float16), 22: ("DT_UINT32", np.uint32),
-    23: ("DT_UINT64", np.uint64),
-}  # fmt: skip
-DTYPES = {number: np.dtype(dtype) for number, (_, dtype) in _TYPES.items()}
-"""Number of a TensorFlow type -> NumPy's; object for strings."""
-NAMED_DTYPES = {name: np.dtype(dtype) for name, dtype in _TYPES.values()}
-"""`DT_FLOAT` and so on -> NumPy's."""
-NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 # google/rpc/code.proto
 CODES = (

@@ -1,20 +1,49 @@
-"""TensorFlow's protobuf messages without the seconds and the memory that TensorFlow takes."""
+"""Protobuf messages of TensorFlow and TensorFlow Serving, without importing Python TensorFlow."""
 
 import contextlib
 import importlib.util
+import math
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+# DataType of tensorflow/core/framework/types.proto: number, name, and the field of a TensorProto
+# that has such values. These are the types that REST can carry, and half precision.
+_TYPES = (
+    (1, "DT_FLOAT", np.float32, "float_val"),
+    (2, "DT_DOUBLE", np.float64, "double_val"),
+    (3, "DT_INT32", np.int32, "int_val"),
+    (4, "DT_UINT8", np.uint8, "int_val"),
+    (5, "DT_INT16", np.int16, "int_val"),
+    (6, "DT_INT8", np.int8, "int_val"),
+    (7, "DT_STRING", np.object_, "string_val"),
+    (9, "DT_INT64", np.int64, "int64_val"),
+    (10, "DT_BOOL", np.bool_, "bool_val"),
+    (17, "DT_UINT16", np.uint16, "int_val"),
+    (19, "DT_HALF", np.float16, "half_val"),
+    (22, "DT_UINT32", np.uint32, "uint32_val"),
+    (23, "DT_UINT64", np.uint64, "uint64_val"),
+)
+DTYPES = {number: np.dtype(dtype) for number, _, dtype, _ in _TYPES}
+"""Number of a TensorFlow type -> NumPy dtype; object for strings."""
+NAMED_DTYPES = {name: np.dtype(dtype) for _, name, dtype, _ in _TYPES}
+"""Name of a TensorFlow type, such as `DT_FLOAT` -> NumPy dtype."""
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+"""NumPy dtype -> number of the TensorFlow type."""
+_VALUES = {number: field for number, _, _, field in _TYPES}
+_MAX_BYTES = 2**31  # of one tensor
+
 
 @contextlib.contextmanager
 def importable() -> Iterator[None]:
-    """Inside, `from tensorflow.core... import ..._pb2` does not run `tensorflow/__init__.py`.
+    """Inside, importing `..._pb2` modules does not run `tensorflow/__init__.py`.
 
-    An empty package stands for TensorFlow meanwhile. Afterwards `import tensorflow` gives the whole
-    one, as ever; where that has been imported before, it is used.
+    An empty package stands in for TensorFlow meanwhile. Afterwards, `import tensorflow` imports
+    the complete package as usual. If TensorFlow has been imported before, it is used.
 
     Raises:
         ModuleNotFoundError: TensorFlow is not installed.
@@ -32,10 +61,10 @@ def importable() -> Iterator[None]:
 
 
 def wheel() -> Path:
-    """Folder of the installed TensorFlow; nothing is imported.
+    """Returns the directory of the installed TensorFlow without importing it.
 
     Raises:
-        ModuleNotFoundError: There is none.
+        ModuleNotFoundError: TensorFlow is not installed.
     """
     found = importlib.util.find_spec("tensorflow")
     if found is None or found.origin is None:
@@ -43,8 +72,56 @@ def wheel() -> Path:
     return Path(found.origin).parent
 
 
+def to_array(tensor: Any) -> np.ndarray:
+    """Converts a `TensorProto` to an array; strings become bytes objects.
+
+    The last value stands for all missing ones, zero if there are no values at all.
+
+    Raises:
+        ValueError: The type is unknown, the tensor is too large, or its values do not fit its
+            shape.
+    """
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise ValueError(f"a tensor has the unsupported type {tensor.dtype}")
+    shape = [axis.size for axis in tensor.tensor_shape.dim]
+    size = math.prod(shape)
+    if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0:
+        raise ValueError("a tensor has an unknown shape")
+    if size * dtype.itemsize > _MAX_BYTES:
+        raise ValueError(f"a tensor of the shape {shape} is too large")
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
+    given = getattr(tensor, _VALUES[tensor.dtype])
+    if len(given) > max(size, 1):
+        raise ValueError(f"a tensor of the shape {shape} has {len(given)} values")
+    if dtype == np.float16:  # stored as bits
+        values = np.array(given, np.uint16).view(np.float16)
+    else:
+        values = np.empty(len(given), dtype)
+        values[:] = given
+    if not given:
+        values = np.array([b"" if dtype.hasobject else 0], dtype)
+    return values[np.minimum(np.arange(size), len(values) - 1)].reshape(shape)
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """Converts an array to a `TensorProto`; strings are given as bytes objects."""
+    with importable():
+        from tensorflow.core.framework import tensor_pb2
+
+    tensor = tensor_pb2.TensorProto(dtype=NUMBERS[array.dtype])
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    if array.dtype == object:
+        tensor.string_val.extend(array.flat)
+    else:
+        tensor.tensor_content = array.tobytes()
+    return tensor
+
+
 def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> Any:
-    """A `tf.train.Example`: feature name -> values, all of one type."""
+    """Returns a `tf.train.Example` from feature name -> values, all of one type."""
     with importable():
         from tensorflow.core.example import example_pb2
 

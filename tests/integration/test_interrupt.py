@@ -52,7 +52,7 @@ def executed(kernel, source, interrupt_at=None):
 def test_an_interrupted_cell_goes_on_when_it_is_run_again(kernel):
     said, error = executed(kernel, CELL, interrupt_at="epoch  2/40")
     assert error == "KeyboardInterrupt"
-    assert "--run-directory run goes on after step" in said and "trained" not in said
+    assert "--run-directory run continues after step" in said and "trained" not in said
     assert executed(kernel, "print(6 * 7)") == ("42\n", None)
     said, error = executed(kernel, CELL)
     assert error is None
