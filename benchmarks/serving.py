@@ -57,7 +57,7 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as folder:
-        savedmodel.write(Path(folder), model, task, config, split, {})
+        savedmodel.write(Path(folder), model, task, config, split, metrics={})
         yield task, model, Path(folder)
 
 
@@ -128,12 +128,12 @@ def first(rounds: int = 10) -> None:
 
 def child(folder: str, warmed: str) -> None:
     """Runs one round in a process without TensorFlow's Python package, like a server."""
-    from pipeline.export import _warmup_reader, proof
+    from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
     session = Session(Path(folder))
     if warmed == "warm":
-        _warmup_reader.check(session, Path(folder), lambda what: None)
+        warmup.check(session, Path(folder), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
         for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items()
