@@ -135,8 +135,8 @@ def test_the_remedy_for_a_classifier_works(monkeypatch):
 
 def test_features_of_images_are_vectors(monkeypatch):
     monkeypatch.setattr(tiny, "tiny", keras.layers.Conv2D(5, 3))
-    told = r"--model.name: .* vector per example, \(batch, n\), got \(batch, 6, 6, 5\); add"
-    with pytest.raises(UsageError, match=f"{told} GlobalAveragePooling2D or Flatten"):
+    message = r"--model.name: .* vector per example, \(batch, n\); got \(batch, 6, 6, 5\); add"
+    with pytest.raises(UsageError, match=f"{message} GlobalAveragePooling2D or Flatten"):
         network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
 
 
