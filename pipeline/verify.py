@@ -9,9 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.export import proof
 from pipeline.export.verification import PROVED, Check, verify
@@ -20,6 +18,9 @@ from pipeline.utils import files
 from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
+_DIRECTORY = """\
+A version (saved_models/digits/1), or a model: its served version, which is the pinned one or the
+newest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,7 @@ class Options:
     Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
     """
 
-    directory: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]]
-    """A version (saved_models/digits/1), or a model: its served version, which is the pinned one or
-    the newest."""
+    directory: Path = dataclasses.field(metadata={"hidden": True})
     json: bool = False
     """Print the checks as JSON instead of a table."""
     fuzz: Annotated[int, (0, 10**6)] = 0
@@ -67,7 +66,10 @@ def _interpreter(name: str) -> Path:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; 1 if a check failed, else 0."""
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(Options, args=["--help"], prog=_PROGRAM)
+        about = " ".join((Options.__doc__ or "").split())
+        positional = {"DIRECTORY": _DIRECTORY}
+        print(help_text.page(_PROGRAM, about, Options(directory=Path()), positional))
+        return 0
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
         raise UsageError(f"{_PROGRAM} needs a directory first, such as saved_models/digits/1")
     changes = cli_parser.changes(arguments[1:], Options)

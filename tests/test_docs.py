@@ -39,7 +39,7 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     page = " ".join(_read(tmp_path / "commands.txt").split())
-    for flag in cli_parser._flags(Config):
+    for flag in cli_parser.flags(Config):
         negated = "no-" in flag and flag not in ("--source", "--task", "--model")
         assert f'"{flag}"' in page or negated or "." not in flag, flag
     for kind in registry.REGISTRIES:
@@ -108,7 +108,7 @@ def test_links_files_commands_and_options_exist(path):
     for flag in re.findall(r"--[a-z]+\.[a-z][a-z-]*", text):
         section, _, option = flag.removeprefix("--").partition(".")
         known = section in ("source", "task") and option in options
-        assert known or flag in cli_parser._flags(Config) or flag == "--section.option", flag
+        assert known or flag in cli_parser.flags(Config) or flag == "--section.option", flag
 
 
 def test_the_first_example_of_the_readme_works(workplace):

@@ -1,13 +1,12 @@
 """The options that may differ when a run is exported again: none of them changes the model."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.config import Config
 from pipeline.config.sections import Export
 from pipeline.utils.errors import UsageError
@@ -21,7 +20,6 @@ ALLOWED = {
     "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
 }
 """Section, "" for the top level -> options."""
-_HIDDEN: Any = tyro.conf.Suppress  # takes types that are known at run time only
 
 
 def changes(words: Sequence[str]) -> dict[str, Any]:
@@ -47,25 +45,7 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
 
 def show_help(program: str, run: Path, config: Config) -> None:
     """Prints the allowed options with the values of a run as defaults, and ends the process."""
-    allowed = _allowed(config)
     about = "Exports the model of a run again, without training. Other options are as in the run."
-    about += " If its data have been moved: --source.path PATH --force."
-    program = f"{program} {run}"
-    tyro.cli(type(allowed), args=["--help"], default=allowed, prog=program, description=about)
-
-
-def _allowed(part: Any, section: str = "") -> Any:
-    """A copy of a dataclass instance that hides from tyro's help what is not allowed."""
-    hidden: list[tuple[str, Any]] = []
-    values = {}
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if not section and field.name in ALLOWED:
-            value = _allowed(value, field.name)
-            hidden.append((field.name, type(value)))
-        elif field.name not in ALLOWED[section]:
-            hidden.append((field.name, _HIDDEN[field.type]))
-        values[field.name] = value
-    name, bases = type(part).__name__, (type(part),)
-    kind = dataclasses.make_dataclass(name, hidden, bases=bases, frozen=True, kw_only=True)
-    return kind(**values)
+    about += " If its data has been moved: --source.path PATH --force."
+    print(help_text.page(f"{program} {run}", about, config, only=ALLOWED))
+    sys.exit(0)

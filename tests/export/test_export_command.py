@@ -189,7 +189,7 @@ def test_a_run_that_could_not_be_exported_is_only_exported_when_it_is_started_ag
 
 def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys):
     Path("examples.npz").rename("moved.npz")
-    gone = r"--source.path of arrays must be an existing path, received 'examples.npz'"
+    gone = r"--source.path of arrays must be an existing path; got 'examples.npz'"
     with pytest.raises(UsageError, match=f"{gone}; .* --source.path PATH") as e:
         __main__.main(["mine"])
     assert "an export is verified with real examples" in str(e.value)
@@ -290,7 +290,7 @@ def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
             ["digits", "--pin", "4"],
             "--pin 4: saved_models/digits has no such version; choose from 1",
         ),
-        (["digits", "--pin", "x"], "--pin must be a whole number or None, received 'x'"),
+        (["digits", "--pin", "x"], "--pin must be a whole number or None; got 'x'"),
         (["digits", "--pin"], "--pin needs a value: a whole number"),
         (["digits", "--pin", "-1"], "--pin -1: saved_models/digits has no such version"),
         (
@@ -329,8 +329,8 @@ def test_wrong_words_are_refused(versions, words, message):
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
         (["mine", "--task", "regression"], "--task.name does not apply to an export"),
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
-        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be a number, at least 0"),
-        (["mine", "--export.keep", "0"], "--export.keep must be a whole number, from 1 to "),
+        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be a number of at least 0"),
+        (["mine", "--export.keep", "0"], "--export.keep must be a whole number from 1 to "),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
         (["mine", "--dry-run"], "--dry-run does not apply to an export, which"),
         (["mine", "--run-directory", "x"], "--run-directory does not apply to an export"),

@@ -91,7 +91,7 @@ def test_another_kind_of_problem_is_refused(kind, name, metadata, message):
     ("options", "message"),
     [
         ({"loss": "focl"}, "unknown loss 'focl'; did you mean 'focal'"),
-        ({"loss": "focal", "loss_options": {"gamma": 11}}, "gamma of focal must be a number, from"),
+        ({"loss": "focal", "loss_options": {"gamma": 11}}, "gamma of focal must be a number from"),
         ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
         ({"loss": "focal", "label_smoothing": 0.1}, "remove them, or --train.loss"),
         ({"loss": "focal", "class_weight": {"a": 2.0}}, "remove them, or --train.loss"),

@@ -6,7 +6,6 @@ import tensorflow as tf
 from pictures import OPERATIONS, batch_of
 
 from pipeline.data import seeds
-from pipeline.utils.errors import UsageError
 
 
 def test_flip_mirrors_half_of_the_images():
@@ -119,16 +118,3 @@ def test_color_jitter_is_pillows_enhancement():
         for i, image in enumerate(batch["image"].numpy()):
             exact = np.asarray(kind(Image.fromarray(image)).enhance(float(factors[number][i])))
             assert np.abs(exact.astype(int) - after[i]).max() <= 1, name
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("erase", {"area": (0.3, 0.1)}, "erase area must be two numbers"),
-        ("random_resized_crop", {"scale": (0.5, 1.5)}, "scale must be .* from 1e-06 to 1"),
-        ("affine", {"scale": (1.0,)}, "scale must be two numbers"),
-    ],
-)
-def test_ranges_that_are_none_are_refused(name, options, message):
-    with pytest.raises(UsageError, match=message):
-        OPERATIONS[name](*batch_of(), **options)
