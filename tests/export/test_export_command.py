@@ -97,7 +97,7 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     before = contents("mine")
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
-    assert "state.index is damaged; the one before it is taken" in said
+    assert "state.index is damaged; resuming from an older checkpoint" in said
     assert "not to its end" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     card = Path("saved_models/digits/2/assets.extra/MODEL_CARD.md").read_text()
