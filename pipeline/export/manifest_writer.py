@@ -1,6 +1,5 @@
 """What an exported version is and what made it, with a digest of every file: its manifest."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ def digests(folder: Path) -> dict[str, dict[str, Any]]:
     """Path in the folder -> `sha256` and `size` in bytes, of every file but the manifest."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
-        name: {"sha256": _sha256(path), "size": path.stat().st_size}
+        name: {"sha256": files.sha256(path), "size": path.stat().st_size}
         for name, path in sorted(found.items())
         if path.is_file() and name != str(MANIFEST)
     }
@@ -32,8 +31,3 @@ def options(export: Export) -> dict[str, Any]:
 def write(folder: Path, about: Mapping[str, Any]) -> None:
     """The manifest of a folder, last of all: what is told `about` it, and `files`, its digests."""
     files.write_json(folder / MANIFEST, {**about, "files": digests(folder)})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

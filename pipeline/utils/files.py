@@ -1,6 +1,7 @@
 """Writing to a disk so that nobody sees half of it: files, folders, versions with numbers."""
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -137,6 +138,12 @@ def strict(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return [strict(value) for value in values]
     return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_next(parent: Path, stem: str) -> Path:

@@ -91,17 +91,17 @@ def test_a_manifest_finds_a_file_cut_at_a_record_border(files, tmp_path):
     (tmp_path / "shards.json").write_text(json.dumps(said))
     records = shards.records(files)
     files[1].write_bytes(files[1].read_bytes()[: int(records.offsets[11 + 7])])
-    with pytest.raises(UsageError, match="00001-of-00003 holds 7 examples, shards.json says 12"):
+    with pytest.raises(UsageError, match="00001-of-00003 has 7 examples; shards.json lists 12"):
         shards.records(files)
 
 
 def test_a_manifest_finds_other_bytes_and_missing_files(files, tmp_path):
     (tmp_path / "shards.json").write_text(json.dumps(shards.manifest(tmp_path)))
     damage(files[2], 14)
-    with pytest.raises(UsageError, match="00002-of-00003 has another sha256"):
+    with pytest.raises(UsageError, match="00002-of-00003 does not match the sha256"):
         shards.records(files)
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
-    with pytest.raises(UsageError, match="x.tfrecord is missing, which shards.json names"):
+    with pytest.raises(UsageError, match="x.tfrecord is listed in shards.json but missing"):
         shards.records(files)
     (tmp_path / "shards.json").write_text("[]")
     with pytest.raises(UsageError, match="shards.json is not of the form"):
@@ -114,7 +114,7 @@ def test_the_command_prints_the_manifest(files, tmp_path, capsys):
     assert len(shards.records(files)) == 36
     with pytest.raises(UsageError, match=r"nothing is not a directory"):
         shards_command.main([str(tmp_path / "nothing")])
-    with pytest.raises(UsageError, match=r"> FOLDER/shards.json"):
+    with pytest.raises(UsageError, match=r"> DIRECTORY/shards.json"):
         shards_command.main([])
 
 

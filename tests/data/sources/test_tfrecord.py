@@ -88,7 +88,9 @@ def test_records_become_examples_in_the_order_of_their_files(root):
     assert len(set(ids)) == 22 and min(ids) >= 0
     note, bare = source.info.notes
     assert "1 other files are passed by, such as notes.md" in note
-    assert bare.startswith(f"{root} has no shards.json, so a file that was cut between two records")
+    assert bare.startswith(
+        f"{root} has no shards.json, so a file that was truncated between two records"
+    )
     assert f"python -m pipeline.shards '{root}' > '{root}/shards.json' writes one" in bare
     (root / "shards.json").write_text(json.dumps(shards.manifest(root)))
     (root / "test/shards.json").write_text(json.dumps(shards.manifest(root / "test")))
@@ -215,7 +217,7 @@ CASES = {
         lambda r: cut(r, 3, 9),
         "train-00002-of-00003 is cut off inside record 3",
     ),
-    "a shard cut at a border": (cut_at_a_border, "holds 3 examples, shards.json says 5"),
+    "a shard cut at a border": (cut_at_a_border, "has 3 examples; shards.json lists 5"),
     "no label": (lambda r: without(r, "label"), "00001-of-00003: record 2 has no feature 'label'"),
     "two labels": (
         lambda r: spoiled(r, 1, label=[1, 2]),
