@@ -224,5 +224,5 @@ def test_other_files_are_refused(contents):
 @pytest.mark.parametrize("image", [RGB, RGBA], ids=["opaque", "alpha"])
 def test_a_moving_webp_is_refused_and_does_not_end_the_process(image):
     frames = {"save_all": True, "append_images": [image.rotate(180)], "lossless": True}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP is not read"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP cannot be read"):
         colours(encoded(image, "WEBP", **frames))
