@@ -1,10 +1,10 @@
-"""What the data cost: memory, feeding, and training against training without data.
+"""Measures the input pipeline: memory, speed, and its effect on training speed.
 
     python benchmarks/data.py memory    # peak resident memory at 10 times the data, disk and none
     python benchmarks/data.py feed      # 224-pixel JPEGs: from a cache / decoded in each epoch
     python benchmarks/data.py step      # convnet on CIFAR-10 / the same step on one resident batch
 
-`memory` and `feed` make JPEG files in a temporary folder; `step` reads CIFAR-10 from
+`memory` and `feed` create JPEG files in a temporary directory; `step` reads CIFAR-10 from
 `$TFDS_DATA_DIR`.
 """
 
@@ -24,7 +24,7 @@ SIDE, BATCH = 224, 64
 
 
 def photographs(folder: Path, count: int, distinct: int = 500) -> None:
-    """`count` JPEG files of two classes, smooth noise of about 20 kB; some are links to others."""
+    """Writes `count` JPEG files of two classes (smooth noise, 20 kB); some are hard links."""
     import numpy as np
     from PIL import Image
 
@@ -40,7 +40,7 @@ def photographs(folder: Path, count: int, distinct: int = 500) -> None:
 
 
 def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
-    """The batches of some epochs of a folder under a cache."""
+    """Returns the training batches of a directory of images, read through the given cache."""
     from pipeline.config import command_line
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
@@ -58,10 +58,10 @@ def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
 
 
 def memory(count: int = 1000) -> None:
-    """Peak resident memory of a process that reads batches, at `count` and 10 times as many.
+    """Compares the peak memory of reading `count` images and 10 times as many.
 
-    The same number of batches, ten epochs against one: how many of them are under way at once is
-    chance, and more of them reach a higher peak whatever the data.
+    The number of batches is the same (ten epochs and one epoch): the number of batches in flight is
+    random, and a larger number of batches reaches a higher peak regardless of the data.
     """
     for kind in ("disk", "none"):
         peaks = {}
@@ -69,7 +69,7 @@ def memory(count: int = 1000) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 photographs(Path(folder, "photographs"), times * count)
                 words = [sys.executable, __file__, "child", folder, kind, str(10 // times)]
-                # The second disk run finds what the first built.
+                # The second run reuses the disk cache of the first one.
                 pipe = subprocess.PIPE
                 runs = [subprocess.run(words, stdout=pipe, text=True, check=True) for _ in "12"]
                 peaks[times] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
@@ -83,14 +83,14 @@ def memory(count: int = 1000) -> None:
 def child(folder: str, kind: str, epochs: str) -> None:
     """Loads, splits and reads some epochs; prints the peak resident memory in bytes.
 
-    No network: its activations would only hide what the data take.
+    Runs no network, whose activations would hide the memory used by the input pipeline.
     """
     pace(prepared(Path(folder, "photographs"), kind, int(epochs)).dataset, BATCH)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def feed(count: int = 1500, rounds: int = 5) -> None:
-    """An epoch of batches, nothing trained on them."""
+    """Compares the speeds of reading an epoch of batches, without training."""
     with tempfile.TemporaryDirectory() as folder:
         photographs(Path(folder, "photographs"), count)
         kinds = {
@@ -111,14 +111,14 @@ def feed(count: int = 1500, rounds: int = 5) -> None:
 
 
 def pace(dataset: Iterator, batch: int) -> float:
-    """Images per second."""
+    """Returns the images per second."""
     start = time.monotonic()
     number = sum(1 for _ in dataset)
     return batch * number / (time.monotonic() - start)
 
 
 def step(rounds: int = 12, steps: int = 40) -> None:
-    """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
+    """Compares a shorter run of the recipe with the same compiled step on one resident batch."""
     import tensorflow as tf
 
     from pipeline.config import command_line
@@ -142,9 +142,9 @@ def step(rounds: int = 12, steps: int = 40) -> None:
         )
         model = build(loaded.task, settings, machine, kinds["memory"])
         model.steps_per_execution = 2
-        clocks = {"wall time": time.monotonic, "processor time": time.process_time}
+        clocks = {"wall time": time.monotonic, "CPU time": time.process_time}
         measured = {clock: {kind: [] for kind in kinds} for clock in clocks}
-        for number in range(rounds + 1):  # the first one traces
+        for number in range(rounds + 1):  # the first round traces
             for kind in [*kinds][number % 3 :] + [*kinds][: number % 3]:
                 speeds = trained(machine, model, kinds[kind], settings.train.engine, clocks)
                 for clock, speed in speeds.items():
@@ -158,7 +158,7 @@ def step(rounds: int = 12, steps: int = 40) -> None:
 def trained(
     machine: object, model: object, batches: object, engine: str, clocks: dict[str, Callable]
 ) -> dict[str, float]:
-    """Images per second of all steps, by each clock."""
+    """Trains for all steps; returns the images per second, by clock."""
     from pipeline.config import registry
 
     with machine.strategy.scope():

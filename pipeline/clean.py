@@ -12,7 +12,8 @@ from pipeline.config.validation import require
 from pipeline.data.cleaning import manifest
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files
+from pipeline.utils import console, files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.clean"
@@ -43,17 +44,15 @@ def _check(config: Config) -> None:
 
 
 def _table(entries: list[manifest.Entry]) -> str:
-    """A line for each reason: how many, what is done, the first one."""
-    rows = [("reason", "examples", "action", "such as")]
-    for (reason, action), count in Counter((e["reason"], e["action"]) for e in entries).items():
+    """For each reason: the number of examples, the action, and the first one."""
+    counts = Counter((entry["reason"], entry["action"]) for entry in entries)
+    rows = []
+    for (reason, action), count in counts.items():
         first = next(e for e in entries if (e["reason"], e["action"]) == (reason, action))
         other = f" = {first['of_file']}" if "of" in first else ""
         detail = f" ({first['detail']})" if "detail" in first else ""
         rows.append((reason, f"{count:,}", action, first["file"] + other + detail))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}" for a, b, c, d in rows
-    )
+    return console.table(rows, ["reason", "examples", "action", "such as"], right=[1])
 
 
 def _configure(arguments: list[str]) -> tuple[Config, Path | None, int, list[str]]:
@@ -108,7 +107,6 @@ def main(arguments: list[str]) -> int:
     environment.start(config.runtime if trained else one)
     from pipeline.data import dataset
     from pipeline.data.cleaning import apply
-    from pipeline.utils.console import say
 
     source, _ = dataset.opened(config)
     found = apply.Found(source, config)

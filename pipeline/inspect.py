@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
-from pipeline.utils import files
+from pipeline.utils import console, files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
@@ -109,10 +109,8 @@ def _census(said: _Said, source: "Source", data: "Data | None" = None) -> None:
         )
         said("classes", f"{len(names):,}, {dataset_stats.balance(labels, names)}")
         header, *rows = dataset_stats.table(labels, names)
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        for name, *numbers in (header, *rows):
-            cells = [f"{n:>{w}}" for n, w in zip(numbers, widths[1:], strict=True)]
-            said("", "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip())
+        for line in console.table(rows, header, right=range(1, len(header))).splitlines():
+            said("", line)
     if (files := dataset_stats.files(source)) is not None:
         said("files", files)
     for field in dataset_stats.fields(data.splits["train"]) if data else ():

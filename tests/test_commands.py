@@ -42,7 +42,7 @@ def test_every_command_is_listed_with_one_line(script):
     for name, summary in known.items():
         assert f"  {name:{max(map(len, known))}}  {summary}\n" in listed.stdout
         assert summary.endswith(".") and len(summary) < 90
-    assert run_module("pipeline", cwd=script.folder).stdout == listed.stdout
+    assert run_module("pipeline", cwd=script.folder, fresh=True).stdout == listed.stdout
 
 
 def test_a_new_command_is_found_by_its_file(tmp_path, monkeypatch):
@@ -66,7 +66,10 @@ def test_a_wrong_command_gets_the_nearest_one(script):
 def test_each_command_runs_and_shows_its_help(script, name):
     done = script(name, "--help")
     assert done.returncode == 0 and done.stdout.lower().startswith("usage:"), done.stderr
-    assert done.stdout == run_module(f"pipeline.{name}", "--help", cwd=script.folder).stdout
+    assert (
+        done.stdout
+        == run_module(f"pipeline.{name}", "--help", cwd=script.folder, fresh=True).stdout
+    )
 
 
 def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script):
@@ -89,5 +92,5 @@ def test_a_function_of_the_current_folder_is_found_and_a_stray_file_shadows_noth
     done = script("fit", "digits", "--model.name", "mine.model.network", "--model.options", "w=1")
     assert done.returncode == 2
     assert "mine.model.network has no option 'w'; there are: width" in done.stderr
-    shadowed = run_module("pipeline.fit", "--help", cwd=script.folder)
+    shadowed = run_module("pipeline.fit", "--help", cwd=script.folder, fresh=True)
     assert "the stray file" in shadowed.stderr, "as README says"

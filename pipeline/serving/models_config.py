@@ -1,20 +1,21 @@
-"""Which versions a server loads: the policy in the `models.config` beside a model's versions.
+"""Which versions a server loads: the policy in the `models.config` beside the versions of a model.
 
-The file is TensorFlow Serving's (`ModelServerConfig` in text form) and may be edited by hand: only
-the policy in it is read and written.
+The file is a `ModelServerConfig` of TensorFlow Serving in text form and may be edited by hand. Only
+the policy of the model is replaced; everything else, including comments, is kept.
 """
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pipeline.utils import files, safe_io
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, reason
 
 NAME = "models.config"
 NEWEST = "model_version_policy { latest { num_versions: 1 } }"
-"""The policy of a model that is not pinned, which is the server's own default."""
+"""The policy of a model that is not pinned, which is the server's default."""
 
-_MOST = 2**20  # bytes
+_MAX_BYTES = 2**20
 _NEW = """\
 model_config_list {{
   config {{
@@ -25,146 +26,128 @@ model_config_list {{
   }}
 }}
 """
-# Texts and comments may hold anything, braces too.
-# All patterns take a time in proportion to the text, whatever it holds.
-_TEXT_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\\n])*'?|"(?:\\.|[^"\\\n])*"?|\#[^\n]*""")
-_POLICY = re.compile(r"\bmodel_version_policy\s*(?::\s*)?\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
-_SPECIFIC = re.compile(r"\bspecific\s*(?::\s*)?\{([^{}]*)\}")
-_VERSIONS = re.compile(r"\bversions\s*:\s*([^\s\[\]{},;]+|\[[^\[\]]*\])")
-_NUMBER = re.compile(r"0|[1-9]\d{0,18}", re.ASCII)
-_MODEL = re.compile(r"\bconfig\s*(?::\s*)?\{")
-_NAME = re.compile(r"""\bname\s*:\s*('_*'|"_*")""")
-_BRACE = re.compile(r"[{}]")
-_PLACE = re.compile(r"""\bbase_path\s*:\s*(?:'_*'|"_*")""")
+_STRING_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#[^\n]*""")
+_POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+_MODEL = re.compile(r"\bconfig\s*:?\s*\{")
 
 
 def pinned(model: Path) -> tuple[int, ...]:
-    """The versions that a model is pinned to, in rising order; none if the newest is served.
+    """Returns the versions that a model is pinned to, ascending; empty if the newest is served.
 
     Args:
-        model: The folder of its versions.
+        model: The directory of its versions.
 
     Raises:
-        UsageError: There is a `models.config` that cannot be read.
+        UsageError: `models.config` cannot be read.
     """
     text = _read(model / NAME)
-    blanked = _blanked(text)
-    begin, end = _of(model, text, blanked)
-    named = "".join(_SPECIFIC.findall(blanked, begin, end))
-    numbers = re.findall(r"[^\s\[\],]+", " ".join(_VERSIONS.findall(named)))
-    for wrong in (number for number in numbers if not _NUMBER.fullmatch(number)):
-        raise UsageError(
-            f"{model / NAME} pins version {wrong[:30]!r}; write a whole number, or remove it"
-        )
-    return tuple(sorted(set(map(int, numbers))))
+    models = _parse(model / NAME, text).model_config_list.config if text else ()
+    if not models:
+        return ()
+    return tuple(sorted(set(models[_index(model, models)].model_version_policy.specific.versions)))
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Has servers load this version and no other, or with None the newest again.
+    """Pins a model to one version, or with None has servers load the newest again.
 
-    Raises UsageError, and changes nothing, where `models.config` holds what that would not fit.
+    Args:
+        model: The directory of its versions.
+        version: Its number.
+
+    Raises:
+        UsageError: `models.config` cannot be read or edited; it is unchanged.
     """
     path = model / NAME
     policy = NEWEST
     if version is not None:
         policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
-    files.write_text(path, _with_policy(model, _read(path) or new(model.name), policy))
+    text = _read(path) or new(model.name)
+    files.write_text(path, _with_policy(model, text, policy))
 
 
 def rename(model: Path) -> None:
-    """Gives the file the name of its folder where that was copied or renamed since `new` made it.
+    """Writes the name of the directory into a file that `new` made under another name.
 
-    One that was edited, but for its policy, is somebody's own. A link gives no name.
+    That is the case after a directory was copied or renamed. A file that was edited, except for its
+    policy, is left alone, and so is a directory that is a symbolic link.
     """
-    if model.is_symlink():
-        return
     text = _read(model / NAME)
-    blanked = _blanked(text)
-    name, policies = _name(text, blanked, 0, len(text)), list(_POLICY.finditer(blanked))
-    if name in (None, model.name) or len(policies) != 1:
+    policies = _POLICY.findall(text)
+    if model.is_symlink() or len(policies) != 1:
         return
-    start, stop = policies[0].span()
-    if text[:start] + NEWEST + text[stop:] == new(name):
-        files.write_text(model / NAME, new(model.name).replace(NEWEST, text[start:stop]))
+    models = _parse(model / NAME, text).model_config_list.config
+    if [text] == [new(entry.name, policies[0]) for entry in models]:
+        files.write_text(model / NAME, new(model.name, policies[0]))
 
 
-def new(name: str) -> str:
-    """A `models.config` for one model, in a container that has its folder at /models/NAME."""
-    quoted, place = (
-        "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        for text in (name, f"/models/{name}")
-    )
-    return _NEW.format(name=quoted, path=place, policy=NEWEST)
+def new(name: str, policy: str = NEWEST) -> str:
+    """Returns a `models.config` for one model, in a container that has it at /models/NAME."""
+    quoted = name.replace("\\", "\\\\").replace("'", "\\'")
+    return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'", policy=policy)
 
 
 def _with_policy(model: Path, text: str, policy: str) -> str:
-    path = model / NAME
-    blanked = _blanked(text)
-    by_hand = f"write it by hand: {policy}"
-    if not _MODEL.search(blanked):
-        raise UsageError(f"{path} tells of no model; {by_hand}")
-    begin, end = _of(model, text, blanked)
-    if "version_labels" in blanked[begin:end]:  # one of a version not loaded stops the server
-        raise UsageError(f"{path} has labels, which must name versions that are loaded; {by_hand}")
-    found = list(_POLICY.finditer(blanked, begin, end))
-    if len(found) == 1:
-        (start, stop) = found[0].span()
-        return text[:start] + policy + text[stop:]
-    place = _PLACE.search(blanked, begin, end)
-    if found or "model_version_policy" in blanked[begin:end] or place is None:
-        raise UsageError(f"{path} has no policy that can be replaced; {by_hand}")
-    return f"{text[: place.end()]}\n    {policy}{text[place.end() :]}"
+    path, by_hand = model / NAME, f"edit it by hand: {policy}"
+    config = _parse(path, text)
+    models = config.model_config_list.config
+    if not models:
+        raise UsageError(f"{path} lists no models; {by_hand}")
+    index = _index(model, models)
+    if models[index].version_labels:  # a server stops at the label of a version it does not load
+        raise UsageError(f"{path} has labels, which must name loaded versions; {by_hand}")
+    plain = _STRING_OR_COMMENT.sub(lambda found: "_" * len(found[0]), text)
+    plain = plain.replace("<", "{").replace(">", "}")
+    if models[index].HasField("model_version_policy"):
+        spans = [found.span() for found in _POLICY.finditer(plain)]
+        place = sum(one.HasField("model_version_policy") for one in models[:index])
+    else:
+        spans = [(found.end(), found.end()) for found in _MODEL.finditer(plain)]
+        place, policy = index, f"\n    {policy}"
+    if place < len(spans):
+        start, end = spans[place]
+        edited = text[:start] + policy + text[end:]
+        new_policy = _parse(path, f"model_config_list {{ config {{ {policy} }} }}")
+        wanted = new_policy.model_config_list.config[0].model_version_policy
+        models[index].model_version_policy.CopyFrom(wanted)
+        if _parse(path, edited) == config:
+            return edited
+    raise UsageError(f"{path} has no policy that can be replaced; {by_hand}")
 
 
-def _of(model: Path, text: str, blanked: str) -> tuple[int, int]:
-    """Where the text tells of this model: all of it, or of many the one that has its name."""
-    many, after = [], 0
-    while found := _MODEL.search(blanked, after):
-        many.append(_block(blanked, found.end()))
-        after = many[-1][1]
-    if len(many) < 2:
-        return 0, len(text)
-    named = [(begin, end) for begin, end in many if _name(text, blanked, begin, end) == model.name]
-    if len(named) != 1:
+def _index(model: Path, models: Any) -> int:
+    """Returns the index of the entry for a directory: the only one, or the one with its name."""
+    names = [entry.name for entry in models]
+    if len(names) == 1:
+        return 0
+    if (count := names.count(model.name)) != 1:
         raise UsageError(
-            f"{model / NAME} tells of {len(many)} models, {len(named) or 'none'} of them with the "
-            f"name {model.name!r}; give that name to the one of this folder"
+            f"{model / NAME} lists {len(names)} models, {count or 'none'} of them named "
+            f"{model.name!r}; give that name to the entry of this directory"
         )
-    return named[0]
+    return names.index(model.name)
 
 
-def _block(blanked: str, begin: int) -> tuple[int, int]:
-    depth = 1
-    for brace in _BRACE.finditer(blanked, begin):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return begin, brace.start()
-    return begin, len(blanked)
+def _parse(path: Path, text: str) -> Any:
+    from google.protobuf import text_format
 
+    from pipeline.utils import protobuf  # imports NumPy, which a preflight check should not
 
-def _name(text: str, blanked: str, begin: int, end: int) -> str | None:
-    found = _NAME.search(blanked, begin, end)
-    return found and re.sub(r"\\(.)", r"\1", text[found.start(1) + 1 : found.end(1) - 1])
+    with protobuf.importable():
+        from tensorflow_serving.config import model_server_config_pb2
+
+    try:
+        return text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+    except (text_format.ParseError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is not a valid ModelServerConfig: {reason(error)}; fix it or remove it"
+        ) from None
 
 
 def _read(path: Path) -> str:
     try:
-        return safe_io.read_text(path, _MOST)
+        return safe_io.read_text(path, _MAX_BYTES)
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path} cannot be read: {why}; mend it or remove it") from None
-
-
-def _blanked(text: str) -> str:
-    """The same text, of the same length: `_` for what stands in quotes, no comments, no `< >`."""
-
-    def blank(found: re.Match[str]) -> str:
-        if found[0][0] == "#":
-            return " " * len(found[0])
-        if len(found[0]) < 2 or found[0][0] != found[0][-1]:  # it is never closed
-            return "_" * len(found[0])
-        return found[0][0] + "_" * (len(found[0]) - 2) + found[0][-1]
-
-    return _TEXT_OR_COMMENT.sub(blank, text).replace("<", "{").replace(">", "}")
+        raise UsageError(f"{path} cannot be read: {why}; fix it or remove it") from None

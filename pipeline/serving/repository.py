@@ -1,4 +1,4 @@
-"""From a proved folder to its version number: the gate before it, the pruning after it."""
+"""The repository of versions of a model: publishing, pinning, pruning, and the quality gate."""
 
 import dataclasses
 import shlex
@@ -12,22 +12,24 @@ from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
 
 REFUSED = ".refused"
-"""Where a version stays that the gate holds back: hidden, beside the others, until the next one."""
-# What every export of this package holds; a folder without them is somebody else's.
-_OURS = ("saved_model.pb", "assets.extra/golden.npz")
+"""Hidden name of the last version that the gate refused, until the next one is published."""
+# Every export of this package has these files.
+_EXPORTED = ("saved_model.pb", str(version_manifest.GOLDEN))
+# Files that may be there before the first version: configuration of the server, and notes.
+_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What became of a folder."""
+    """The result of publishing a version."""
 
     directory: Path
-    """Its version, or where it stays."""
+    """The new version, or where the refused one is."""
     refused: bool = False
     quality: str | None = None
-    """What the gate found; None where it was not asked."""
+    """The comparison with the served version; None if it was not asked for."""
     notes: tuple[str, ...] = ()
-    """Lines that a person should read."""
+    """Lines for the user."""
 
 
 def publish(
@@ -37,116 +39,112 @@ def publish(
     selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Gives a finished folder the next version number, unless it is worse than what is served.
+    """Gives a verified export the next version number, unless it is worse than the served version.
 
-    Of several processes one is inside at a time: what one compares with, another cannot replace or
-    delete.
+    Only one process publishes at a time, so that the version it compares with stays in place.
 
     Args:
-        folder: Of `temp_files.folder(model)`, whole and proved; its manifest holds the metrics.
-        model: The folder of the versions.
-        options: `tolerance` and `keep` are used.
+        folder: The export, in a directory made by `temp_files.folder(model)`; its manifest contains
+            the metrics.
+        model: The directory of the versions.
+        options: Only `tolerance` and `keep` are used.
         selection_metric: As `Task.selection_metric`.
-        ready: Called before the version can be seen, unless servers will not take it: it is held
-            back, or another one is pinned.
+        ready: Called before the version becomes visible, unless servers will not load it because it
+            is refused or another one is pinned.
 
     Raises:
-        UsageError: No number is left, or a `models.config` cannot be read; nothing was published.
+        UsageError: No version number is left, or `models.config` cannot be read. Nothing was
+            published.
     """
     with locks.in_turn(model):
         good, quality = True, None
-        before = None if options.tolerance is None else live(model)
-        if before is not None:
-            good, quality = compared(folder, before, options.tolerance, selection_metric)
+        served = None if options.tolerance is None else live(model)
+        if served is not None and options.tolerance is not None:
+            good, quality = _compare(folder, served, options.tolerance, selection_metric)
         if not good:
-            aside = model / REFUSED
-            temp_files.remove(aside)
-            files.publish_as(folder, aside)
-            return Published(aside, True, quality)
+            temp_files.remove(model / REFUSED)
+            files.publish_as(folder, model / REFUSED)
+            return Published(model / REFUSED, True, quality)
         pinned = models_config.pinned(model)
         if not pinned:
             ready()
         version = files.publish(folder, model)
         notes = []
         if pinned:
-            which = ", ".join(map(str, pinned))
-            again = f"python -m pipeline.export {shlex.quote(model.name)} --unpin"
+            unpin = f"python -m pipeline.export {shlex.quote(model.name)} --unpin"
             if model.parent != Export.directory:
-                again += f" --export.directory {shlex.quote(str(model.parent))}"
-            notes.append(f"pinned     to {which}: {again} has servers take {version.name}")
-        removed = prune(model, options.keep, pinned) if options.keep else []
-        if removed:
-            which = ", ".join(map(str, removed))
-            notes.append(f"deleted    version {which} (--export.keep {options.keep})")
+                unpin += f" --export.directory {shlex.quote(str(model.parent))}"
+            notes.append(f"pinned     to {_list(pinned)}: {unpin} serves {version.name}")
+        if options.keep and (removed := prune(model, options.keep, pinned)):
+            notes.append(f"deleted    version {_list(removed)} (--export.keep {options.keep})")
     return Published(version, False, quality, tuple(notes))
 
 
 def live(model: Path) -> Path | None:
-    """The version that a request gets which names none: the highest pinned, else the highest.
+    """Returns the version that a server uses by default: the highest pinned one, else the highest.
 
-    None where none is there, or none of those to which `models.config` pins the model.
+    Returns None if there are no versions, or none of the pinned ones exists.
     """
-    there = files.versions(model)
+    versions = files.versions(model)
     pinned = models_config.pinned(model)
-    number = max(there.keys() & set(pinned) if pinned else there, default=None)
-    return None if number is None else there[number]
+    number = max(versions.keys() & set(pinned) if pinned else versions, default=None)
+    return None if number is None else versions[number]
 
 
-def compared(folder: Path, before: Path, tolerance: float, by: tuple[str, int]) -> tuple[bool, str]:
-    """Whether a version is at most `tolerance` worse than the one before it, and that in words.
+def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> tuple[bool, str]:
+    """Returns whether a version is at most `tolerance` worse than the served one, and why.
 
-    Where that one tells of no such metric, as another task's, there is nothing to be worse than.
-    A new one has to tell, of the same split.
+    A served version without the metric, such as that of another task, cannot be worse.
     """
     name, sign = by
-    classes = [version_manifest.about(version).get("class_names") for version in (folder, before)]
+    classes = [version_manifest.about(version).get("class_names") for version in (new, served)]
     if None not in classes and classes[0] != classes[1]:
-        return False, f"it has other classes than version {before.name}, which is served"
-    (new, split), (old, other) = judged(folder, name), judged(before, name)
-    if old is None:
-        return True, f"version {before.name}, which is served, tells of no {name}"
-    there = f"version {before.name}, which is served, has {old:.4f}"
-    if new is None:
-        return False, f"{name} is not told, or no number; {there}"
-    if split != other:
-        return False, f"{split} {name} {new:.4f} cannot be compared; {there} in {other}"
-    worse = sign * (old - new)
-    text = f"{split} {name} {new:.4f}; {there}"
+        return False, f"its classes differ from those of version {served.name}, which is served"
+    (value, split), (before, split_before) = judged(new, name), judged(served, name)
+    if before is None:
+        return True, f"version {served.name}, which is served, has no {name}"
+    reference = f"version {served.name}, which is served, has {before:.4f}"
+    if value is None:
+        return False, f"{name} is missing or not finite; {reference}"
+    if split != split_before:
+        return False, f"{split} {name} {value:.4f} is not comparable; {reference} on {split_before}"
+    worse = sign * (before - value)
+    text = f"{split} {name} {value:.4f}; {reference}"
     if worse <= tolerance + 1e-9:  # 0.98 - 0.97 is more than 0.01 in floating point
         return True, text
     return False, f"{text}: worse by {worse:.4f}, --export.tolerance is {tolerance:g}"
 
 
 def judged(version: Path, name: str) -> tuple[float | None, str]:
-    """A metric as a version's manifest tells it, and of which split; None where it tells of no
-    finite number."""
+    """Returns a metric from the manifest of a version, None if it is not finite, and its split."""
     manifest = version_manifest.about(version)
     metrics, split = manifest.get("metrics"), str(manifest.get("judged", ""))
     value = metrics.get(name) if isinstance(metrics, dict) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    good = good and abs(value) <= sys.float_info.max  # JSON's whole numbers have no end
-    return (float(value) if good else None), split
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None, split
+    return (float(value) if abs(value) <= sys.float_info.max else None), split
 
 
 def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
-    """Deletes the versions of this package but for the `keep` highest and the pinned ones.
+    """Deletes exported versions except for the `keep` highest and the pinned ones.
 
-    Each is gone in one rename. A folder that is not ours, or a link, is left alone.
+    Directories that this package did not export, and symbolic links, are left alone.
 
-    Returns: The numbers of those that were deleted, in rising order.
+    Returns:
+        The deleted version numbers, ascending.
     """
-    ours = {n: path for n, path in files.versions(model).items() if _is_ours(path)}
-    spared = {*sorted(ours)[-keep:], *pinned}
-    removed = sorted(ours.keys() - spared)
+    exported = {n: path for n, path in files.versions(model).items() if _is_export(path)}
+    removed = sorted(exported.keys() - {*sorted(exported)[-keep:], *pinned})
     for number in removed:
-        temp_files.remove(ours[number])
+        temp_files.remove(exported[number])
     return removed
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Has servers take this version, or with None the newest again; see `models_config.pin`.
+    """Pins a model to a version, or unpins it with None; see `models_config.pin`.
 
-    Raises UsageError if there is no such version.
+    Raises:
+        UsageError: There is no such version, or `models.config` cannot be edited.
     """
     with locks.in_turn(model):
         require(model, version)
@@ -154,80 +152,77 @@ def pin(model: Path, version: int | None) -> None:
 
 
 def require(model: Path, version: int | None) -> Path | None:
-    """Folder of a version; raises UsageError if it is not there. None of None."""
-    there = files.versions(model)
-    if version is not None and version not in there:
-        known = ", ".join(map(str, sorted(there)))
-        raise UsageError(f"--pin {version}: {model} has no such version; there are: {known}")
-    return None if version is None else there[version]
-
-
-def _is_ours(path: Path) -> bool:
-    return not path.is_symlink() and all((path / name).is_file() for name in _OURS)
-
-
-# Files that may lie there before any version does: configuration of TensorFlow Serving and of its
-# containers, and words on them.
-_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
-
-
-def check_folder(directory: Path, model: Path) -> None:
-    """Raises UsageError where one of the folders is there, and no such folder.
-
-    Beside versions there may be all that a server passes by, as the pictures are that it is asked
-    about; what has a number for a name must be a version.
-
-    Args:
-        directory: Of all models.
-        model: Of the versions of this one.
-    """
-    found = list(directory.glob("[!.]*"))
-    names = [p.name for p in found if p.is_file() and p.suffix not in _SERVER_FILES]
-    if names and not any(_versions(p.glob("*")) for p in found if p.is_dir()):
+    """Returns the directory of a version, None for None; raises UsageError if it is missing."""
+    versions = files.versions(model)
+    if version is not None and version not in versions:
         raise UsageError(
-            f"--export.directory: {directory} is no folder of models: it holds {min(names)!r}; "
-            "choose another"
+            f"--pin {version}: {model} has no such version; choose from {_list(sorted(versions))}"
         )
-    found = sorted(model.glob("[!.]*"))
-    versions = _versions(found)
-    for path in found:
-        expected = path.is_file() and path.suffix in _SERVER_FILES
-        if path in versions or expected or (versions and not files.is_version(path.name)):
-            continue
-        raise UsageError(
-            f"{model} holds {path.name!r}, which is no exported version; move it away, or choose "
-            "another --export.directory or --export.name"
-        )
-
-
-def _versions(found: Iterable[Path]) -> list[Path]:
-    return [p for p in found if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
+    return None if version is None else versions[version]
 
 
 def chosen(directory: Path) -> Path:
-    """A version directory: the given one, or in a model's folder that which a server would answer
-    with, the pinned one or the newest.
+    """Returns a version directory: the given one, or the one that a server of the model would use.
 
     Raises:
         UsageError: There is none.
     """
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no folder; give a version, such as saved_models/digits/1")
-    if any(
-        (directory / name).is_file()
-        for name in ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
-    ):
+        raise UsageError(f"{directory} is not a directory; give one such as saved_models/digits/1")
+    marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
+    if any((directory / name).is_file() for name in marks):
         return directory
     if not files.versions(directory):
-        raise UsageError(f"{directory} holds no exported version, such as saved_models/digits/1")
-    newest = live(directory)
-    if newest is None:
-        pinned = ", ".join(map(str, models_config.pinned(directory)))
-        # As a path, which no name in saved_models/ can be.
+        raise UsageError(f"{directory} contains no versions, such as saved_models/digits/1")
+    version = live(directory)
+    if version is None:
+        # Written as a path, which no name of a model is.
         path = directory if len(directory.parts) > 1 else f"./{directory}"
         raise UsageError(
-            f"{directory / models_config.NAME} pins version {pinned}, which is not there: a "
-            "server would answer nothing; python -m pipeline.export "
-            f"{shlex.quote(str(path))} --unpin takes the newest"
+            f"{directory / models_config.NAME} pins version "
+            f"{_list(models_config.pinned(directory))}, which does not exist, so a server would "
+            f"load nothing; python -m pipeline.export {shlex.quote(str(path))} --unpin serves the "
+            "newest"
         )
-    return newest
+    return version
+
+
+def check_folder(directory: Path, model: Path) -> None:
+    """Raises UsageError if a directory for exports contains something else.
+
+    Beside versions, anything that a server ignores may be there; before the first version, only
+    configuration of the server and notes.
+
+    Args:
+        directory: The directory of all models.
+        model: The directory of the versions of one model.
+    """
+    entries = list(directory.glob("[!.]*"))
+    foreign = [p.name for p in entries if p.is_file() and p.suffix not in _SERVER_FILES]
+    if foreign and not any(_versions(path.glob("*")) for path in entries if path.is_dir()):
+        raise UsageError(
+            f"--export.directory: {directory} is not a directory of models: it contains "
+            f"{min(foreign)!r}; choose another directory"
+        )
+    entries = sorted(model.glob("[!.]*"))
+    versions = _versions(entries)
+    for path in entries:
+        expected = path.is_file() and path.suffix in _SERVER_FILES
+        if path in versions or expected or (versions and not files.is_version(path.name)):
+            continue
+        raise UsageError(
+            f"{model} contains {path.name!r}, which is not an exported version; move it elsewhere, "
+            "or choose another --export.directory or --export.name"
+        )
+
+
+def _versions(paths: Iterable[Path]) -> list[Path]:
+    return [p for p in paths if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
+
+
+def _is_export(path: Path) -> bool:
+    return not path.is_symlink() and all((path / name).is_file() for name in _EXPORTED)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""The manifest of a version: whether its files are those that were written, and what it says."""
+"""The manifest of a version: reading it, and comparing the files of the version with it."""
 
 import hashlib
 import os
@@ -11,68 +11,65 @@ from pipeline.utils.errors import Failure
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
-# It cannot hold its own digest.
-_WITHOUT = {str(MANIFEST)}
+WARMUP = Path("assets.extra/tf_serving_warmup_requests")
+"""Requests that a server answers before it opens the version."""
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """What the manifest of a version says.
+    """Returns the manifest of a version.
 
     Raises:
         Failure: It is missing, cannot be read, or is not a manifest.
     """
-    path = directory / MANIFEST
-    if not os.path.lexists(path):
-        raise Failure(f"{MANIFEST} is missing: nothing tells which files were written")
     try:
-        manifest = safe_io.read_json(path)
+        manifest = safe_io.read_json(directory / MANIFEST)
+        listed = list(manifest["files"].values())
+    except FileNotFoundError:
+        raise Failure(f"{MANIFEST} is missing, so the files cannot be checked") from None
     except (OSError, ValueError) as error:
         raise Failure(f"{MANIFEST} cannot be read: {error}") from None
-    listed = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(listed, dict) or not all(map(_is_entry, listed.values())):
-        raise Failure(f"{MANIFEST} lists no files with their sha256 and size")
+    except (AttributeError, LookupError, TypeError):
+        listed = [None]
+    if not all(isinstance(entry, dict) and {"sha256", "size"} <= set(entry) for entry in listed):
+        raise Failure(f"{MANIFEST} does not list the files with their sha256 and size")
     return manifest
 
 
 def about(directory: Path) -> dict[str, Any]:
-    """What the manifest of a version says; empty if it has none, or one that cannot be read."""
+    """Returns the manifest of a version; empty if it is missing or cannot be read."""
     try:
-        found = files.expand_home(safe_io.read_json(directory / MANIFEST))
+        manifest = files.expand_home(safe_io.read_json(directory / MANIFEST))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and {"sha256", "size"} <= set(entry)
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def require_files(directory: Path) -> None:
-    """Raises Failure for what is no regular file: a link leads elsewhere, a pipe never ends."""
+    """Raises Failure for anything but regular files and directories, such as links and pipes."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise Failure(f"{path.relative_to(directory)} is no regular file")
+            raise Failure(f"{path.relative_to(directory)} is not a regular file")
 
 
 def check(directory: Path, manifest: dict[str, Any]) -> str:
-    """That every file of the version is the one that was written, and none is missing or more.
+    """Compares the files of a version with its manifest and returns a summary.
 
-    Raises Failure naming all files for which that does not hold.
+    Raises:
+        Failure: Files are missing, new, or different; the message names them all.
     """
     require_files(directory)
     wanted = manifest["files"]
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    there = {path.relative_to(directory).as_posix(): path for path in paths}
-    added = set(there) - set(wanted) - _WITHOUT
-    wrong = [f"{name} is not in the manifest: it was added afterwards" for name in sorted(added)]
+    paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("*") if p.is_file()}
+    added = sorted(set(paths) - set(wanted) - {str(MANIFEST)})  # it cannot contain its own digest
+    wrong = [f"{name} is not in the manifest: it was added later" for name in added]
     for name, entry in sorted(wanted.items()):
-        if name not in there:
+        if name not in paths:
             wrong.append(f"{name} is missing")
             continue
-        with safe_io.opened(there[name]) as file:
-            same = os.fstat(file.fileno()).st_size == entry["size"]  # reading 2 TB takes hours
+        with safe_io.opened(paths[name]) as file:
+            same = os.fstat(file.fileno()).st_size == entry["size"]
             if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                wrong.append(f"{name} is not what was written: another size or sha256")
+                wrong.append(f"{name} has changed: its size or sha256 differs")
     if wrong:
         raise Failure("; ".join(wrong))
-    return f"{len(wanted)} files are what was written"
+    return f"{len(wanted)} files match the manifest"

@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
+import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.utils.errors import plain
@@ -75,3 +76,32 @@ class _Lasting:
 def say(name: str, text: object) -> None:
     """One line: a key, and what there is to say."""
     print(f"{name:<10} {plain(str(text))}", flush=True)
+
+
+def table(
+    rows: Iterable[Sequence[object]], headers: Sequence[str] = (), right: Container[int] = ()
+) -> str:
+    """Rows as aligned plain text: one line each, neither wrapped nor truncated.
+
+    Columns line up in a terminal also if a cell contains wide or combining characters.
+
+    Args:
+        rows: The cells of each row.
+        headers: Names of the columns; without them there is no header line.
+        right: Positions of the columns to align to the right, such as numbers.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = [list(row) for row in rows]
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(headers))
+    for column in range(max(map(len, [headers, *lines]))):
+        name = headers[column] if headers else ""
+        drawn.add_column(name, justify="right" if column in right else "left", no_wrap=True)
+    for row in lines:
+        # `Text`: a file name such as a[b].png is not markup.
+        drawn.add_row(*(Text(plain(str(cell)).replace("\n", " ")) for cell in row))
+    output = io.StringIO()
+    Console(file=output, width=10**6, color_system=None, force_terminal=False).print(drawn)
+    return "\n".join(line.rstrip() for line in output.getvalue().splitlines())

@@ -199,7 +199,7 @@ def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys)
     assert files.versions(Path("saved_models/digits")).keys() == {1}
     repository.pin(Path("saved_models/digits"), 1)
     assert __main__.main([*words, "--force"]) == 0
-    unpinned = "pinned     to 1: python -m pipeline.export digits --unpin has servers take 2"
+    unpinned = "pinned     to 1: python -m pipeline.export digits --unpin serves 2"
     assert unpinned in capsys.readouterr().out
     assert files.versions(Path("saved_models/digits")).keys() == {1, 2}
 
@@ -288,7 +288,7 @@ def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
         (["run/1"], "run/1 is no run: it has no config.json"),
         (
             ["digits", "--pin", "4"],
-            "--pin 4: saved_models/digits has no such version; there are: 1",
+            "--pin 4: saved_models/digits has no such version; choose from 1",
         ),
         (["digits", "--pin", "x"], "--pin must be a whole number or None, received 'x'"),
         (["digits", "--pin"], "--pin needs a value: a whole number"),

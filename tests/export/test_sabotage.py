@@ -30,7 +30,7 @@ def test_changed_weights_are_caught(version):
     flip(version / "variables/variables.data-00000-of-00001")
     (check,) = verify(version).checks  # nothing of it is loaded
     assert check.name == "digests" and not check.passed
-    assert "variables.data-00000-of-00001 is not what was written" in check.detail
+    assert "variables.data-00000-of-00001 has changed" in check.detail
 
 
 @pytest.mark.parametrize("name", ["fingerprint.pb", "assets.extra/manifest.json"])
@@ -141,7 +141,7 @@ def test_a_pipe_or_a_link_is_no_file_of_a_version(version, harm):
     path = version / "fingerprint.pb"
     path.rename(version.parent / "away")
     os.mkfifo(path) if harm == "pipe" else path.symlink_to(version.parent / "away")
-    assert failed(version) == {"digests": "fingerprint.pb is no regular file"}
+    assert failed(version) == {"digests": "fingerprint.pb is not a regular file"}
 
 
 def test_half_precision_outputs_are_caught(tmp_path):

@@ -25,7 +25,7 @@ def test_a_whole_version_passes(whole):
     outcome = verify(whole, fuzzed=300)
     assert outcome.passed, str(outcome)
     checks = {check.name: check.detail for check in outcome.checks}
-    assert checks["digests"] == "6 files are what was written"
+    assert checks["digests"] == "6 files match the manifest"
     assert checks["warm-up"].startswith(
         "batches of serving_default 1 8; image_bytes 1 8; classify 1 8"
     )
@@ -214,11 +214,11 @@ def test_of_a_model_the_version_is_taken_that_is_served(version, tmp_path, monke
     models_config.pin(version.parent, 3)
     assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
     models_config.pin(version.parent, 4)
-    remedy = rf"pins version 4, which is not there: .*\.export {version.parent} --unpin takes"
+    remedy = rf"pins version 4, which does not exist, .*\.export {version.parent} --unpin serves"
     with pytest.raises(UsageError, match=remedy):
         chosen(version.parent)
     monkeypatch.chdir(version.parent)
-    with pytest.raises(UsageError, match=r"pipeline\.export \./\. --unpin takes"):
+    with pytest.raises(UsageError, match=r"pipeline\.export \./\. --unpin serves"):
         chosen(Path())
     for wrong in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="saved_models/digits/1"):

@@ -135,19 +135,23 @@ def test_one_of_each_inside_the_package(copy):
         return copy / registry.REGISTRIES[kind][0] / f"{NAMES[kind][0]}.py"
 
     extensions.write(place, lambda kind, name: name)
-    done = run_module("pipeline.fit", "stripes_quick", "--export.no-enabled", cwd=copy.parent)
+    done = run_module(
+        "pipeline.fit", "stripes_quick", "--export.no-enabled", cwd=copy.parent, fresh=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "share_right" in done.stdout and "grade_error" in done.stdout
-    shown = run_module("pipeline.fit", "stripes_quick", "--help", cwd=copy.parent).stdout
+    shown = run_module(
+        "pipeline.fit", "stripes_quick", "--help", cwd=copy.parent, fresh=True
+    ).stdout
     for kind in ("sources", "tasks", "models", "engines", "losses", "optimizers", "schedules"):
         assert NAMES[kind][0] in shown, kind
-    wrong = run_module("pipeline.fit", "--model.name", "dens", cwd=copy.parent)
+    wrong = run_module("pipeline.fit", "--model.name", "dens", cwd=copy.parent, fresh=True)
     assert wrong.returncode == 2 and "did you mean 'dense'" in wrong.stderr
 
 
 def test_two_of_one_name_inside_the_package_end_with_both_places(copy):
     (copy / "models/another.py").write_text('"""Another."""\n\n\ndef tiny(x):\n    return x\n')
-    done = run_module("pipeline.fit", "digits_tiny", cwd=copy.parent)
+    done = run_module("pipeline.fit", "digits_tiny", cwd=copy.parent, fresh=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     for place in ("models/another.py, line 4", "models/tiny.py, line "):
         assert place in done.stderr

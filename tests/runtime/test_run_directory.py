@@ -179,11 +179,13 @@ def test_what_cannot_be_written_is_refused(config, workplace):
     refused(config, "cannot write into /proc", run_directory="/proc/run")
     refused(config, "file is a file", export={"directory": "file"})
     refused(
-        config, "full is no folder of models: it holds 'notes.txt'", export={"directory": "full"}
+        config,
+        "full is not a directory of models: it contains 'notes",
+        export={"directory": "full"},
     )
     (workplace / "models/digits").mkdir(parents=True)
     (workplace / "models/digits/notes.txt").write_text("mine")
-    refused(config, "digits holds 'notes.txt', which is no export", export={"directory": "models"})
+    refused(config, "digits contains 'notes.txt', which is not", export={"directory": "models"})
     assert (workplace / "full/notes.txt").read_text() == "mine"
 
 
@@ -303,7 +305,7 @@ def test_versions_and_hidden_files_are_not_foreign(config, workplace):
     (target / ".unpublished-x").mkdir()
     preflight.check(config)
     (target / "2").mkdir()
-    with pytest.raises(UsageError, match="'2', which is no exported version"):
+    with pytest.raises(UsageError, match="'2', which is not an exported version"):
         preflight.check(config)
 
 
@@ -314,9 +316,9 @@ def test_files_for_servers_are_not_foreign_but_must_be_readable(config, workplac
         (target / name).write_text("")
     preflight.check(config)
     (target / "models.config").write_bytes(b"\xff")
-    refused(config, r"digits/models\.config cannot be read: it is no text in UTF-8; mend it")
+    refused(config, r"digits/models\.config cannot be read: .*UTF-8; fix it")
     (target / "x.md").mkdir()
-    refused(config, "'x.md', which is no exported version; move it away, or choose another")
+    refused(config, "'x.md', which is not an exported version; move it")
 
 
 def test_beside_versions_there_may_be_what_servers_pass_by(config, workplace):
@@ -324,13 +326,13 @@ def test_beside_versions_there_may_be_what_servers_pass_by(config, workplace):
     target = workplace / "saved_models/digits"
     (target / "photos").mkdir(parents=True)
     (target / "picture.png").write_text("")
-    refused(config, "'photos', which is no exported version; move it away")
+    refused(config, "'photos', which is not an exported version; move it elsewhere")
     (target / "1").mkdir()
     (target / "1/saved_model.pb").write_text("")
     (workplace / "saved_models/notes.txt").write_text("")
     preflight.check(config)
     (target / "7").write_text("")
-    refused(config, "'7', which is no exported version")
+    refused(config, "'7', which is not an exported version")
     (target / "7").unlink()
     (target / "1/saved_model.pb").unlink()
-    refused(config, "saved_models is no folder of models: it holds 'notes.txt'")
+    refused(config, "saved_models is not a directory of models: it contains 'notes.txt'")
