@@ -79,8 +79,8 @@ def measure(images, truth, confusions, seed):
     from pipeline.fit import fit
 
     labels = noisy(truth, confusions, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "noisy.npz")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "noisy.npz")
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
             source=Source(name="arrays", options={"path": path}),
@@ -94,7 +94,7 @@ def measure(images, truth, confusions, seed):
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()
         out = label_noise.out_of_fold(
-            config, Path(folder), source, [], FOLDS, Path(folder), fit=fit
+            config, Path(directory), source, [], FOLDS, Path(directory), fit=fit
         )
         seconds = time.monotonic() - start
     label_noise.doubted(out, NAMES)

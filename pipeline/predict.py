@@ -13,11 +13,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.serving import file_inputs
 from pipeline.serving.client import MEANT, Client
@@ -212,27 +210,16 @@ def _parsed(arguments: list[str]) -> tuple[str, list[str], Options]:
     return words[0], words[1:], given
 
 
-def _help() -> None:
-    def command(
-        model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
-        files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILES")]],
-        /,
-        options: Annotated[Options, tyro.conf.arg(name="")],
-    ) -> None:
-        """What a model says of files, a line for each image or row, in their order.
-
-        Files that are broken or cannot be read are named and skipped; exit code 1 says so.
-
-        Args:
-            model: A version; a model's folder, for the version that is served, which is the pinned
-                one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or
-                grpc://HOST:8500/NAME[/N].
-            files: Images, folders of them, or patterns; - for names on stdin. For a model that
-                takes rows of numbers: .csv or .npy.
-            options: How to ask and write.
-        """
-
-    tyro.cli(command, args=["--help"], prog=PROGRAM)
+_ABOUT = """\
+Prints a model's answer for each image or row, in their order. Files that are broken or cannot be
+read are named and skipped, with exit code 1."""
+_ARGUMENTS = {
+    "MODEL": "A version; the directory of a model, for the version that is served, which is the "
+    "pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
+    "grpc://HOST:8500/NAME[/N].",
+    "FILES": "Images, directories of them, or patterns; - for names on stdin. For a model that "
+    "takes rows of numbers: .csv or .npy.",
+}
 
 
 def _listed(words: list[str]) -> list[str]:
@@ -258,7 +245,8 @@ def _require_other(output: Path | None, names: Sequence[str]) -> None:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
     if {"--help", "-h"} & set(arguments):
-        _help()
+        print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
+        return 0
     model, words, options = _parsed(arguments)
     with Client(model, options.timeout) as client:
         question = Question(client, options.top)

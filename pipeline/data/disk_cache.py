@@ -123,8 +123,9 @@ def obtained(
     folder = place.folder
     try:
         lock = folder.with_name(f"{folder.name}.lock")
-        lock.mkdir(parents=True, exist_ok=True)
-        with locks.in_turn(lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+        with locks.in_turn(lock, f"waiting for another process to build or verify {folder}"):
             temp_files.sweep(place.directory)
             wrong = _wrong(place, specs)
             if wrong:

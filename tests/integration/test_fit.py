@@ -171,7 +171,7 @@ ONE = np.zeros((1, 8, 8, 1), np.uint8)
         ("serving_default", {}, "the input 'images' is missing"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
         ("image_bytes", {"image_bytes": [b"none"]}, "the file is no JPEG, PNG"),
-        (None, {"images": ONE}, "the signature must be a name, received None"),
+        (None, {"images": ONE}, "the signature must be a name; got None"),
     ],
 )
 def test_a_run_refuses_what_its_export_would(digits_run, signature, inputs, message):

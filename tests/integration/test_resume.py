@@ -150,24 +150,25 @@ def test_all_differences_are_shown_old_and_new(config):
         log={"progress": False},
     )
     assert first == (
-        "mine is a run with other options; give a new --run-directory, or its own options"
+        "mine is a run with other options; choose another --run-directory, or resume with its "
+        "original options"
     )
     assert [" ".join(row.split()) for row in rows] == [
-        "option as it began now",
+        "option original now",
         "--data.augment crop padding=1 flip crop padding=2",
         "--model.filters default 8",
         "--model.blocks 3 default",
         "--train.epochs 40 60 --force accepts it",
         "--train.batch-size 32 64",
     ]
-    assert last == "its own options: --config mine/config.json --run-directory mine"
+    assert last == "its original options: --config mine/config.json --run-directory mine"
     assert max(map(len, rows)) < 100
 
 
 def test_some_options_are_accepted_with_force_and_saved(config):
     given = begun(config)
     longer = {"train": {"epochs": 60, "patience": 5}, "runtime": {"replicas": 2}}
-    assert "--force goes on with these" in refusal(given, **longer)[0]
+    assert "add --force to accept the changes" in refusal(given, **longer)[0]
     forced = given.changed(**longer, force=True)
     preflight.check(forced)
     with run_directory.opened(forced) as run:
@@ -203,7 +204,7 @@ def test_options_that_cannot_change_the_result_are_free(config):
 def test_a_damaged_config_is_one_line(config):
     given = begun(config)
     path = Path("mine/config.json")
-    damaged = ["--run-directory: mine/config.json is damaged; give a new folder"]
+    damaged = ["--run-directory: mine/config.json is damaged; choose a new directory"]
     saved = json.loads(path.read_text())
     for text in ("{", json.dumps({**saved, "train": []}), json.dumps({"source": saved["source"]})):
         path.write_text(text)

@@ -5,14 +5,13 @@ Exit code 1 if a run did not survive.
 
 import dataclasses
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from typing import Literal
 
-import tyro
-
+from pipeline.config import cli_parser, help_text
 from pipeline.utils import temp_files
+from pipeline.utils.errors import run_command
 from tests.nightly.fault_injection import faults
 from tests.nightly.fault_injection.harness import RunLost
 from tests.nightly.fault_injection.reference import Workspace
@@ -68,8 +67,11 @@ def inject(options: Options) -> dict[str, Count]:
 
 def main(arguments: list[str]) -> int:
     """Prints a table of the results."""
-    program = "python -m tests.nightly.fault_injection"
-    counts = inject(tyro.cli(Options, args=arguments, prog=program))
+    if "--help" in arguments:
+        program = "python -m tests.nightly.fault_injection"
+        print(help_text.page(program, Options.__doc__ or "", Options()))
+        return 0
+    counts = inject(Options(**cli_parser.changes(arguments, Options)))
     print(f"{'fault':<9}{'injected':>9}{'lost':>6}{'seconds':>9}")
     for name, count in counts.items():
         print(f"{name:<9}{count.injected:>9}{count.lost:>6}{count.seconds:>9.0f}")
@@ -77,4 +79,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(main)
