@@ -58,6 +58,8 @@ def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
     try:
         before = safe_io.read_json(run.source)
         found = {"fingerprint": before["fingerprint"], "content": before["content"]}
+        if not all(isinstance(value, str | None) for value in found.values()):
+            raise ValueError
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):

@@ -227,7 +227,7 @@ def test_splits_are_kept_after_the_earlier_run_is_deleted(tmp_path):
     shutil.rmtree(tmp_path / "first")
     preflight.check(second)
     assert begun(second) == kept, "resumed"
-    with pytest.raises(UsageError, match="--data.splits: .*first is not"):
+    with pytest.raises(UsageError, match="--data.splits: .*first is neither a run directory nor"):
         preflight.check(settings(80, "fourth", splits=tmp_path / "first"))
     (tmp_path / "third/splits.npz").write_bytes(b"none")
     with pytest.raises(UsageError, match="splits.npz is damaged; choose another --data.splits"):

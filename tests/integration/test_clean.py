@@ -160,7 +160,7 @@ def test_copies_across_the_splits_of_a_source_are_noted(tmp_path):
     (note,) = notes(config(root))[0]
     assert note == (
         "exact copies of images in another split: 1 in test (such as test/a/18.png and "
-        "train/a/tested.png; --clean.enabled --clean.drop-leakage leaves them out)"
+        "train/a/tested.png; --clean.enabled --clean.drop-leakage excludes them)"
     )
     cleaned, splits = notes(config(root, enabled=True, drop_leakage=True, near=False))
     assert cleaned == [] and len(splits["train"]) == 12, "the remedy does what it says"
@@ -205,7 +205,7 @@ def test_the_command_writes_a_manifest_that_fit_obeys(folder, workplace, capsys)
     lines = shown.splitlines()
     assert lines[0].startswith(f"cleaning   {folder}: 42 examples in")
     assert lines[1].split() == ["reason", "examples", "action", "such", "as"]
-    assert lines[2].startswith("undecodable         1  drop    a/page.jpg (the file is no JPEG")
+    assert lines[2].startswith("undecodable         1  drop    a/page.jpg (the file is not a JPEG")
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
     assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
     assert lines[5] == "gallery    cleaned/digits-1/gallery.html"

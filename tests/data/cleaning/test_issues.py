@@ -44,7 +44,7 @@ def test_why_a_file_is_damaged_is_told_without_tensorflows_words(folder):
     (folder / "b/bomb.png").write_bytes(png_header(60_000, 60_000))
     source = registry.load("sources", "folder")(path=folder)
     bomb, page = issues.find(source, scan.scan(source))
-    assert page["detail"] == "the file is no JPEG, PNG, GIF, BMP or WebP image"
+    assert page["detail"] == "the file is not a JPEG, PNG, GIF, BMP or WebP image"
     assert bomb["detail"].endswith("of 89478485: height 60000 width 60000")
 
 
