@@ -82,18 +82,25 @@ def memory() -> list[Memory]:
     return shown
 
 
-def missing_gpu(driver: Path = _DRIVER) -> str | None:
-    """One line saying what to do about a GPU that cannot be used; None where there is none.
+def driver_version(driver: Path = _DRIVER) -> str | None:
+    """The version of the NVIDIA driver; None if it is not loaded.
 
     Args:
-        driver: The file in which the kernel module says its version.
+        driver: The file in which the kernel module reports its version.
     """
     try:
         text = driver.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     numbers = [word for word in text.split() if word.count(".") >= 1 and word[0].isdecimal()]
-    version = numbers[0] if numbers else "unknown"
+    return numbers[0] if numbers else "unknown"
+
+
+def missing_gpu(driver: Path = _DRIVER) -> str | None:
+    """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
+    version = driver_version(driver)
+    if version is None:
+        return None
     found = f"the NVIDIA driver {version} is there"
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST_DRIVER:
@@ -110,8 +117,8 @@ def missing_gpu(driver: Path = _DRIVER) -> str | None:
 def _opens(name: str, folder: str | None) -> bool:
     places = [name]
     spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec and folder else ():
-        places += map(str, Path(root, folder, "lib").glob(name))
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        places += map(str, Path(root, folder or "", "lib").glob(name))
     for place in places:
         try:
             ctypes.CDLL(place)
