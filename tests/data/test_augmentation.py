@@ -247,5 +247,7 @@ def test_the_place_is_decided_with_a_reason():
     assert placed("host", "device") == placed("auto", "device")
     assert placed("auto", "memory") == placed("auto", "none")
     assert placed_of(plain, settings_of().data, 4, "memory") == (plain, [])
-    with pytest.raises(UsageError, match="--data.augment-on host cannot augment .* --data.cache dev"):
+    with pytest.raises(
+        UsageError, match="--data.augment-on host cannot augment .* --data.cache dev"
+    ):
         settings_of(data={"augment_on": "host", "cache": "device"})
