@@ -353,15 +353,3 @@ def test_a_manifest_that_is_no_manifest_is_refused(watched, kind):
     JSON[kind](path / "manifest.json")
     with pytest.raises(UsageError):
         store.restore(3)
-
-
-@pytest.mark.parametrize("name", ["state.index", "state.data-00000-of-00001"])
-def test_links_in_a_checkpoint_are_not_followed(watched, name):
-    store, variable, path = saved(watched / "checkpoints")
-    target = watched.parent / name
-    (path / name).rename(target)
-    (path / name).symlink_to(target)
-    variable.assign([5.0, 6.0])
-    with pytest.raises(UsageError):
-        store.restore(3)
-    assert variable.numpy().tolist() == [5.0, 6.0]
