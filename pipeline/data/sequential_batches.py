@@ -42,11 +42,7 @@ def batches(
         drawn = seeds.example_seeds(seed, epoch, tf.constant([-1], tf.int64))
         start = seeds.integers(drawn, count)[0]
         around = raw.skip(start).concatenate(raw.take(start))
-        return around.batch(BLOCK).map(lambda block: shuffled(seed, block, epoch)).unbatch()
-
-    def shuffled(seed: int, block: Example, epoch: tf.Tensor) -> Example:
-        order = tf.argsort(seeds.example_seeds(seed, epoch, block["id"]))
-        return {name: tf.gather(values, order) for name, values in block.items()}
+        return around.batch(BLOCK).map(lambda block: _shuffled(block, seed, epoch)).unbatch()
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         first_epoch, passed = divmod(first_step, steps_per_epoch)
@@ -81,3 +77,8 @@ def batches(
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,
     )
+
+
+def _shuffled(block: Example, seed: int, epoch: tf.Tensor) -> Example:
+    order = tf.argsort(seeds.example_seeds(seed, epoch, block["id"]))
+    return {name: tf.gather(values, order) for name, values in block.items()}
