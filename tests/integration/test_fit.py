@@ -298,45 +298,11 @@ def stdout_is(number, monkeypatch):
         yield
 
 
-def test_a_full_disk_under_stdout_does_not_end_training(workplace, monkeypatch, capsys):
-    full = os.open("/dev/full", os.O_WRONLY)
-    with stdout_is(full, monkeypatch):
-        run = fit("digits", **QUICK, run_directory="run")
-        assert sys.stdout is None, "the interpreter would complain again when it exits"
-    assert len(run.history["loss"]) == 1 and Path("run/result.json").is_file()
-    (message,) = capsys.readouterr().err.splitlines()
-    assert message.endswith("could be written to stdout: No space left on device")
-
-
 def test_a_reader_that_has_gone_ends_training(workplace, monkeypatch):
     there, here = os.pipe()
     os.close(there)
     with stdout_is(here, monkeypatch), pytest.raises(BrokenPipeError):
         fit("digits", **QUICK)
-
-
-@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- >&- 2>&-"])
-def test_output_to_a_closed_stderr_is_lost(tmp_path, closed):
-    """It must not go to the next file that is opened, such as the lock of a run, or to stdout."""
-    program = (
-        "import os\nfrom pipeline.utils.errors import UsageError, run_command\n"
-        "def main(arguments):\n"
-        "    with open('file', 'w'):\n"
-        "        os.write(2, b'text')\n"
-        "    raise UsageError('wrong')\n"
-        "run_command(main)\n"
-    )
-    command = f'exec {sys.executable} -c "$0" {closed}'
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    result = subprocess.run(
-        ["sh", "-c", command, program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", "")
-    assert (tmp_path / "file").read_text() == ""
 
 
 def test_bad_data_leave_nothing_behind(workplace, npz):

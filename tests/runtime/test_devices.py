@@ -87,10 +87,10 @@ def test_tensorflow_gets_the_requested_limits(machine, options, wanted):
     ("count", "options", "message"),
     [
         (0, {"require_gpu": True}, "--runtime.require-gpu: TensorFlow sees no GPU; "),
-        (0, {"devices": "0"}, "--runtime.devices 0: TensorFlow sees no GPU; they count from 0"),
-        (4, {"devices": "1,4"}, "--runtime.devices 1,4: TensorFlow sees 4 GPUs; they count from 0"),
+        (0, {"devices": "0"}, "--runtime.devices 0: TensorFlow sees 0 GPUs"),
+        (4, {"devices": "1,4"}, "--runtime.devices 1,4: TensorFlow sees 4 GPUs"),
         (4, {"replicas": 5}, "--runtime.replicas 5: TensorFlow sees 4 GPUs"),
-        (4, {"gpu_memory": "25GiB"}, "--runtime.gpu-memory 25GiB: GPU 0 has 24.0 GiB; give less"),
+        (4, {"gpu_memory": "25GiB"}, "--runtime.gpu-memory 25GiB: GPU 0 has only 24.0 GiB"),
     ],
 )
 def test_unavailable_devices_are_refused_in_one_line(machine, count, options, message):
@@ -119,26 +119,26 @@ def test_the_memory_of_the_run_is_what_is_free_or_allowed(machine, options, gib)
 
 
 def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
-    with pytest.raises(UsageError, match="nvidia-smi, which knows the size of a GPU, does not"):
+    with pytest.raises(UsageError, match="nvidia-smi does not report the memory"):
         machine(2) and devices.claim(Runtime(gpu_memory="80%"))
     made = machine(2)
-    assert "does not say which is the freest" in devices.claim(Runtime(replicas=1))
+    assert "free memory unknown" in devices.claim(Runtime(replicas=1))
     assert made.options == ("0", True, [])
 
 
 def test_the_choice_is_reported(machine):
     machine(4, BUSY)
     assert devices.claim(Runtime()) == ""
-    assert devices.claim(Runtime(replicas=1)) == "number 3, the freest, 22.0 GiB free"
+    assert devices.claim(Runtime(replicas=1)) == "number 3, most free memory, 22.0 GiB"
     machine(4, BUSY)
     assert devices.claim(Runtime(devices="0,2")) == "number 0, 2, asked for"
 
 
 CHANGES = [
-    ({}, {"devices": "0"}, "--runtime.devices 0: this process has begun to compute on 4 GPUs"),
-    ({"devices": "0"}, {"replicas": 2}, "--runtime.replicas 2: this process has begun to compute"),
-    ({"devices": "cpu"}, {}, "--runtime.devices auto: this process has begun to compute on 0 GPUs"),
-    ({}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process has begun to compute"),
+    ({}, {"devices": "0"}, "--runtime.devices 0: this process already uses 4 GPUs"),
+    ({"devices": "0"}, {"replicas": 2}, "--runtime.replicas 2: this process already uses"),
+    ({"devices": "cpu"}, {}, "--runtime.devices auto: this process already uses 0 GPUs"),
+    ({}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process already uses"),
     ({"gpu_memory": "2GiB"}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process"),
 ]
 

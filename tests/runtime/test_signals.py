@@ -19,8 +19,8 @@ from pipeline.utils.errors import Terminated, UsageError
 
 
 @pytest.fixture(autouse=True)
-def hearing():
-    """As a terminal starts a process: under `nohup`, or in a shell's background, it is deaf."""
+def default_handlers():
+    """As in a terminal: under `nohup`, or in the background of a shell, signals are ignored."""
     usual = {
         signal.SIGINT: signal.default_int_handler,
         **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
@@ -35,7 +35,7 @@ def hearing():
     ("text", "expected"),
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1.5s", 1.5)],
 )
-def test_times_are_read(text, expected):
+def test_durations_are_parsed(text, expected):
     assert parse_duration(text) == expected
 
 
@@ -54,22 +54,18 @@ def test_a_signal_waits_for_the_end_of_the_call():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize(
-    ("number", "raised"),
-    [
-        (signal.SIGTERM, Terminated),
-        (signal.SIGHUP, Terminated),
-        (signal.SIGINT, KeyboardInterrupt),
-    ],
-)
-def test_outside_of_training_a_signal_strikes_at_once(number, raised):
+SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+
+
+@pytest.mark.parametrize(("number", "raised"), [*SIGNALS, (signal.SIGHUP, Terminated)])
+def test_a_signal_outside_of_training_raises_at_once(number, raised):
     given = Stops()
     with given.listening(), pytest.raises(raised):
         os.kill(os.getpid(), number)
         pytest.fail("nothing was raised")
 
 
-STRUCK = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 
 
 def test_a_signal_that_waits_hides_no_error():
@@ -79,7 +75,7 @@ def test_a_signal_that_waits_hides_no_error():
         raise UsageError("the disk is full")
 
 
-@pytest.mark.parametrize(("number", "raised"), STRUCK)
+@pytest.mark.parametrize(("number", "raised"), SIGNALS)
 def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
     """Tracing fails in its own way when it is interrupted, and pybind11 loses the exception."""
     with pytest.raises(raised), Stops().listening():
@@ -91,7 +87,7 @@ def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("number", "raised"), STRUCK)
+@pytest.mark.parametrize(("number", "raised"), SIGNALS)
 def test_a_signal_lost_in_a_finalizer_ends_the_run_at_the_next_call(number, raised):
     class Interrupted:
         def __del__(self):
@@ -135,7 +131,7 @@ def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_deaf_processes_stay_deaf():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Stops().listening():
@@ -144,7 +140,7 @@ def test_deaf_processes_stay_deaf():
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_clock_counts_over_resumes_and_keeps_a_reserve(monkeypatch):
+def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("pipeline.runtime.signals.time.monotonic", lambda: now[0])
     given = Stops("10m", reserve=50)
@@ -193,7 +189,7 @@ def paced(given, rate, step, last=100):
 
 
 @pytest.mark.parametrize("first", [30.0, 59.0])
-def test_a_longer_limit_takes_the_schedule_up_where_the_time_stands(monkeypatch, first):
+def test_a_longer_limit_continues_the_schedule(monkeypatch, first):
     """A run is stopped when its time is up and its rate 0, or after a slow first call."""
     now = [0.0]
     monkeypatch.setattr("pipeline.training.callbacks.time_budget.time.monotonic", lambda: now[0])
@@ -245,7 +241,9 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     assert abs(step.position - steps) <= 6
 
 
-def test_time_ends_a_run_with_its_result_and_a_longer_one_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
+    tmp_path, monkeypatch, capsys
+):
     """The clock stands still but for the third call of training, which takes an hour."""
     given = changes(runtime={"time_limit": "30m"})
     calls = [0]

@@ -265,7 +265,10 @@ def test_a_lost_worker_is_named_within_seconds(tmp_path):
         (FIT.replace("gradient_tape", "model_fit"), "under which Keras's own fit crashes"),
         (FIT, "must agree on one run: give --run-directory"),
         (f"{FIT} --run-directory run --runtime.replicas 2", "give --runtime.replicas auto"),
-        (f"{FIT} --run-directory run --runtime.worker-timeout 1", "did not come within 1 seconds"),
+        (
+            f"{FIT} --run-directory run --runtime.worker-timeout 1",
+            "did not respond within 1 seconds",
+        ),
     ],
 )
 def test_what_several_workers_cannot_do_is_refused(tmp_path, words, message):
@@ -304,24 +307,24 @@ def test_workers_with_other_options_are_refused():
 
 def test_an_unknown_host_is_named():
     found = cluster.Cluster(("127.0.0.1:1", "no-such-host.invalid:2"), 0)
-    with pytest.raises(UsageError, match=r"the host of no-such-host.invalid:2 is unknown here"):
+    with pytest.raises(UsageError, match=r"cannot resolve the host of no-such-host.invalid:2"):
         found.meet(1, "token")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
-        ("[]", "lacks a cluster or a task"),
-        ('{"cluster": {"worker": ["a:1", "b:2"]}}', "lacks a cluster or a task"),
+        ("{", "is not JSON"),
+        ("[]", "has no cluster or no task"),
+        ('{"cluster": {"worker": ["a:1", "b:2"]}}', "has no cluster or no task"),
         ('{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "parameter servers"),
         *(
             (text_of([first, "b:2"]), "must be different host:port")
             for first in ("a", "a..b:1", f"{'a' * 64}:1", "B:2", "a:0", "a:1\n", 1)
         ),
-        (text_of(["a:1", "b:2"], index=2), "names none of its workers"),
-        (text_of(["a:1", "b:2"], index=True), "names none of its workers"),
-        (text_of(["a:1", "b:2"], "chief"), "names none of its chiefs"),
+        (text_of(["a:1", "b:2"], index=2), "is not one of its workers"),
+        (text_of(["a:1", "b:2"], index=True), "is not one of its workers"),
+        (text_of(["a:1", "b:2"], "chief"), "is not one of its chiefs"),
     ],
 )
 def test_a_broken_tf_config_is_refused(text, message):
@@ -348,11 +351,11 @@ def test_a_driver_without_libraries_is_explained(tmp_path, monkeypatch):
     assert gpu_info.missing_gpu(version) is None
     text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
     version.write_text(text.format("470.82.01"))
-    assert "driver 470.82.01 is there, but CUDA 12 needs 525" in gpu_info.missing_gpu(version)
+    assert "driver 470.82.01 is installed, but CUDA 12 needs 525" in gpu_info.missing_gpu(version)
     version.write_text(text.format("570.10"))
     there = set(gpu_info._LIBRARIES)
     monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
-    assert "look at `nvidia-smi`" in gpu_info.missing_gpu(version)
+    assert "check `nvidia-smi`" in gpu_info.missing_gpu(version)
     there.remove("libcudnn.so.9")
     found = gpu_info.missing_gpu(version)
     assert "libcudnn.so.9 cannot be opened: pip install 'tensorflow[and-cuda]'" in found

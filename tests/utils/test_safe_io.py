@@ -1,4 +1,4 @@
-"""A run directory, data or a model from a stranger: limits first, nothing runs, nothing outside."""
+"""Untrusted run directories, data and models: bounded reading, and no code is run."""
 
 import ast
 import configparser
@@ -21,7 +21,7 @@ from pipeline.config import registry
 from pipeline.data import dataset, shards, splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.sources import arrays
-from pipeline.export import proof, run_result
+from pipeline.export import run_result
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import preflight
@@ -170,31 +170,13 @@ def test_a_damaged_source_is_not_taken_for_other_data(box, text):
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}'])
-def test_facts_that_lack_one_are_damaged(box, text):
+def test_incomplete_metadata_is_damaged(box, text):
     metadata = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
     RunDirectory(box).metadata.write_text(text)
     with pytest.raises(
         UsageError, match=r"metadata\.json is damaged; start again in a new --run-dir"
     ):
         run_directory.frozen(box, metadata)
-
-
-def test_values_of_a_stranger_choose_nothing(box):
-    config = registry.load("recipes", "digits")()
-    run = RunDirectory(box)
-    (box.parent / "model").mkdir()
-    (box.parent / "model/saved_model.pb").write_text("")
-    for version in (str(box.parent / "model"), "../model", "saved_models/digits/../../..", 5):
-        run.result.write_text(json.dumps({"export": version, "steps": 1}))
-        assert run_result.finished(config, run) is None
-    for value in ("evil", ["float32"], {"a": 1}, None, 5):
-        run.decisions.write_text(json.dumps([{"name": "precision", "value": value}]))
-        assert run_directory.decided(box, "precision", ("float32",)) is None
-    (box / "data.tfrecord").write_bytes(b"")
-    for name in ("../secret.json", str(box.parent / "secret.json")):
-        (box / "shards.json").write_text(json.dumps({name: {"examples": 0, "sha256": ""}}))
-        with pytest.raises(UsageError, match=r"shards.json is not of the form"):
-            shards.records([box / "data.tfrecord"])
 
 
 def objects(path):
@@ -213,7 +195,7 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
-def test_archives_of_a_stranger_are_refused_before_they_are_unpacked(box, kind):
+def test_unsafe_archives_are_refused_before_they_are_unpacked(box, kind):
     path = box / "splits.npz"
     ARCHIVES[kind](path)
     tracemalloc.start()
@@ -244,13 +226,6 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(bo
     np.save("images.npy", images)
     with pytest.raises(UsageError, match=r"labels.npy is no whole .npy file of a plain array"):
         arrays.arrays(path=Path())
-
-
-def test_stored_answers_of_a_stranger_are_weighed_first(box, monkeypatch):
-    monkeypatch.setattr(proof, "_MOST_GOLDEN", 2**20)
-    unpacks_to(box / "golden.npz", 2**21)
-    with pytest.raises(npz.TooLarge, match="it unpacks to"):
-        proof.read_golden(box / "golden.npz")
 
 
 def saved(folder):
