@@ -110,7 +110,7 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
     scanned = scan.scan(source)
     entries = issues.find(source, scanned)
     found, others = collections.defaultdict(set), []
-    for line in issues.notes(source, scanned, entries):
+    for line in issues.notes(scanned, entries):
         print(" ", line)
     for entry in entries:
         if "of" not in entry:
@@ -214,19 +214,19 @@ def damaged() -> None:
 
     generator = np.random.default_rng(0)
     good, bad = 15_000, 5_000
-    with tempfile.TemporaryDirectory() as folder:
-        names = write_files(Path(folder, "data"), good, bad, generator)
+    with tempfile.TemporaryDirectory() as directory:
+        names = write_files(Path(directory, "data"), good, bad, generator)
         run = fit(
             "digits",
-            source={"name": "folder", "path": Path(folder, "data")},
+            source={"name": "folder", "path": Path(directory, "data")},
             clean={"enabled": True, "near": False},
             data={"augment": {}, "image_size": (16, 16)},
             model={"name": "tiny"},
             train={"epochs": 1, "batch_size": 128},
-            run_directory=Path(folder, "run"),
+            run_directory=Path(directory, "run"),
             export={"enabled": False},
         )
-        entries = manifest.read(Path(folder, "run/manifest.jsonl"))
+        entries = manifest.read(Path(directory, "run/manifest.jsonl"))
         named = {e["file"] for e in entries if e["reason"] in ("undecodable", "bomb")}
         print(
             f"{len(named & names):,} of {bad:,} damaged files reported, {len(named - names)} others"
@@ -234,7 +234,7 @@ def damaged() -> None:
         print(f"trained {run.result['steps']} steps on {len(run.splits['train']):,} examples")
 
 
-def write_files(folder: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
+def write_files(directory: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
     """Writes images of two classes; returns the names of the damaged files."""
     from PIL import Image
 
@@ -255,8 +255,8 @@ def write_files(folder: Path, good: int, bad: int, generator: np.random.Generato
     names = set()
     for number in generator.permutation(good + bad).tolist():
         name = f"{'ab'[number % 2]}/{number}.jpg"
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
         if number >= good:
             names.add(name)
     return names

@@ -23,32 +23,32 @@ from speed import report
 SIDE, BATCH = 224, 64
 
 
-def photographs(folder: Path, count: int, distinct: int = 500) -> None:
+def photographs(directory: Path, count: int, distinct: int = 500) -> None:
     """Writes `count` JPEG files of two classes (smooth noise, 20 kB); some are hard links."""
     import numpy as np
     from PIL import Image
 
     generator = np.random.default_rng(0)
     for number in range(count):
-        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path = directory / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         if number >= distinct:
-            path.hardlink_to(folder / "ab"[number % 2] / f"{number % distinct}.jpg")
+            path.hardlink_to(directory / "ab"[number % 2] / f"{number % distinct}.jpg")
             continue
         coarse = Image.fromarray(generator.integers(0, 256, (56, 56, 3), np.uint8))
         coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
+def prepared(directory: Path, kind: str, epochs: int = 1) -> object:
     """Returns the training batches of a directory of images, read through the given cache."""
     from pipeline.config import command_line
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
 
     settings = command_line.recipe("digits").changed(
-        source={"name": "folder", "path": str(folder)},
+        source={"name": "folder", "path": str(directory)},
         data={
-            "cache": kind, "cache_directory": str(folder.parent / "cache"),
+            "cache": kind, "cache_directory": str(directory.parent / "cache"),
             "validation": 0.1, "test": 0.0, "augment": {},
         },
         train={"batch_size": BATCH, "epochs": epochs},
@@ -66,9 +66,9 @@ def memory(count: int = 1000) -> None:
     for kind in ("disk", "none"):
         peaks = {}
         for times in (1, 10):
-            with tempfile.TemporaryDirectory() as folder:
-                photographs(Path(folder, "photographs"), times * count)
-                words = [sys.executable, __file__, "child", folder, kind, str(10 // times)]
+            with tempfile.TemporaryDirectory() as directory:
+                photographs(Path(directory, "photographs"), times * count)
+                words = [sys.executable, __file__, "child", directory, kind, str(10 // times)]
                 # The second run reuses the disk cache of the first one.
                 pipe = subprocess.PIPE
                 runs = [subprocess.run(words, stdout=pipe, text=True, check=True) for _ in "12"]
@@ -80,21 +80,22 @@ def memory(count: int = 1000) -> None:
             )  # fmt: skip
 
 
-def child(folder: str, kind: str, epochs: str) -> None:
+def child(directory: str, kind: str, epochs: str) -> None:
     """Loads, splits and reads some epochs; prints the peak resident memory in bytes.
 
     Runs no network, whose activations would hide the memory used by the input pipeline.
     """
-    pace(prepared(Path(folder, "photographs"), kind, int(epochs)).dataset, BATCH)
+    pace(prepared(Path(directory, "photographs"), kind, int(epochs)).dataset, BATCH)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def feed(count: int = 1500, rounds: int = 5) -> None:
     """Compares the speeds of reading an epoch of batches, without training."""
-    with tempfile.TemporaryDirectory() as folder:
-        photographs(Path(folder, "photographs"), count)
+    with tempfile.TemporaryDirectory() as directory:
+        photographs(Path(directory, "photographs"), count)
         kinds = {
-            kind: prepared(Path(folder, "photographs"), kind) for kind in ("none", "disk", "memory")
+            kind: prepared(Path(directory, "photographs"), kind)
+            for kind in ("none", "disk", "memory")
         }
         measured = {kind: [] for kind in kinds}
         for _ in range(rounds):

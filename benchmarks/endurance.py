@@ -37,8 +37,8 @@ def digests(repeats: int = 20) -> None:
         words = [*SMALL.split(), "--train.engine", engine, "--runtime.replicas", str(replicas)]
         found: collections.Counter[str] = collections.Counter()
         for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                place = Path(folder)
+            with tempfile.TemporaryDirectory() as directory:
+                place = Path(directory)
                 result = harness.run(
                     "pipeline.fit", [*words, "--runtime.precision", precision], place
                 )
@@ -59,12 +59,12 @@ def steps(count: int = 4500) -> None:
     to its final size. The maximum is used because the kernel may reclaim pages temporarily.
     """
     for engine in ENGINES:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             words = f"digits --train.steps {count} --train.epochs {count} --train.engine {engine}"
             more = "--export.no-enabled --log.no-progress --run-directory run"
             command = [sys.executable, "-m", "pipeline.fit", *words.split(), *more.split()]
-            run = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
-            log, memory, epochs = Path(folder, "run/log.jsonl"), psutil.Process(run.pid), []
+            run = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
+            log, memory, epochs = Path(directory, "run/log.jsonl"), psutil.Process(run.pid), []
             while run.poll() is None:
                 done = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
                 if done > len(epochs):
@@ -96,10 +96,10 @@ def child(engine: str, count: str) -> None:
 
     memory, sizes = psutil.Process(), []
     for number in range(int(count)):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             fit(
                 "digits",
-                run_directory=Path(folder, "run"),
+                run_directory=Path(directory, "run"),
                 train={"epochs": 1, "engine": engine},
                 export={"enabled": False},
                 log={"progress": False},
@@ -131,10 +131,10 @@ def saves() -> None:
 
     Checkpoints.save = timed(Checkpoints.save, "saving")
     Trainer.train = timed(Trainer.train, "training")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         fit(
             "digits",
-            run_directory=Path(folder, "run"),
+            run_directory=Path(directory, "run"),
             train={"epochs": 3000, "steps": 3000},
             export={"enabled": False},
             log={"progress": False},

@@ -56,9 +56,9 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
         "label": tf.range(count, dtype=tf.int64) % 10,
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
-    with tempfile.TemporaryDirectory() as folder:
-        savedmodel.write(Path(folder), model, task, config, split, metrics={})
-        yield task, model, Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        savedmodel.write(Path(directory), model, task, config, split, metrics={})
+        yield task, model, Path(directory)
 
 
 def latency(rounds: int = 200) -> None:
@@ -66,8 +66,8 @@ def latency(rounds: int = 200) -> None:
     from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
-        with exported(shape) as (_, model, folder):
-            session, one = Session(folder), images(1, shape)
+        with exported(shape) as (_, model, directory):
+            session, one = Session(directory), images(1, shape)
             prepared = one.astype(np.float32) / 255
             compared(
                 f"{name_of(shape)}: session / predict, batch 1",
@@ -88,8 +88,8 @@ def throughput(rounds: int = 30) -> None:
     from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
-        with exported(shape) as (task, model, folder):
-            session, many = Session(folder), images(BATCH, shape)
+        with exported(shape) as (task, model, directory):
+            session, many = Session(directory), images(BATCH, shape)
             resident = tf.constant(many)
             endpoint, specs = task.serve(model)["serving_default"]
             whole = tf.function(endpoint, specs, autograph=False).get_concrete_function()
@@ -114,11 +114,11 @@ def throughput(rounds: int = 30) -> None:
 def first(rounds: int = 10) -> None:
     """Starts a process per round that loads, warms up (except twice) and queries the version."""
     for shape in SHAPES:
-        with exported(shape) as (_, _, folder):
+        with exported(shape) as (_, _, directory):
             for warmed in ("warm", "cold"):
                 measured: dict[str, list[float]] = {}
                 for _ in range(rounds if warmed == "warm" else 2):
-                    words = [sys.executable, __file__, "child", str(folder), warmed]
+                    words = [sys.executable, __file__, "child", str(directory), warmed]
                     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
                     for what, ratio in json.loads(out.splitlines()[-1]).items():
                         measured.setdefault(what, []).append(ratio)
@@ -126,17 +126,17 @@ def first(rounds: int = 10) -> None:
                     report(f"{name_of(shape)}: {warmed}, first / median of next, {what}", ratios)
 
 
-def child(folder: str, warmed: str) -> None:
+def child(directory: str, warmed: str) -> None:
     """Runs one round in a process without TensorFlow's Python package, like a server."""
     from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
-    session = Session(Path(folder))
+    session = Session(Path(directory))
     if warmed == "warm":
-        warmup.check(session, Path(folder), lambda what: None)
+        warmup.check(session, Path(directory), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
-        for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items()
+        for signature, sides in proof.read_golden(Path(directory) / proof.GOLDEN).items()
         for size in (1, 8, 64)
     }
     took: dict[str, list[float]] = {what: [] for what in requests}

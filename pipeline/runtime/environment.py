@@ -15,6 +15,7 @@ from pipeline.config import config
 from pipeline.config.formats import parse_devices
 from pipeline.runtime import native_logs
 from pipeline.runtime.cluster import Cluster
+from pipeline.runtime.environment_check import cpu_flags
 from pipeline.runtime.gpu_info import missing_gpu, none_here
 from pipeline.utils.errors import UsageError
 
@@ -157,12 +158,7 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        flags = set()
-    if flags & {"avx512_bf16", "amx_bf16"}:
+    if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
 

@@ -82,17 +82,24 @@ def memory() -> list[Memory]:
     return shown
 
 
-def missing_gpu(driver: Path = _DRIVER) -> str | None:
-    """How to make an unusable GPU usable, in one line; None if there is no driver.
+def driver_version(driver: Path = _DRIVER) -> str | None:
+    """The version of the NVIDIA driver; None if it is not loaded.
 
     Args:
-        driver: The file with the version of the kernel module.
+        driver: The file in which the kernel module reports its version.
     """
     try:
         text = driver.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    version = next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
+    return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
+
+
+def missing_gpu(driver: Path = _DRIVER) -> str | None:
+    """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
+    version = driver_version(driver)
+    if version is None:
+        return None
     found = f"the NVIDIA driver {version} is installed"
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST_DRIVER:

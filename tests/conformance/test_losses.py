@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from siblings import options_of, require_described
+from siblings import options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import Train
@@ -51,11 +51,6 @@ def suits(name, task):
         assert name in str(error) and "\n" not in str(error)
         return False
     return True
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_described(name):
-    require_described("losses", name, "metadata")
 
 
 @pytest.mark.parametrize("name", LOSSES)

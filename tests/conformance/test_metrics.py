@@ -1,10 +1,10 @@
-"""Every metric: updated in compiled steps, blind to weight 0, and reset by each epoch."""
+"""Every metric is updated in compiled steps, ignores weight 0, and is reset by each epoch."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from siblings import load, require_described
+from siblings import load
 
 from pipeline.config import registry
 
@@ -31,12 +31,7 @@ def result_of(metric, *parts, compiled=True):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_described(name):
-    require_described("metrics", name, "metadata")
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_a_keras_metric_with_a_name_of_its_own(name):
+def test_a_keras_metric_with_its_own_name(name):
     metric = new(name)
     assert isinstance(metric, keras.metrics.Metric)
     assert metric.name not in ("loss", "accuracy") and metric.name.isidentifier()

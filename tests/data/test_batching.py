@@ -103,13 +103,13 @@ def test_the_manifest_is_obeyed(tmp_path):
     load(source, dropped=dropped)  # what is left out need not be right
     for line in ('{"id": 1e400}', '{"id": true, "action": "drop", "reason": ""}', "[" * 100_000):
         path.write_text(line)
-        with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
+        with pytest.raises(UsageError, match="line 1 of .* must have the form"):
             manifest.read(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read"):
         manifest.read(path)
     path.write_text('{"id": 3}\n')
-    with pytest.raises(UsageError, match="line 1 of .* is not of the form"):
+    with pytest.raises(UsageError, match="line 1 of .* must have the form"):
         manifest.read(path)
 
 
