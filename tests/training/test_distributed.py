@@ -243,7 +243,7 @@ def test_a_lost_worker_is_named_within_seconds(tmp_path):
     ("words", "message"),
     [
         (FIT.replace("gradient_tape", "model_fit"), "with which Keras's fit crashes"),
-        (FIT, "need a common run: give --run-directory"),
+        (FIT, "need a common run: set --run-directory"),
         (f"{FIT} --run-directory run --runtime.replicas 2", "give --runtime.replicas auto"),
         (
             f"{FIT} --run-directory run --runtime.worker-timeout 1",
