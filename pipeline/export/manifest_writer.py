@@ -10,16 +10,6 @@ from pipeline.serving.version_manifest import MANIFEST
 from pipeline.utils import files
 
 
-def digests(directory: Path) -> dict[str, dict[str, Any]]:
-    """Relative path -> `sha256` and `size` in bytes, of every file except the manifest."""
-    found = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
-    return {
-        name: {"sha256": _sha256(path), "size": path.stat().st_size}
-        for name, path in sorted(found.items())
-        if path.is_file() and name != str(MANIFEST)
-    }
-
-
 def options(export: Export) -> dict[str, Any]:
     """The options that determine the content of a version, as `options` in the manifest."""
     return {
@@ -30,10 +20,12 @@ def options(export: Export) -> dict[str, Any]:
 
 
 def write(directory: Path, about: Mapping[str, Any]) -> None:
-    """Writes `about` and the digests of all files, which must be complete."""
-    files.write_json(directory / MANIFEST, {**about, "files": digests(directory)})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Writes `about` and, as `files`, sha256 and size of every file; they must be complete."""
+    entries = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path != directory / MANIFEST:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            entry = {"sha256": digest, "size": path.stat().st_size}
+            entries[path.relative_to(directory).as_posix()] = entry
+    files.write_json(directory / MANIFEST, {**about, "files": entries})

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import unclean
-from PIL import Image
 from unclean import config, noise, save, source_of
 
 from pipeline import clean
@@ -80,36 +79,6 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     manifest.write(Path("run/manifest.jsonl"), edited)
     again = apply.clean(None, first.config)
     assert set(again.dropped.values()) == {"mine"} and again.found is None
-
-
-def test_near_copies_that_are_added_move_no_example(folder):
-    """The copies are excluded from training, or their originals are; held-out examples stay."""
-    settings = config(folder, enabled=True).changed(data={"image_size": (24, 20)})
-
-    def splits():
-        loaded = dataset.load(settings)
-        places = {
-            loaded.source.location(int(id)): name
-            for name, split in loaded.splits.items()
-            for id in split.column("id")
-        }
-        return places, {d.name: d.value for d in loaded.decisions}
-
-    before, decisions = splits()
-    assert "excluded" not in decisions
-    for number in range(0, 40, 4):
-        image = Image.fromarray(noise(number))
-        image.save(folder / f"a/{number:02}.jpg", quality=98, subsampling=0)
-    after, decisions = splits()
-    originals = {place for place in after if not place.endswith("jpg")}
-    assert all(after[place] == before[place] for place in originals)
-    gone = before.keys() - originals
-    assert {before[place] for place in gone} <= {"train", "validation"}
-    for copy in after.keys() - originals:
-        original = copy.replace("jpg", "png")
-        assert after.get(original, after[copy]) == after[copy]
-    counts = [int(part.split()[0]) for part in decisions["excluded"].split(", ")]
-    assert sum(counts) == 50 - len(after) > 0
 
 
 def notes(settings):

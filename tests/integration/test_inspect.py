@@ -161,18 +161,6 @@ def test_of_many_classes_the_largest_and_smallest_are_listed():
     assert rows[0] == ["class 299", "399", "1"] and rows[-1] == ["class 0", "100", "1"]
 
 
-def test_formats_and_sizes_of_files(tmp_path):
-    for number, (name, mode) in enumerate(
-        [("a/1.jpg", "RGB"), ("a/2.png", "L"), ("b/3 x.gif", "P")]
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.new(mode, (10 + number, 20 + 3 * number)).save(tmp_path / name)
-    (tmp_path / "b/4.png").write_bytes(b"<html>")
-    text = dataset_stats.files(registry.load("sources", "folder")(path=tmp_path))
-    start = "1 JPEG RGB, 1 PNG L, 1 GIF P, 1 unreadable; heights 20 to 26, widths 10 to 12"
-    assert text.startswith(start) and text.endswith(" kB"), "a sample although all were read"
-
-
 def test_pages_show_any_levels():
     for array in (
         np.array([[[0], [65535]]], np.uint16),

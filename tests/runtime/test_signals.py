@@ -159,15 +159,21 @@ def test_workers_stop_together():
     assert Stops().reason(agreed=lambda own: own) is None
 
 
+def context_of(stops, exports=False, **batches):
+    """What `Reserve` and `Pace` need of a `CallbackContext`."""
+    steps = SimpleNamespace(**batches)
+    return SimpleNamespace(stops=stops, batches=steps, evaluated=1000, exports=exports, mean=float)
+
+
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("pipeline.training.callbacks.time_budget.time.monotonic", lambda: now[0])
     given = SimpleNamespace(reserve=0.0, preparation=100.0)
     for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
         given.preparation = taken
-        Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=export)
+        Reserve(context_of(given, batch_size=10, exports=export))
         assert given.reserve == expected
-    reserve = Reserve(given, SimpleNamespace(batch_size=10), judged=1000, export=True)
+    reserve = Reserve(context_of(given, batch_size=10, exports=True))
     step = SimpleNamespace(position=0, traces=0)
     reserve.set_model(SimpleNamespace(step=step))
     for seconds, traces in ((50.0, 1), (0.5, 1)):  # the call that traces says nothing
@@ -181,7 +187,7 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
 
 def paced(given, rate, step, last=100):
     """A new process that paces a run where it stands."""
-    pace = Pace(given, SimpleNamespace(last_step=last), float)
+    pace = Pace(context_of(given, last_step=last))
     optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
     pace.set_model(SimpleNamespace(step=step, optimizer=optimizer))
     pace.on_train_begin()
@@ -256,7 +262,7 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
         patch.setattr(Stops, "left", property(left))
         run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] == "time" and run.result["steps"] < 24 and run.test["examples"]
-    assert "--runtime.time-limit 30m; a longer one goes on" in capsys.readouterr().out
+    assert "--runtime.time-limit 30m; a longer limit continues" in capsys.readouterr().out
     given["runtime"]["time_limit"] = "2h"
     run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] is None and run.result["steps"] == 24

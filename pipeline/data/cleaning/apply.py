@@ -93,28 +93,24 @@ def clean(source: "Source", config: Config) -> Cleaning:
         entries, why = manifest.read(earlier), "as when this run started"
     elif options.enabled:
         found = Found(source, config)
-        entries, why = (
-            found.entries,
-            f"found among {len(found):,} examples in {found.seconds:.0f} s",
-        )
+        entries = found.entries
+        why = f"found among {len(found):,} examples in {found.seconds:.0f} s"
     elif options.manifest is not None:
         entries = decided(_known(manifest.read(options.manifest), source, config), config)
         why = str(options.manifest)
     else:
         return Cleaning()
     if stopping := manifest.stopping(entries):
-        raise UsageError(
-            stop(stopping, "python -m pipeline.clean with the same options shows them")
-        )
+        where = "python -m pipeline.clean with the same options shows them"
+        raise UsageError(stop(stopping, where))
     excluded = [entry for entry in entries if entry["action"] == "drop"]
     counts = Counter(entry["reason"] for entry in excluded)
     if excluded:
         why += f"; such as {excluded[0].get('file', excluded[0]['id'])}"
     value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
     decisions = [Decision("cleaning", f"{value} excluded", why)]
-    decisions += (
-        [Decision("note", note, "found by cleaning") for note in found.notes] if found else []
-    )
+    for note in found.notes if found else ():
+        decisions.append(Decision("note", note, "found by cleaning"))
     return Cleaning(manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found)
 
 
