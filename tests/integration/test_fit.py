@@ -150,7 +150,7 @@ def test_library_use(digits_run):
     accuracy = (answers["class"] == examples["label"]).mean()
     assert accuracy == pytest.approx(digits_run.test["accuracy"])
     for wrong in (5, None):
-        with pytest.raises(UsageError, match="a recipe is a name or a Config"):
+        with pytest.raises(UsageError, match="a recipe must be a name or a Config"):
             fit(wrong)
 
 
