@@ -169,7 +169,7 @@ ONE = np.zeros((1, 8, 8, 1), np.uint8)
         ("serving_default", {"image": ONE}, "no input 'image'; did you mean 'images'"),
         ("serving_default", {}, "the input 'images' is missing"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
-        ("image_bytes", {"image_bytes": [b"none"]}, "the file is no JPEG, PNG"),
+        ("image_bytes", {"image_bytes": [b"none"]}, "the file is not a JPEG, PNG"),
         (None, {"images": ONE}, "the signature must be a name; got None"),
     ],
 )
@@ -328,7 +328,7 @@ def test_the_cells_of_the_notebook_run(workplace):
     done = run_python("-c", code, cwd=workplace, env={"MPLBACKEND": "agg"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "test accuracy 0." in done.stdout and "FAILED" not in done.stdout
-    assert "no Python TensorFlow in the process" in done.stdout, "it ends with the verification"
+    assert "without importing Python TensorFlow" in done.stdout, "it ends with the verification"
 
 
 @pytest.mark.long

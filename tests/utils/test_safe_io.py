@@ -160,7 +160,7 @@ def test_a_damaged_source_is_not_taken_for_other_data(box, text):
     run = RunDirectory(box)
     source = types.SimpleNamespace(fingerprint=lambda: None)
     assert dataset._require_unchanged(run, source, config) == [], "a new run"
-    dataset._record(run, source)
+    run.source.write_text('{"fingerprint": null, "content": null}')
     assert dataset._require_unchanged(run, source, config) == []
     run.source.write_bytes(text)
     with pytest.raises(
@@ -220,11 +220,13 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(bo
     said = "images.npz does not fit into the free memory: it unpacks to 4,227,"
     assert str(caught.value).startswith(said) and "save images.npy" in str(caught.value)
     np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(box)] * 9, object))
-    with pytest.raises(UsageError, match=r"objects.npz is no .npz of plain arrays"):
+    with pytest.raises(UsageError, match=r"objects.npz is not an .npz of plain arrays"):
         arrays.arrays(path=Path("objects.npz"))
     np.save("labels.npy", np.array([Bomb(box)], object), allow_pickle=True)
     np.save("images.npy", images)
-    with pytest.raises(UsageError, match=r"labels.npy is no whole .npy file of a plain array"):
+    with pytest.raises(
+        UsageError, match=r"labels.npy is not a complete .npy file of a plain array"
+    ):
         arrays.arrays(path=Path())
 
 
