@@ -1,6 +1,5 @@
 """Writes the manifest of an exported version: its properties and a digest of every file."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ def write(directory: Path, about: Mapping[str, Any]) -> None:
     entries = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path != directory / MANIFEST:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            entry = {"sha256": digest, "size": path.stat().st_size}
+            entry = {"sha256": files.sha256(path), "size": path.stat().st_size}
             entries[path.relative_to(directory).as_posix()] = entry
     files.write_json(directory / MANIFEST, {**about, "files": entries})

@@ -170,7 +170,7 @@ ONE = np.zeros((1, 8, 8, 1), np.uint8)
         ("serving_default", {"image": ONE}, "no input 'image'; did you mean 'images'"),
         ("serving_default", {}, "the input 'images' is missing"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
-        ("image_bytes", {"image_bytes": [b"none"]}, "the file is no JPEG, PNG"),
+        ("image_bytes", {"image_bytes": [b"none"]}, "the file is not a JPEG, PNG"),
         (None, {"images": ONE}, "the signature must be a name; got None"),
     ],
 )
