@@ -63,10 +63,8 @@ def balance(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
             f"{train[most] / train[least]:.1f} gives both the same weight"
         )
     for split, count in counts.items():
-        missing = [repr(name) for name, number in zip(names, count, strict=True) if not number]
-        if missing and split != "train":
-            more = " and others" if len(missing) > 3 else ""
-            text += f"; {split} has no examples of {', '.join(missing[:3])}{more}"
+        if split != "train" and not count.min():
+            text += f"; {split} has no examples of {names[int(count.argmin())]!r}"
     judged = "test" if "test" in counts else "train"
     share = counts[judged][most] / max(counts[judged].sum(), 1)
     return f"{text}; always predicting {names[most]!r} is right for {share:.1%} of {judged}"

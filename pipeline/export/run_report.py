@@ -1,8 +1,6 @@
 """The last lines of a run on the console: test results, where everything is, the export."""
 
-import os
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +68,7 @@ def written(
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """The result of the export, and the next command."""
     verification, version = result["verification"], result["export"]
-    again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
+    again = f"python -m pipeline.export {shlex.quote(str(run))}"
     if verification is None:
         say("export", "none (--export.no-enabled)")
     elif version is None:
@@ -83,7 +81,7 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
         say("export", f"{version}, verified: {PROVED}")
         _as_served(Path(version), result)
         say("serve", f"{Path(version).parent}/SERVING.md shows how to start a server and call it")
-        say("next", f"{_python()} -m pipeline.verify {shlex.quote(version)}")
+        say("next", f"python -m pipeline.verify {shlex.quote(version)}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
 
@@ -123,13 +121,3 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
 def _numbers(metrics: Mapping[str, Any]) -> str:
     floats = {name: value for name, value in metrics.items() if isinstance(value, float)}
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
-
-
-def _python() -> str:
-    """The interpreter as a user would type it: `python`, or the path of one in this directory."""
-    try:
-        inside = Path(sys.prefix).is_relative_to(Path.cwd())
-    except OSError:  # the current directory is gone
-        inside = False
-    active = os.environ.get("VIRTUAL_ENV") == sys.prefix
-    return os.path.relpath(sys.executable) if inside and not active else "python"

@@ -15,7 +15,7 @@ _LOSSLESS = 64  # larger pictures are written as JPEG
 class Picture(NamedTuple):
     """An embedded picture; the lines of its caption are below it."""
 
-    source: str | None  # a data URI of `image`, `png` or `figure`; None shows an empty frame
+    source: str | None  # a data URI; None shows an empty frame
     title: str
     caption: Sequence[str] = ()
 
@@ -61,12 +61,8 @@ def page(
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def png(contents: bytes) -> str:
-    """The data URI of a PNG file."""
-    return _data_uri(contents, "png")
-
-
-def _data_uri(contents: bytes, kind: str) -> str:
+def data_uri(contents: bytes, kind: str = "png") -> str:
+    """A file as a data URI."""
     return f"data:image/{kind};base64,{base64.b64encode(contents).decode()}"
 
 
@@ -74,7 +70,7 @@ def figure(drawn: Any) -> str:
     """The data URI of a figure of matplotlib."""
     file = io.BytesIO()
     drawn.savefig(file, format="png", dpi=100)
-    return png(file.getvalue())
+    return data_uri(file.getvalue())
 
 
 def image(array: np.ndarray) -> str:
@@ -92,7 +88,7 @@ def image(array: np.ndarray) -> str:
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
-    return _data_uri(file.getvalue(), kind)
+    return data_uri(file.getvalue(), kind)
 
 
 def _levels(image: np.ndarray) -> np.ndarray:

@@ -33,11 +33,10 @@ def test_an_intact_version_passes(whole, capsys):
     assert checks["finished"] == "without importing Python TensorFlow"
     for signature in ("serving_default", "image_bytes", "classify"):
         assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
-        assert checks[f"empty batch {signature}"] == "INVALID_ARGUMENT"
-    for signature, kinds in {"image_bytes": 3, "classify": 9}.items():
-        refused = f"INVALID_ARGUMENT, {kinds} kinds"
-        assert checks[f"refuses {signature}: malformed strings"] == refused
-        answered = int(checks[f"survives {signature}: mutated strings"].split()[0])
+    for signature, kinds in {"serving_default": 10, "image_bytes": 7, "classify": 13}.items():
+        assert checks[f"refuses {signature}"] == f"INVALID_ARGUMENT, {kinds} kinds"
+    for signature in ("image_bytes", "classify"):
+        answered = int(checks[f"survives {signature}"].split()[0])
         assert 0 < answered < 100, "all mutated strings are broken, or none is"
 
 
@@ -47,8 +46,8 @@ def test_ten_thousand_mutated_strings_do_no_harm(whole):
     assert outcome.passed, str(outcome)
     checks = {check.name: check.detail for check in outcome.checks}
     for signature in ("image_bytes", "classify"):
-        words = checks[f"survives {signature}: mutated strings"].split()
-        assert int(words[0]) + int(words[2]) == 10_000
+        words = checks[f"survives {signature}"].split()
+        assert int(words[0]) + int(words[4]) == 10_000
 
 
 def test_the_process_imports_numpy_and_protobuf_only(whole):
@@ -81,9 +80,9 @@ def test_the_command_prints_a_table_and_a_verdict(version, tmp_path):
     shutil.move(version.parent, place)
     result = run_module("pipeline.verify", version.name, cwd=place)
     assert result.returncode == 0, result.stderr
-    message = "passed all 19 checks: the SavedModel answers as the trained model does\n"
+    message = "passed all 10 checks: the SavedModel answers as the trained model does\n"
     assert result.stdout.endswith(message)
-    assert re.search(r"passed  refuses serving_default: axis 2 empty +INV", result.stdout)
+    assert re.search(r"passed  refuses serving_default +INV", result.stdout)
     (place / "3/variables/variables.index").write_bytes(b"")
     result = run_module("pipeline.verify", ".", cwd=place / "3")
     assert result.returncode == 1
@@ -137,7 +136,7 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     ("words", "message"),
     [
         (["--runtime-version", "newest"], "--runtime-version must be a version, such as 2.20"),
-        (["--fuzz", "-1"], "--fuzz must be a whole number, from 0 to"),
+        (["--fuzz", "-1"], "--fuzz must be a whole number from 0 to"),
         (["--python", "nowhere/python"], "'nowhere/python' is not a program"),
         (["--fuz", "1"], "did you mean '--fuzz'?"),
         (["second"], "'second'"),

@@ -38,8 +38,8 @@ def bomb():
 
 
 BAD = {
-    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is no JPEG, PNG, GIF, BMP"),
-    "empty.png": (b"", "the file is no JPEG"),
+    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is not a JPEG, PNG, GIF, BMP"),
+    "empty.png": (b"", "the file is not a JPEG"),
     "cut é.jpg": (encoded("JPEG")[:300], "Invalid JPEG data"),
     "cut.png": (encoded()[:900], "Invalid PNG data"),
     "bomb.png": (bomb(), "the image has no pixels, or more than the limit of 89478485"),
@@ -167,7 +167,7 @@ def test_a_pipe_is_an_example_that_cannot_be_decoded(root):
     """It is never opened: that would wait for a writer."""
     os.mkfifo(root / "ant/pipe.png")
     source = registry.load("sources", "folder")(path=root)
-    assert "ant/pipe.png: not a regular file" in source.info.notes[0]
+    assert "such as ant/pipe.png" in source.info.notes[0]
     settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
     excluded = apply.clean(source, settings).dropped
     assert "ant/pipe.png" in map(source.location, excluded)

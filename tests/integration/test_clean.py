@@ -137,7 +137,7 @@ def test_an_empty_split_names_cleaning(folder):
     source, options = source_of(folder), {"class_names": ["a", "b"], "image_shape": [24, 20, 3]}
     task = registry.load("tasks", "image_classification")(options)
     one = {int(id): 0 for id in source.columns("train")["id"]}
-    message = r"'train' is empty; .*excluded \d+ examples, .* as near duplicates .--clean.no-near"
+    message = r"'train' is empty; .*excluded \d+ examples; .* as near duplicates .--clean.no-near"
     with pytest.raises(UsageError, match=message):
         batching.load(source, task, config(folder), {}, one)
 

@@ -210,7 +210,7 @@ def test_a_refusal_is_one_line_with_its_status(pictures):
     broken = [png(IMAGES[0]), b"no image"]
     with pytest.raises(ServingError) as caught:
         pictures.predict("image_bytes", image_bytes=broken)
-    assert caught.value.message == "the file is no JPEG, PNG, GIF, BMP or WebP image"
+    assert caught.value.message == "the file is not a JPEG, PNG, GIF, BMP or WebP image"
     assert pictures.predict(images=IMAGES)["class"].shape == (3,), "the model stays up"
     with pytest.raises(ServingError, match="FAILED_PRECONDITION|INVALID_ARGUMENT"):
         pictures.classify([{"image/encoded": b"x"}], signature="other")

@@ -129,7 +129,7 @@ def test_what_is_broken_is_named_and_the_rest_answered(ask, models, pictures, la
         for line in ran.said.splitlines()
         if line.startswith("skipped ")
     )
-    kind = "the file is no JPEG, PNG, GIF, BMP or WebP image"
+    kind = "the file is not a JPEG, PNG, GIF, BMP or WebP image"
     assert skipped.pop("data/a/cut.png")
     assert skipped == {
         "data/a/empty.png": kind,

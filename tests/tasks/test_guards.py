@@ -105,11 +105,11 @@ def test_a_temperature_makes_the_answers_less_sure():
         ("image_bytes", PICTURES[0], "not compatible with expected shape"),
         ("image_bytes", [PICTURES], "not compatible with expected shape"),
         ("image_bytes", np.array([], object), "the batch is empty"),
-        ("image_bytes", [PICTURES[0], b""], "no JPEG, PNG, GIF, BMP or WebP image"),
+        ("image_bytes", [PICTURES[0], b""], "not a JPEG, PNG, GIF, BMP or WebP image"),
         ("image_bytes", [b"\x89PNG\r\n\x1a\n" + bytes(2**26)], "more than 67108864 bytes"),
         ("classify", [b"no example"], "a string is not a tf.Example"),
         ("classify", [example(image=PICTURES[0])], "image/encoded .* is required"),
-        ("classify", [example(image__encoded=b"no image")], "no JPEG, PNG, GIF, BMP or WebP"),
+        ("classify", [example(image__encoded=b"no image")], "not a JPEG, PNG, GIF, BMP or WebP"),
         ("classify", np.array([], object), "the batch is empty"),
     ],
 )

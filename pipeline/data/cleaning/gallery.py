@@ -53,6 +53,6 @@ def _row(entry: Entry, pictures: Mapping[int, bytes]) -> Row:
             name = str(entry.get(f"{prefix}file", f"example {entry[key]}"))
             known = [str(entry[prefix + k]) for k in ("split", "label") if prefix + k in entry]
             picture = pictures.get(entry[key])
-            source = None if picture is None else html_pages.png(picture)
+            source = None if picture is None else html_pages.data_uri(picture)
             found.append(Picture(source, name, [name, ", ".join(known)]))
     return Row(found, text=str(entry.get("detail", "")))
