@@ -168,7 +168,11 @@ ONE = np.zeros((1, 8, 8, 1), np.uint8)
         ("serving_default", {"images": ONE[:0]}, "the batch is empty"),
         ("serving_default", {"image": ONE}, "no input 'image'; did you mean 'images'"),
         ("serving_default", {}, "the input 'images' is missing"),
-        ("image_byte", {"image_bytes": [b""]}, "unknown signature 'image_byte'; did you mean 'image_b"),
+        (
+            "image_byte",
+            {"image_bytes": [b""]},
+            "unknown signature 'image_byte'; did you mean",
+        ),
         ("image_bytes", {"image_bytes": [b"none"]}, "the file is not a JPEG, PNG"),
         (None, {"images": ONE}, "the signature must be a name; got None"),
     ],
