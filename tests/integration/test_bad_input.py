@@ -238,7 +238,9 @@ def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
     np.savez(path, images=images, labels=labels, class_names=["a", "b", "c"])
     source = registry.load("sources", "arrays")(path=path)
     task = task_of(source)
-    with pytest.raises(UsageError, match="label -1 of example 11 of mine.npz is out of range: the"):
+    with pytest.raises(
+        UsageError, match="the label of example 11 of mine.npz must be from 0 to 2; got -1"
+    ):
         loaded(source, task)
     settings = command_line.recipe("digits").changed(clean={"enabled": True})
     found = apply.clean(source, settings)
