@@ -140,7 +140,7 @@ def _place(requested: str, cache: str) -> tuple[str, str]:
     if tf.config.list_logical_devices("GPU"):
         return "device", "in the compiled step, on the GPU"
     # Flip and crop before `convnet` on CIFAR-10: both within 2 % of each other, spread 30 %.
-    return "device", "in the compiled step; the host, the same CPU, is no faster"
+    return "device", "in the compiled step; the host is the same CPU"
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:

@@ -15,7 +15,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.serving import models_config, repository
 from pipeline.training import preflight
-from pipeline.utils import console, files, safe_io, temp_files
+from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
@@ -104,7 +104,7 @@ def export_again(config: Config) -> int:
 
     Raises UsageError if its data or its checkpoints cannot be used.
     """
-    with console.lasting(), Stops().listening():
+    with Stops().listening():
         run = RunDirectory(Path(str(config.run_directory)))
         with run.locked():
             temp_files.sweep(run_directory.export_directory(config))

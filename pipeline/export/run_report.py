@@ -50,18 +50,16 @@ def written(
     if not (why or saver.unsaved):
         return
     steps = run_directory.steps(fallback.checkpoints)
-    rescued = [f"checkpoints/step-{step:08d}" for step in steps]
-    rescued += ["result.json"] if result == fallback.result else []
     parts = [f"{run} cannot be written: {why or saver.unsaved}"]
-    if rescued:
+    if steps or result == fallback.result:
         copy = f"cp -r {shlex.quote(str(fallback))}/. {shlex.quote(str(run))}"
-        parts.append(f"{' and '.join(rescued)} are in {fallback}; once there is space: {copy}")
+        parts.append(f"use the files in {fallback}; once there is space: {copy}")
     if result is None:
         parts.append("result.json was not saved")
     if saver.unsaved and not steps:
-        newest = run_directory.steps(run.checkpoints)[-1:]
-        where = f"after step {newest[0]:,}" if newest else "from the start"
-        parts.append(f"step {saver.step:,} was not saved; the same command resumes {where}")
+        parts.append(
+            f"step {saver.step:,} was not saved; the same command resumes from an earlier step"
+        )
     say("warning", "; ".join(parts))
 
 

@@ -1,15 +1,10 @@
 """The lines that a run prints about itself."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import keras
-
 from pipeline.config.config import Config
-from pipeline.contracts import Batches, Decision, Info
-from pipeline.data.splits import Split
-from pipeline.models import _layers
+from pipeline.contracts import Decision
 from pipeline.runtime import run_directory, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.run_directory import RunDirectory
@@ -17,60 +12,10 @@ from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils.console import say
 
 
-def opening(
-    config: Config,
-    run: RunDirectory,
-    *,
-    info: Info,
-    splits: dict[str, Split],
-    model: keras.Model,
-    batches: Batches,
-    decisions: list[Decision],
-    replicas: int,
-) -> None:
-    """The lines before training: data, automatic choices, model."""
-    where = "(dry run: two steps on a few examples)" if config.dry_run else f"in {run}"
-    say("run", f"{config.recipe} {where}")
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
-    specs = next(iter(splits.values())).store.specs
-    fields = ", ".join(
-        f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
-        for name, spec in specs.items()
-        if name != "id"
-    )
-    say("data", f"{counts}; {fields}")
-    for note in info.notes:
-        say("note", note)
-    for one in decisions:
-        decision(one)
-    trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-    frozen = frozen if model.frozen else ""
-    say("model", f"{config.model.name}, {model.count_params():,} parameters{frozen}")
-    if replicas > 1 and _layers.normalises_apart(model):
-        say(
-            "note",
-            "BatchNormalization uses each replica's part of a batch; "
-            "--train.synchronized-batch-norm makes it use the global batch",
-        )
-    size, each = batches.batch_size, batches.steps_per_epoch
-    say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
-    if batches.first_step:
-        say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
-    elif run.log.is_file() and run.log.stat().st_size:
-        say("note", f"{run} was trained before but has no checkpoint; training from the start")
-
-
 def damaged(checkpoint: CheckpointCallback) -> None:
     """Checkpoints that could not be used."""
     for note in checkpoint.notes:
         say("damaged", f"{note}; resuming from an older checkpoint")
-
-
-def again(decision: Decision, batches: Batches) -> None:
-    """How the next attempt avoids a failure, and where it starts."""
-    where = f"after step {batches.first_step:,}" if batches.first_step else "from the start"
-    say(decision.name, f"{decision}; again {where}")
 
 
 def worker(cluster: Cluster) -> None:
@@ -100,12 +45,6 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
                 f"the command with --run-directory {run} continues after step {newest}",
             )
         raise
-
-
-def time_is_up(config: Config, checkpoint: CheckpointCallback) -> None:
-    """Training ended before its last step."""
-    limit, step = config.runtime.time_limit, checkpoint.step
-    say("stopped", f"after step {step:,}: --runtime.time-limit {limit}; a longer limit continues")
 
 
 def late(checkpoint: CheckpointCallback, limit: str | None) -> None:

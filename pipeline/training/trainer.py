@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -12,6 +13,7 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
+from pipeline.models import _layers
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
@@ -25,6 +27,7 @@ from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.training.recovery import Plan
 from pipeline.utils import files
+from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
 
@@ -117,17 +120,43 @@ class Trainer:
         forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
         decisions = [*self.machine.decisions, *found, *forced, *self.plan.decisions]
         files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
-        progress_report.opening(
-            self.config,
-            self.run,
-            info=data.source.info,
-            splits=data.splits,
-            model=self.model,
-            batches=self.left,
-            decisions=decisions,
-            replicas=self.machine.replicas,
+        dry = (
+            " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
         )
+        say("run", f"{self.config.recipe}{dry}")
+        counts = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+        fields = ", ".join(
+            f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
+            for name, spec in data.splits["train"].store.specs.items()
+            if name != "id"
+        )
+        say("data", f"{counts}; {fields}")
+        for note in data.source.info.notes:
+            say("note", note)
+        for one in decisions:
+            progress_report.decision(one)
+        self._say_model()
         progress_report.damaged(self.checkpoint)
+
+    def _say_model(self) -> None:
+        model, batches = self.model, self.left
+        trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
+        frozen = frozen if model.frozen else ""
+        name = self.config.model.name
+        say("model", f"{name}, {model.count_params():,} parameters{frozen}")
+        if self.machine.replicas > 1 and _layers.normalises_apart(model):
+            say(
+                "note",
+                "BatchNormalization uses each replica's part of a batch; "
+                "--train.synchronized-batch-norm makes it use the global batch",
+            )
+        size, each = batches.batch_size, batches.steps_per_epoch
+        say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
+        if batches.first_step:
+            say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
+        elif self.run.log.is_file() and self.run.log.stat().st_size:
+            say("note", f"{self.run} was trained before but has no checkpoint; starting over")
 
     def train(self) -> bool:
         """Trains to the last step, or until the time is up; whether there was a step to train.
@@ -146,7 +175,9 @@ class Trainer:
             self.resume(self.run)
             if self.machine.is_chief:
                 recovery.keep(self.run, self.plan.decisions)
-                progress_report.again(self.plan.decisions[-1], self.left)
+                step, newest = self.left.first_step, self.plan.decisions[-1]
+                where = f"after step {step:,}" if step else "from the start"
+                say(newest.name, f"{newest}; again {where}")
 
     def _train(self) -> bool:
         config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
@@ -175,7 +206,11 @@ class Trainer:
                 if stopped.reason == ELSEWHERE:
                     raise Terminated from None
                 if machine.is_chief:
-                    progress_report.time_is_up(config, checkpoint)
+                    limit = f"--runtime.time-limit {config.runtime.time_limit}"
+                    say(
+                        "stopped",
+                        f"after step {checkpoint.step:,}: {limit}; a longer limit continues",
+                    )
         return True
 
     def _context(self) -> CallbackContext:

@@ -23,6 +23,9 @@ from pipeline.utils.errors import UsageError
 
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
+    # One trace of the model for all splits; another test needs calibrated answers.
+    keys = [key for key in digits_run.model.step.compiled if key[0] == "answers"]
+    assert sum("temperature" not in task.metadata for _, task, *_ in keys) == 1
     verification = digits_run.result["verification"]
     assert verification["passed"] and len(verification["checks"]) == 16
     assert {p.name for p in digits_run.export.parent.iterdir()} == {
@@ -76,28 +79,10 @@ def test_signatures_are_the_documented_api(digits_run):
         assert {n: (v.dtype, v.shape.as_list()) for n, v in found.items()} == expected
 
 
-def test_all_splits_are_evaluated_with_one_trace(digits_run):
-    # One with the task of training; another test needs calibrated answers.
-    keys = [key for key in digits_run.model.step.compiled if key[0] == "answers"]
-    assert sum("temperature" not in task.metadata for _, task, *_ in keys) == 1
-
-
 def types_of_convolutions(version):
     model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
     return {n.attr["T"].type for f in functions for n in f.node_def if n.op == "Conv2D"}
-
-
-def test_a_mixed_precision_run_exports_float32(digits_run, tmp_path):
-    config = digits_run.config.changed(export={"directory": tmp_path})
-    model = network(digits_run.task, digits_run.config.model, "mixed_bfloat16")
-    model.set_weights(digits_run.model.get_weights())
-    outcome = export(model, digits_run.task, config, digits_run.splits["test"])
-    assert outcome.passed and outcome.directory == tmp_path / "digits/1"
-    assert types_of_convolutions(outcome.directory) == {tf.float32.as_datatype_enum}
-    about = version_manifest.about(outcome.directory)
-    assert about["trained_precision"] == "mixed_bfloat16" and about["precision"] == "float32"
-    assert 0 < about["difference"]["probabilities"] < 0.05, "from the trained model"
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float16", 5e-3), ("bfloat16", 4e-2)])
@@ -262,6 +247,9 @@ def test_a_run_is_exported_with_other_options_without_training(workplace, capsys
     shown = capsys.readouterr().out
     assert "precision  float32 in the export, mixed_bfloat16 in training; on 64 examples" in shown
     about = version_manifest.about(first.export)
+    assert types_of_convolutions(first.export) == {tf.float32.as_datatype_enum}
+    assert about["trained_precision"] == "mixed_bfloat16" and about["precision"] == "float32"
+    assert 0 < about["difference"]["probabilities"] < 0.05, "from the trained model"
     # The manifest has the metrics of the export, the run those of the trained model.
     assert about["metrics"]["loss"] != first.test["loss"]
     assert about["metrics"]["loss"] == pytest.approx(first.test["loss"], rel=0.02)

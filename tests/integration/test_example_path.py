@@ -4,8 +4,8 @@ A profiler hook sees every call in the package while a model trains, in all thre
 `tf.function` call it when they trace. A file counts if one of its functions returns examples:
 arrays or tensors (symbolic ones too) with at least one axis, datasets, or a container of these.
 Weights are not examples. Files of `data/sources` that run always count, because a source may keep
-what it has read. The way ends in `Update.apply`, which gets the gradient; metrics are not on it. Not
-counted: `utils`, and `config/registry.py`, which returns the result of the function that it calls.
+what it has read. The way ends in `Update.apply`, which gets the gradient; metrics are not on it.
+Not counted: `utils`, and `config/registry.py`, which returns what the called function returns.
 """
 
 import contextlib

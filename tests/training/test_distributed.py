@@ -242,8 +242,8 @@ def test_a_lost_worker_is_named_within_seconds(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (FIT.replace("gradient_tape", "model_fit"), "under which Keras's own fit crashes"),
-        (FIT, "give --run-directory"),
+        (FIT.replace("gradient_tape", "model_fit"), "with which Keras's fit crashes"),
+        (FIT, "set --run-directory"),
         (f"{FIT} --run-directory run --runtime.replicas 2", "--runtime.replicas auto"),
         (f"{FIT} --run-directory run --runtime.worker-timeout 1", "within 1 seconds"),
     ],
