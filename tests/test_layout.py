@@ -75,7 +75,7 @@ def _siblings(name: str, tree: ast.Module) -> Iterator[str]:
             prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             imported |= {f"{prefix}{alias.name}" for alias in node.names}
         for sibling in imported & siblings:
-            yield f"{node.lineno}: imports {sibling} of its own registry; move what they share"
+            yield f"{node.lineno}: imports {sibling} of the same registry; move what they share"
 
 
 def test_the_rules_find_what_breaks_them():

@@ -1,4 +1,4 @@
-"""Every recipe: a complete, valid Config of its own name that survives a file."""
+"""Every recipe returns a complete, valid Config that survives a file."""
 
 import json
 

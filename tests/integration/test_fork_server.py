@@ -1,5 +1,6 @@
 """A forked process behaves like one that was started anew; only TensorFlow is imported already."""
 
+import os
 import signal
 import subprocess
 
@@ -28,12 +29,17 @@ def test_it_has_its_own_arguments_directory_environment_streams_and_exit_code(tm
     assert done.returncode == 1 and done.stderr.endswith("ValueError: as expected\n")
 
 
-def test_it_takes_signals_at_any_time(tmp_path):
-    words = ("-c", "import time; time.sleep(100)")
+def test_it_takes_signals_and_has_a_time_limit(tmp_path):
+    words = ("-c", "import time; print('ready', flush=True); time.sleep(100)")
     with pytest.raises(subprocess.TimeoutExpired):
         fork_server.run(*words, cwd=tmp_path, timeout=0.1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with fork_server.Process(*words, cwd=tmp_path) as process:
-            assert process.poll() is None
+        there, here = os.pipe()
+        with (
+            open(there) as output,
+            open(here, "w") as stdout,
+            fork_server.Process(*words, cwd=tmp_path, stdout=stdout) as process,
+        ):
+            assert output.readline() == "ready\n" and process.poll() is None
             process.send_signal(number)
             assert process.wait(60) == process.poll() == -number

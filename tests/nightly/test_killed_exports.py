@@ -8,7 +8,7 @@ import pytest
 from pipeline.serving.savedmodel_session import Session
 from pipeline.utils import files, temp_files
 from tests.nightly.fault_injection import harness
-from tests.nightly.fault_injection.harness import Strike
+from tests.nightly.fault_injection.harness import Fault
 
 RUN = """digits --model.name tiny --data.limit 60 --train.epochs 1 --train.steps-per-call 4
     --runtime.precision float32 --export.no-enabled --log.no-progress --run-directory run"""
@@ -20,17 +20,17 @@ def test_no_incomplete_version_is_visible_whenever_exports_are_killed(tmp_path):
     assert harness.run("pipeline.fit", RUN.split(), tmp_path).code == 0
     begin = time.monotonic()
     whole = harness.run(*EXPORT, tmp_path)
-    seconds, moments = time.monotonic() - begin, whole.count("export")
-    assert whole.code == 0 and moments > 20, whole.said
+    seconds, events = time.monotonic() - begin, whole.count("export")
+    assert whole.code == 0 and events > 20, whole.output
     model, chance, codes, seen = tmp_path / "saved_models/digits", random.Random(0), [], set()
     while len(codes) < 200 or codes.count(137) < 100:
-        strike = None
+        fault = None
         if codes.count(137) < 100:
             delay = chance.choice((0.0, chance.uniform(0, 0.03), chance.uniform(0, seconds)))
-            strike = Strike("SIGKILL", "export", chance.randint(1, moments), delay)
-        ended = harness.run(*EXPORT, tmp_path, strike)
-        assert ended.code in (0, 137) and "Traceback" not in ended.said, ended.said
-        codes.append(ended.code)
+            fault = Fault("SIGKILL", "export", chance.randint(1, events), delay)
+        result = harness.run(*EXPORT, tmp_path, fault)
+        assert result.code in (0, 137) and "Traceback" not in result.output, result.output
+        codes.append(result.code)
         for number, path in files.versions(model).items():
             if number not in seen:
                 assert number > max(seen, default=0), "a number is used again"
