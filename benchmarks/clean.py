@@ -1,14 +1,14 @@
-"""What cleaning finds among real pictures, and what it costs. One mode a command:
+"""Measures what cleaning finds in real images, and how long it takes. Each command runs one mode:
 
-    python benchmarks/clean.py planted             # 1,000 copies hidden among 10,000 of CIFAR-10,
-                                                   # with three seeds
-    python benchmarks/clean.py alike               # X-rays and gauges, drawn, of a fixed camera
-    python benchmarks/clean.py whole cifar10       # all its examples: time, exact duplicates
+    python benchmarks/clean.py planted             # 1,000 copies hidden among 10,000 images of
+                                                   # CIFAR-10, with three seeds
+    python benchmarks/clean.py alike               # synthetic X-rays and gauges of a fixed camera
+    python benchmarks/clean.py whole cifar10       # all examples: time, duplicates, leakage
     python benchmarks/clean.py whole fashion_mnist
     python benchmarks/clean.py damaged             # 5,000 damaged files among 20,000, then a run
 
-The sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). A last word `PICTURE.png` after
-`planted` or `whole NAME` writes a sheet of the pairs that were found, to be looked at.
+The data sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). With `PICTURE.png` as the last
+argument, `planted` and `whole NAME` write a contact sheet of the pairs they report.
 """
 
 import collections
@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-KINDS = ("copy", "mirror", "re-encoded or resized", "moved by a pixel")
+KINDS = ("copy", "mirror", "re-encoded or resized", "shifted by a pixel")
 EACH, AMONG = 250, 10_000
 
 
 def source_of(dataset: str) -> object:
-    """A prepared set of TensorFlow Datasets."""
+    """Returns a prepared data set of TensorFlow Datasets as a source."""
     from pipeline.config import registry
 
     return registry.load("sources", "tfds")(dataset=dataset)
@@ -42,12 +42,12 @@ def _decoded(example: dict) -> dict:
 
 
 def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
-    """A copy of uint8 (side, side, 3)."""
+    """Returns a copy of the given kind; images are uint8 of shape (side, side, 3)."""
     from PIL import Image
 
     if kind == "mirror":
         return image[:, ::-1]
-    if kind == "moved by a pixel":
+    if kind == "shifted by a pixel":
         steps = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x]
         y, x = steps[generator.integers(len(steps))]
         end = len(image) + 1
@@ -64,7 +64,7 @@ def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.
 
 
 def planted(sheet: str | None = None) -> None:
-    """Copies with the label of the original, all in one split, in random places."""
+    """Hides copies, with their original labels, at random positions of one split."""
     some = source_of("cifar10").examples("train").take(AMONG).map(_decoded).batch(AMONG)
     (columns,) = some.as_numpy_iterator()
     totals = []
@@ -78,7 +78,7 @@ def planted(sheet: str | None = None) -> None:
 
 
 def alike() -> None:
-    """Drawn pictures of a fixed camera; ten copies of each kind, or none."""
+    """Searches synthetic images of a fixed camera, with ten copies of each kind or none."""
     sets = {f"X-rays that vary by {v} levels": (xray, v) for v in (4, 8, 16)}
     sets |= {f"gauges with a noise of {noise} levels": (gauge, noise) for noise in (1, 3)}
     for title, (picture, level) in sets.items():
@@ -90,7 +90,7 @@ def alike() -> None:
 
 
 def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tuple[int, list]:
-    """Hides copies, prints what is found; how many copies, and the other pairs."""
+    """Hides copies, prints the findings; returns the number found and all other reported pairs."""
     from pipeline.data.cleaning import issues, scan
     from pipeline.data.sources import _array_source
 
@@ -100,7 +100,7 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
     copies = [changed(images[o], k, generator) for o, k in zip(originals, kinds, strict=True)]
     images = np.concatenate([images, np.reshape(copies, (-1, *images.shape[1:]))]).astype(np.uint8)
     labels = np.concatenate([labels, labels[originals]])
-    origin = np.concatenate([np.arange(among), originals])  # what each shows
+    origin = np.concatenate([np.arange(among), originals])  # index of the original image
     kind = np.concatenate([np.full(among, ""), kinds])
     order = generator.permutation(len(images))
     source = _array_source.ArraySource(
@@ -129,7 +129,7 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
 
 
 def xray(generator: np.random.Generator, variation: float, side: int = 32) -> np.ndarray:
-    """One anatomy, as it varies from patient to patient (levels), with noise of 2 levels."""
+    """Draws one anatomy with variation between patients (in levels) and noise of 2 levels."""
     from PIL import Image
 
     y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j]
@@ -142,7 +142,7 @@ def xray(generator: np.random.Generator, variation: float, side: int = 32) -> np
 
 
 def gauge(generator: np.random.Generator, noise: float, side: int = 32) -> np.ndarray:
-    """A dial that is the same in all, with a needle at any angle."""
+    """Draws the same dial each time, with the needle at a random angle."""
     from PIL import Image, ImageDraw
 
     whole = 4 * side
@@ -167,32 +167,33 @@ def _grey(levels: np.ndarray) -> np.ndarray:
 
 
 def whole(dataset: str, sheet: str | None = None) -> None:
-    """All examples of all splits."""
+    """Cleans all examples of all splits."""
     from pipeline.data.cleaning import issues, scan
 
     source = source_of(dataset)
-    start, processor = time.monotonic(), time.process_time()
+    start, cpu_start = time.monotonic(), time.process_time()
     scanned = scan.scan(source)
-    middle, between = time.monotonic(), time.process_time()
+    scanned_at, cpu_scanned = time.monotonic(), time.process_time()
     entries = issues.find(source, scanned)
-    end, last = time.monotonic(), time.process_time()
+    end, cpu_end = time.monotonic(), time.process_time()
     count = len(scanned)
-    print(f"{dataset}: {count:,} examples; wall and processor seconds")
-    speed = count / (middle - start)
-    print(f"  scan    {middle - start:6.1f} {between - processor:6.1f}  {speed:,.0f} images/s")
-    print(f"  search  {end - middle:6.1f} {last - between:6.1f}")
-    print(f"  all     {end - start:6.1f} {last - processor:6.1f}")
+    print(f"{dataset}: {count:,} examples; wall and CPU seconds")
+    speed = count / (scanned_at - start)
+    scan_seconds, search_seconds = scanned_at - start, end - scanned_at
+    print(f"  scan    {scan_seconds:6.1f} {cpu_scanned - cpu_start:6.1f}  {speed:,.0f} images/s")
+    print(f"  search  {search_seconds:6.1f} {cpu_end - cpu_scanned:6.1f}")
+    print(f"  total   {end - start:6.1f} {cpu_end - cpu_start:6.1f}")
     for reason, number in collections.Counter(e["reason"] for e in entries).items():
         print(f"  {reason:28} {number}")
     leaks = [entry for entry in entries if "leakage" in entry["reason"]]
-    print(f"  leakage under another label  {sum('detail' in entry for entry in leaks)}")
+    print(f"  leakage with another label   {sum('detail' in entry for entry in leaks)}")
     if sheet:
         rows = {int(id): row for row, id in enumerate(scanned.id)}
         draw([[scanned.thumbnail[rows[e[k]]] for k in ("id", "of")] for e in entries], sheet)
 
 
 def draw(pairs: list, path: str, columns: int = 12) -> None:
-    """Pairs side by side, from left to right and down."""
+    """Draws the pairs on a contact sheet, row by row."""
     from PIL import Image
 
     side, gap = 64, 8
@@ -207,32 +208,34 @@ def draw(pairs: list, path: str, columns: int = 12) -> None:
 
 
 def damaged() -> None:
-    """A folder of small JPEGs of which a quarter is damaged in six ways, and a run over it."""
+    """Trains on class folders of small JPEGs, a quarter of them damaged in one of six ways."""
     from pipeline.data.cleaning import manifest
     from pipeline.fit import fit
 
     generator = np.random.default_rng(0)
     good, bad = 15_000, 5_000
-    with tempfile.TemporaryDirectory() as folder:
-        names = write_files(Path(folder, "data"), good, bad, generator)
+    with tempfile.TemporaryDirectory() as directory:
+        names = write_files(Path(directory, "data"), good, bad, generator)
         run = fit(
             "digits",
-            source={"name": "folder", "path": Path(folder, "data")},
+            source={"name": "folder", "path": Path(directory, "data")},
             clean={"enabled": True, "near": False},
             data={"augment": {}, "image_size": (16, 16)},
             model={"name": "tiny"},
             train={"epochs": 1, "batch_size": 128},
-            run_directory=Path(folder, "run"),
+            run_directory=Path(directory, "run"),
             export={"enabled": False},
         )
-        entries = manifest.read(Path(folder, "run/manifest.jsonl"))
+        entries = manifest.read(Path(directory, "run/manifest.jsonl"))
         named = {e["file"] for e in entries if e["reason"] in ("undecodable", "bomb")}
-        print(f"{len(named & names):,} of {bad:,} damaged files named, {len(named - names)} others")
+        print(
+            f"{len(named & names):,} of {bad:,} damaged files reported, {len(named - names)} others"
+        )
         print(f"trained {run.result['steps']} steps on {len(run.splits['train']):,} examples")
 
 
-def write_files(folder: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
-    """Pictures of two classes; returns the names of the damaged ones."""
+def write_files(directory: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
+    """Writes images of two classes; returns the names of the damaged files."""
     from PIL import Image
 
     def jpeg() -> bytes:
@@ -252,8 +255,8 @@ def write_files(folder: Path, good: int, bad: int, generator: np.random.Generato
     names = set()
     for number in generator.permutation(good + bad).tolist():
         name = f"{'ab'[number % 2]}/{number}.jpg"
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
         if number >= good:
             names.add(name)
     return names

@@ -1,10 +1,10 @@
-"""What the data cost: memory, feeding, and training against training without data.
+"""Measures the input pipeline: memory, speed, and its effect on training speed.
 
     python benchmarks/data.py memory    # peak resident memory at 10 times the data, disk and none
     python benchmarks/data.py feed      # 224-pixel JPEGs: from a cache / decoded in each epoch
     python benchmarks/data.py step      # convnet on CIFAR-10 / the same step on one resident batch
 
-`memory` and `feed` make JPEG files in a temporary folder; `step` reads CIFAR-10 from
+`memory` and `feed` create JPEG files in a temporary directory; `step` reads CIFAR-10 from
 `$TFDS_DATA_DIR`.
 """
 
@@ -23,32 +23,32 @@ from speed import report
 SIDE, BATCH = 224, 64
 
 
-def photographs(folder: Path, count: int, distinct: int = 500) -> None:
-    """`count` JPEG files of two classes, smooth noise of about 20 kB; some are links to others."""
+def photographs(directory: Path, count: int, distinct: int = 500) -> None:
+    """Writes `count` JPEG files of two classes (smooth noise, 20 kB); some are hard links."""
     import numpy as np
     from PIL import Image
 
     generator = np.random.default_rng(0)
     for number in range(count):
-        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path = directory / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         if number >= distinct:
-            path.hardlink_to(folder / "ab"[number % 2] / f"{number % distinct}.jpg")
+            path.hardlink_to(directory / "ab"[number % 2] / f"{number % distinct}.jpg")
             continue
         coarse = Image.fromarray(generator.integers(0, 256, (56, 56, 3), np.uint8))
         coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
-    """The batches of some epochs of a folder under a cache."""
+def prepared(directory: Path, kind: str, epochs: int = 1) -> object:
+    """Returns the training batches of a directory of images, read through the given cache."""
     from pipeline.config import command_line
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
 
     settings = command_line.recipe("digits").changed(
-        source={"name": "folder", "path": str(folder)},
+        source={"name": "folder", "path": str(directory)},
         data={
-            "cache": kind, "cache_directory": str(folder.parent / "cache"),
+            "cache": kind, "cache_directory": str(directory.parent / "cache"),
             "validation": 0.1, "test": 0.0, "augment": {},
         },
         train={"batch_size": BATCH, "epochs": epochs},
@@ -58,18 +58,18 @@ def prepared(folder: Path, kind: str, epochs: int = 1) -> object:
 
 
 def memory(count: int = 1000) -> None:
-    """Peak resident memory of a process that reads batches, at `count` and 10 times as many.
+    """Compares the peak memory of reading `count` images and 10 times as many.
 
-    The same number of batches, ten epochs against one: how many of them are under way at once is
-    chance, and more of them reach a higher peak whatever the data.
+    The number of batches is the same (ten epochs and one epoch): the number of batches in flight is
+    random, and a larger number of batches reaches a higher peak regardless of the data.
     """
     for kind in ("disk", "none"):
         peaks = {}
         for times in (1, 10):
-            with tempfile.TemporaryDirectory() as folder:
-                photographs(Path(folder, "photographs"), times * count)
-                words = [sys.executable, __file__, "child", folder, kind, str(10 // times)]
-                # The second disk run finds what the first built.
+            with tempfile.TemporaryDirectory() as directory:
+                photographs(Path(directory, "photographs"), times * count)
+                words = [sys.executable, __file__, "child", directory, kind, str(10 // times)]
+                # The second run reuses the disk cache of the first one.
                 pipe = subprocess.PIPE
                 runs = [subprocess.run(words, stdout=pipe, text=True, check=True) for _ in "12"]
                 peaks[times] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
@@ -80,21 +80,22 @@ def memory(count: int = 1000) -> None:
             )  # fmt: skip
 
 
-def child(folder: str, kind: str, epochs: str) -> None:
+def child(directory: str, kind: str, epochs: str) -> None:
     """Loads, splits and reads some epochs; prints the peak resident memory in bytes.
 
-    No network: its activations would only hide what the data take.
+    Runs no network, whose activations would hide the memory used by the input pipeline.
     """
-    pace(prepared(Path(folder, "photographs"), kind, int(epochs)).dataset, BATCH)
+    pace(prepared(Path(directory, "photographs"), kind, int(epochs)).dataset, BATCH)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def feed(count: int = 1500, rounds: int = 5) -> None:
-    """An epoch of batches, nothing trained on them."""
-    with tempfile.TemporaryDirectory() as folder:
-        photographs(Path(folder, "photographs"), count)
+    """Compares the speeds of reading an epoch of batches, without training."""
+    with tempfile.TemporaryDirectory() as directory:
+        photographs(Path(directory, "photographs"), count)
         kinds = {
-            kind: prepared(Path(folder, "photographs"), kind) for kind in ("none", "disk", "memory")
+            kind: prepared(Path(directory, "photographs"), kind)
+            for kind in ("none", "disk", "memory")
         }
         measured = {kind: [] for kind in kinds}
         for _ in range(rounds):
@@ -111,14 +112,14 @@ def feed(count: int = 1500, rounds: int = 5) -> None:
 
 
 def pace(dataset: Iterator, batch: int) -> float:
-    """Images per second."""
+    """Returns the images per second."""
     start = time.monotonic()
     number = sum(1 for _ in dataset)
     return batch * number / (time.monotonic() - start)
 
 
 def step(rounds: int = 12, steps: int = 40) -> None:
-    """The recipe as it is but for its length, and the same compiled step on one batch for ever."""
+    """Compares a shorter run of the recipe with the same compiled step on one resident batch."""
     import tensorflow as tf
 
     from pipeline.config import command_line
@@ -142,9 +143,9 @@ def step(rounds: int = 12, steps: int = 40) -> None:
         )
         model = build(loaded.task, settings, machine, kinds["memory"])
         model.steps_per_execution = 2
-        clocks = {"wall time": time.monotonic, "processor time": time.process_time}
+        clocks = {"wall time": time.monotonic, "CPU time": time.process_time}
         measured = {clock: {kind: [] for kind in kinds} for clock in clocks}
-        for number in range(rounds + 1):  # the first one traces
+        for number in range(rounds + 1):  # the first round traces
             for kind in [*kinds][number % 3 :] + [*kinds][: number % 3]:
                 speeds = trained(machine, model, kinds[kind], settings.train.engine, clocks)
                 for clock, speed in speeds.items():
@@ -158,7 +159,7 @@ def step(rounds: int = 12, steps: int = 40) -> None:
 def trained(
     machine: object, model: object, batches: object, engine: str, clocks: dict[str, Callable]
 ) -> dict[str, float]:
-    """Images per second of all steps, by each clock."""
+    """Trains for all steps; returns the images per second, by clock."""
     from pipeline.config import registry
 
     with machine.strategy.scope():

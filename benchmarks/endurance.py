@@ -1,9 +1,9 @@
-"""Many runs must not differ, and one process must not grow.
+"""Measures whether repeated runs are identical, memory growth, and the cost of checkpoints.
 
 python -m benchmarks.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
 python -m benchmarks.endurance steps        # memory of one run over 4,500 steps, by engine
 python -m benchmarks.endurance fits 50      # memory of a process that trains 50 runs, by engine
-python -m benchmarks.endurance saves        # what checkpoints at the default interval cost
+python -m benchmarks.endurance saves        # time spent on checkpoints at the default interval
 """
 
 import collections
@@ -31,37 +31,40 @@ SMALL = """digits --model.name tests.nightly.fault_injection.reference.subject
 
 
 def digests(repeats: int = 20) -> None:
-    """Weights, optimizer, averages, history, scalars: a sum over everything that a run leaves."""
+    """Counts the distinct digests of repeated runs: weights, optimizer, history, scalars."""
     cells = itertools.product(ENGINES, (1, 2), ("float32", "mixed_bfloat16"))
     for engine, replicas, precision in cells:
         words = [*SMALL.split(), "--train.engine", engine, "--runtime.replicas", str(replicas)]
         found: collections.Counter[str] = collections.Counter()
         for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                place = Path(folder)
-                ended = harness.run(
+            with tempfile.TemporaryDirectory() as directory:
+                place = Path(directory)
+                result = harness.run(
                     "pipeline.fit", [*words, "--runtime.precision", precision], place
                 )
-                if ended.code:
-                    raise SystemExit(ended.said)
+                if result.code:
+                    raise SystemExit(result.output)
                 left = json.dumps(reference.evidence(place / "run"), sort_keys=True)
             found[hashlib.sha256(left.encode()).hexdigest()] += 1
-        print(f"{engine} {replicas} {precision}: {len(found)} digests of {repeats}", flush=True)
+        print(
+            f"{engine} {replicas} {precision}: {len(found)} distinct digests in {repeats} runs",
+            flush=True,
+        )
 
 
 def steps(count: int = 4500) -> None:
-    """Resident memory at the end of each epoch, validation and checkpoints included.
+    """Measures resident memory at the end of each epoch, including validation and checkpoints.
 
-    Judged is the most there has been in the last two thirds: before, the heap fills up to its size;
-    and a kernel may take pages back that it thinks nobody needs, which then come again.
+    Reports the slope of the running maximum over the last two thirds: before that, the heap grows
+    to its final size. The maximum is used because the kernel may reclaim pages temporarily.
     """
     for engine in ENGINES:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             words = f"digits --train.steps {count} --train.epochs {count} --train.engine {engine}"
             more = "--export.no-enabled --log.no-progress --run-directory run"
             command = [sys.executable, "-m", "pipeline.fit", *words.split(), *more.split()]
-            run = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
-            log, memory, epochs = Path(folder, "run/log.jsonl"), psutil.Process(run.pid), []
+            run = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
+            log, memory, epochs = Path(directory, "run/log.jsonl"), psutil.Process(run.pid), []
             while run.poll() is None:
                 done = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
                 if done > len(epochs):
@@ -79,24 +82,24 @@ def steps(count: int = 4500) -> None:
 
 
 def fits(count: int = 50) -> None:
-    """Resident memory after each run of 44 steps in one process, from the sixth on."""
+    """Measures resident memory after each run of 44 steps in one process, from the sixth run on."""
     if count < 10:
-        raise SystemExit("at least 10 runs: the first five are not judged")
+        raise SystemExit("fits needs at least 10 runs: the first five are not evaluated")
     for engine in ENGINES:
         words = [sys.executable, __file__, "child", engine, str(count)]
         subprocess.run(words, check=True)
 
 
 def child(engine: str, count: str) -> None:
-    """All runs of one engine."""
+    """Runs all runs of one engine."""
     from pipeline.fit import fit
 
     memory, sizes = psutil.Process(), []
     for number in range(int(count)):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             fit(
                 "digits",
-                run_directory=Path(folder, "run"),
+                run_directory=Path(directory, "run"),
                 train={"epochs": 1, "engine": engine},
                 export={"enabled": False},
                 log={"progress": False},
@@ -105,11 +108,11 @@ def child(engine: str, count: str) -> None:
         gc.collect()
         sizes.append(memory.memory_info().rss / 1e6)
     slope = np.polyfit(range(len(sizes) - 5), sizes[5:], 1)[0]
-    print(f"{engine}: {slope:+.2f} MB a run ({sizes[5]:.0f} to {sizes[-1]:.0f} MB)", flush=True)
+    print(f"{engine}: {slope:+.2f} MB per run ({sizes[5]:.0f} to {sizes[-1]:.0f} MB)", flush=True)
 
 
 def saves() -> None:
-    """Time in `Checkpoints.save` as a share of the training's, of a run of 3,000 steps."""
+    """Measures the fraction of training time spent in `Checkpoints.save`, over 3,000 steps."""
     from pipeline.fit import fit
     from pipeline.training.checkpoints import Checkpoints
     from pipeline.training.trainer import Trainer
@@ -128,20 +131,20 @@ def saves() -> None:
 
     Checkpoints.save = timed(Checkpoints.save, "saving")
     Trainer.train = timed(Trainer.train, "training")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         fit(
             "digits",
-            run_directory=Path(folder, "run"),
+            run_directory=Path(directory, "run"),
             train={"epochs": 3000, "steps": 3000},
             export={"enabled": False},
             log={"progress": False},
         )
-    saving, whole = (sum(spent[name]) for name in ("saving", "training"))
-    print(f"{len(spent['saving'])} checkpoints, {saving / whole:.2%} of {whole:.0f} s of training")
+    saving, total = (sum(spent[name]) for name in ("saving", "training"))
+    print(f"{len(spent['saving'])} checkpoints, {saving / total:.2%} of {total:.0f} s of training")
 
 
 def main(arguments: list[str]) -> int:
-    """The commands above."""
+    """Runs the given command."""
     command, *numbers = arguments or ["digests"]
     if command == "child":
         child(*numbers)

@@ -1,9 +1,9 @@
-"""What the guards add to a training step: their operations beside the step, in turns.
+"""Measures the time that the guards against bad steps add to a training step.
 
     python benchmarks/guards.py    # 8x8x1 (digits) and 32x32x3, `convnet`, batch 32, one thread
 
-A whole run with and without guards differs by less than it differs from itself, so the added
-operations are timed alone, by processor time.
+Whole runs with and without guards differ by less than two identical runs do, so the added
+operations are timed separately, by CPU time, alternating with the step.
 """
 
 import statistics
@@ -25,7 +25,7 @@ REPEATED, ROUNDS, STEPS = 1000, 10, 20
 
 
 def main() -> None:
-    """Prints medians for both sizes."""
+    """Prints the medians for both image sizes."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     settings = command_line.recipe("digits").changed(train={"epochs": 1000}, data={"augment": {}})
@@ -35,32 +35,32 @@ def main() -> None:
 
 
 def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
-    """One size of image: the step, what stood there before, what stands there now."""
+    """Times, for one image size, the step and its gradient check without and with guards."""
     model, batches = prepared(settings, machine, shape)
     calls, tickets = distributed.Calls(model, "train", batches), iter(distributed.tickets(batches))
     calls.begin(batches.epochs - 1)
     gradients = [tf.random.normal(variable.shape) for variable in model.trainable_variables]
     plain, guarded = repeated(model, gradients, False), repeated(model, gradients, True)
     timed = {
-        "step": lambda: processor(lambda: calls(tickets)["loss"].numpy(), STEPS),
-        "plain": lambda: processor(lambda: plain().numpy(), REPEATED),
-        "guarded": lambda: processor(lambda: guarded().numpy(), REPEATED),
+        "step": lambda: cpu_seconds(lambda: calls(tickets)["loss"].numpy(), STEPS),
+        "plain": lambda: cpu_seconds(lambda: plain().numpy(), REPEATED),
+        "guarded": lambda: cpu_seconds(lambda: guarded().numpy(), REPEATED),
     }
     for one in timed.values():  # traces
         one()
     rows = [{name: one() for name, one in timed.items()} for _ in range(ROUNDS)]
     step = statistics.median(row["step"] for row in rows)
     added = statistics.median(row["guarded"] - row["plain"] for row in rows)
-    held = [variable for group in model.state.values() for variable in group]
-    look = processor(lambda: checkpoints.require(held, 1), 1)
+    variables = [variable for group in model.state.values() for variable in group]
+    check = cpu_seconds(lambda: checkpoints.require(variables, 1), 1)
     print(
         f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add {1e6 * added:.0f} us, "
-        f"{added / step:.2%}; before a save {1e3 * look:.0f} ms"
+        f"{added / step:.2%}; check before a save {1e3 * check:.0f} ms"
     )
 
 
 def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
-    """(model, batches) on random images."""
+    """Returns (model, batches) with random images."""
     generator, count = np.random.default_rng(0), 640
     metadata = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
     columns = {
@@ -79,7 +79,7 @@ def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[
 
 
 def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[[], tf.Tensor]:
-    """The judgement of a gradient many times over; guarded: with loss, metrics and tally, too."""
+    """Returns a function that checks a gradient many times; guarded: also loss, metrics, counts."""
     update = model.step.update
 
     def body(done: tf.Tensor, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -87,13 +87,13 @@ def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[
         if not guarded:
             finite_now = tf.math.is_finite(tf.linalg.global_norm(moved))
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)
-        held = [tf.identity(variable.value) for variable in update.measures]
+        saved = [tf.identity(variable.value) for variable in update.measures]
         norm, halves = _norm(moved)
         loss = tf.reduce_sum((tf.ones([32]) + some) * tf.ones([32])) / 32
-        for variable in model.step.metrics[0].variables:  # so that what is held must be a copy
+        for variable in model.step.metrics[0].variables:  # forces the saved values to be copies
             variable.value.assign_add(some)
         update.tally.good(norm, halves, model.trainable_variables)
-        with tf.control_dependencies(held):
+        with tf.control_dependencies(saved):
             finite_now = tf.math.is_finite(loss) & tf.math.is_finite(norm)
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)
 
@@ -104,8 +104,8 @@ def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[
     return tf.function(loop, autograph=False)
 
 
-def processor(call: Callable[[], Any], count: int) -> float:
-    """Seconds of processor time of one of the `count` things that a call does."""
+def cpu_seconds(call: Callable[[], Any], count: int) -> float:
+    """Returns the CPU time of a call, in seconds, divided by `count`."""
     start = time.process_time()
     call()
     return (time.process_time() - start) / count

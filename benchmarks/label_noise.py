@@ -1,9 +1,11 @@
-"""How many of the labels that are listed as probably wrong are wrong: `label_noise.py [SEED ...]`.
+"""Measures how many of the labels listed as probably wrong really are wrong.
 
-12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`), of which 17 % get another label,
-along the confusions of a weak model: logistic regression on 8 x 8 pixels. Then `python -m
-pipeline.clean --label-noise` in 3 folds with a small network, beside cleanlab's own filters on the
-same out-of-fold probabilities.
+    python benchmarks/label_noise.py [SEED ...]
+
+17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong label, drawn
+from the confusions of a weak model: logistic regression on 8 x 8 pixels. The list of `python -m
+pipeline.clean --label-noise`, with 3 folds and a small network, is compared with cleanlab's own
+filters on the same out-of-fold probabilities.
 """
 
 import sys
@@ -19,7 +21,7 @@ NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 
 
 def pictures():
-    """(images, labels, how often the weak model takes class i for class j)."""
+    """Returns (images, labels, confusion matrix of the weak model with a zero diagonal)."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import confusion_matrix
     from sklearn.model_selection import cross_val_predict
@@ -37,6 +39,7 @@ def pictures():
 
 
 def decoded(example):
+    """Decodes the image of an example, if it is encoded."""
     from pipeline.data import image_decoding
 
     image = example["image"]
@@ -47,7 +50,7 @@ def decoded(example):
 
 
 def noisy(truth, confusions, seed):
-    """Labels of which `SHARE` are wrong, in proportion to the confusions."""
+    """Returns labels with a fraction of `SHARE` wrong, in proportion to the confusions."""
     generator, labels = np.random.default_rng(seed), truth.copy()
     counts = np.round(confusions / confusions.sum() * SHARE * COUNT).astype(int)
     for one, row in enumerate(counts):
@@ -57,7 +60,7 @@ def noisy(truth, confusions, seed):
 
 
 def figures(name, wrong, order, listed):
-    """A row of the table: precision, recall, precision of the first 100 and 500."""
+    """Prints a table row: size, precision, recall, precision of the first 100 and 500."""
     first = wrong[order]
     print(
         f"| {name} | {listed.sum():,} | {wrong[listed].mean():.2f} | "
@@ -66,7 +69,8 @@ def figures(name, wrong, order, listed):
     )
 
 
-def measured(images, truth, confusions, seed):
+def measure(images, truth, confusions, seed):
+    """Prints the table of one seed."""
     from cleanlab.filter import find_label_issues
 
     from pipeline.config import registry
@@ -75,8 +79,8 @@ def measured(images, truth, confusions, seed):
     from pipeline.fit import fit
 
     labels = noisy(truth, confusions, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "noisy.npz")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "noisy.npz")
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
             source=Source(name="arrays", options={"path": path}),
@@ -90,14 +94,14 @@ def measured(images, truth, confusions, seed):
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()
         out = label_noise.out_of_fold(
-            config, Path(folder), source, [], FOLDS, Path(folder), fit=fit
+            config, Path(directory), source, [], FOLDS, Path(directory), fit=fit
         )
         seconds = time.monotonic() - start
     label_noise.doubted(out, NAMES)
     given, probabilities = out["truth"].astype(np.int64), out["probabilities"]
     wrong = given != truth[out["id"]]
     print(f"seed {seed}: {wrong.mean():.3f} of {COUNT:,} labels are wrong, {seconds:.0f} s")
-    print("| list | labels | precision | recall | of the first 100 | of the first 500 |")
+    print("| list | labels | precision | recall | first 100 | first 500 |")
     print("|---|---|---|---|---|---|")
     figures("this package", wrong, *label_noise.rank(given, probabilities))
     for name in FILTERS:
@@ -109,4 +113,4 @@ def measured(images, truth, confusions, seed):
 if __name__ == "__main__":
     data = pictures()
     for seed in map(int, sys.argv[1:] or ["0", "1"]):
-        measured(*data, seed)
+        measure(*data, seed)

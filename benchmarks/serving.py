@@ -1,13 +1,13 @@
-"""How fast an exported version answers, through the same loader and session as in the server.
+"""Measures the speed of an exported version, with the loader and session of the server.
 
-    python benchmarks/serving.py latency       # batch 1: the session against keras.Model.predict
-    python benchmarks/serving.py throughput    # batch 256: against the compiled forward pass
-    python benchmarks/serving.py first         # the first request after the warm-up, and the others
-    (a number after the word: how many rounds)
+    python benchmarks/serving.py latency       # batch 1: relative to keras.Model.predict
+    python benchmarks/serving.py throughput    # batch 256: relative to the compiled forward pass
+    python benchmarks/serving.py first         # first request after the warm-up / later requests
 
-Untrained `convnet` on random images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), float32, on the CPU.
-What is compared takes turns, and only ratios of one run mean anything on a shared machine; printed
-are their median, quartiles, least and largest.
+An optional number after the command sets the number of rounds. The model is an untrained `convnet`
+on random images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. The compared calls
+alternate, because only ratios within one run are meaningful on a shared machine. Prints the median,
+quartiles, minimum and maximum of these ratios.
 """
 
 import json
@@ -27,17 +27,17 @@ import numpy as np
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
 SHAPES = ((8, 8, 1), (32, 32, 3))
 BATCH = 256
-STEADY = 20  # requests of a kind after the first one
+STEADY = 20  # requests of each kind after the first one
 
 
 def images(count: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """Random pixels, uint8 (count, height, width, channels)."""
+    """Returns random pixels, uint8 (count, height, width, channels)."""
     return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
 
 
 @contextmanager
 def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
-    """(task, network, folder of its export) with all that belongs to a version."""
+    """Yields (task, network, directory of its complete export)."""
     import tensorflow as tf
 
     from pipeline.config import command_line, registry
@@ -56,18 +56,18 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
         "label": tf.range(count, dtype=tf.int64) % 10,
     }
     split = splits.Split(example_store.Memory(columns), np.arange(count))
-    with tempfile.TemporaryDirectory() as folder:
-        savedmodel.write(Path(folder), model, task, config, split, {})
-        yield task, model, Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        savedmodel.write(Path(directory), model, task, config, split, metrics={})
+        yield task, model, Path(directory)
 
 
 def latency(rounds: int = 200) -> None:
-    """One image a request; Keras gets it as float32 in [0, 1], and has less to do."""
+    """Sends one image per request. Keras gets it as float32 in [0, 1], so it has less to do."""
     from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
-        with exported(shape) as (_, model, folder):
-            session, one = Session(folder), images(1, shape)
+        with exported(shape) as (_, model, directory):
+            session, one = Session(directory), images(1, shape)
             prepared = one.astype(np.float32) / 255
             compared(
                 f"{name_of(shape)}: session / predict, batch 1",
@@ -78,18 +78,18 @@ def latency(rounds: int = 200) -> None:
 
 
 def throughput(rounds: int = 30) -> None:
-    """Batches of 256; the forward pass has its images in TensorFlow's memory and leaves all there.
+    """Sends batches of 256; inputs and outputs of the forward pass stay in TensorFlow's memory.
 
-    It answers what the session is asked for: probabilities, and in the second line all outputs,
-    whose texts Python reads one by one, as no server does.
+    Both return the same outputs: first the probabilities, then all outputs. With all outputs,
+    Python reads the strings one by one, which a server does not.
     """
     import tensorflow as tf
 
     from pipeline.serving.savedmodel_session import Session
 
     for shape in SHAPES:
-        with exported(shape) as (task, model, folder):
-            session, many = Session(folder), images(BATCH, shape)
+        with exported(shape) as (task, model, directory):
+            session, many = Session(directory), images(BATCH, shape)
             resident = tf.constant(many)
             endpoint, specs = task.serve(model)["serving_default"]
             whole = tf.function(endpoint, specs, autograph=False).get_concrete_function()
@@ -112,13 +112,13 @@ def throughput(rounds: int = 30) -> None:
 
 
 def first(rounds: int = 10) -> None:
-    """A process for each round: the version is opened, warmed up or (twice) not, and asked."""
+    """Starts a process per round that loads, warms up (except twice) and queries the version."""
     for shape in SHAPES:
-        with exported(shape) as (_, _, folder):
+        with exported(shape) as (_, _, directory):
             for warmed in ("warm", "cold"):
                 measured: dict[str, list[float]] = {}
                 for _ in range(rounds if warmed == "warm" else 2):
-                    words = [sys.executable, __file__, "child", str(folder), warmed]
+                    words = [sys.executable, __file__, "child", str(directory), warmed]
                     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
                     for what, ratio in json.loads(out.splitlines()[-1]).items():
                         measured.setdefault(what, []).append(ratio)
@@ -126,21 +126,21 @@ def first(rounds: int = 10) -> None:
                     report(f"{name_of(shape)}: {warmed}, first / median of next, {what}", ratios)
 
 
-def child(folder: str, warmed: str) -> None:
-    """One round, in a process that has no Python TensorFlow, as a server has none."""
-    from pipeline.export import _warmup_reader, proof
+def child(directory: str, warmed: str) -> None:
+    """Runs one round in a process without TensorFlow's Python package, like a server."""
+    from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
-    session = Session(Path(folder))
+    session = Session(Path(directory))
     if warmed == "warm":
-        _warmup_reader.check(session, Path(folder), lambda what: None)
+        warmup.check(session, Path(directory), lambda what: None)
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
-        for signature, sides in proof.read_golden(Path(folder) / proof.GOLDEN).items()
+        for signature, sides in proof.read_golden(Path(directory) / proof.GOLDEN).items()
         for size in (1, 8, 64)
     }
     took: dict[str, list[float]] = {what: [] for what in requests}
-    # In turn, so that each finds the processor's caches as the first one did.
+    # Alternate, so that later requests find the CPU caches in the same state as the first one.
     for _ in range(1 + STEADY):
         for what, request in requests.items():
             took[what].append(seconds(lambda r=request: session.run(*r)))
@@ -148,8 +148,8 @@ def child(folder: str, warmed: str) -> None:
 
 
 def compared(name: str, one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> None:
-    """Ratios of the times of two calls that take turns, the first one's by the second one's."""
-    for call in (one, other, one, other):  # traces, and what is made once
+    """Reports the ratio of the times of two alternating calls, the first to the second."""
+    for call in (one, other, one, other):  # traces and initializes
         call()
     pairs = []
     for number in range(rounds):
@@ -163,22 +163,22 @@ def compared(name: str, one: Callable[[], Any], other: Callable[[], Any], rounds
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Of one call."""
+    """Returns the wall time of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def name_of(shape: tuple[int, ...]) -> str:
-    """8x8x1."""
+    """Returns a shape as text, such as 8x8x1."""
     return "x".join(map(str, shape))
 
 
 def report(name: str, ratios: list[float]) -> None:
-    """Spread of the ratios."""
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    """Prints the median and the spread of the ratios."""
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     spread = f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to {max(ratios):.3f}"
-    print(f"{name}: {middle:.3f} ({spread}, {len(ratios)} rounds)", flush=True)
+    print(f"{name}: {median:.3f} ({spread}, {len(ratios)} rounds)", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Ratios of speed on this machine: the two engines, and two replicas against one.
+"""Compares training speeds on this machine: the two engines, and two replicas with one.
 
-    python benchmarks/speed.py engines     # gradient_tape / model_fit, in turn in one process
+    python benchmarks/speed.py engines     # gradient_tape / model_fit, alternating in one process
     python benchmarks/speed.py replicas    # 2 replicas on 2 cores / 1 replica on 1 core
-    (a number after the word: how many rounds)
 
-`convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only ratios of one run mean
-anything on a shared machine; printed are their median, quartiles, least and largest.
+An optional number after the command sets the number of rounds. The model is `convnet` on generated
+images of CIFAR-10's shape, batch 128, float32. Only ratios within one run are meaningful on a
+shared machine. Prints the median, quartiles, minimum and maximum of these ratios.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ import sys
 import time
 
 BATCH = 128
-STEPS = {"engines": 12, "replicas": 48}  # the start of a training costs as much as one step
+STEPS = {"engines": 12, "replicas": 48}  # starting to train takes as long as one step
 ENGINES = ("model_fit", "gradient_tape")
 
 
 def prepare(replicas: int, steps: int) -> tuple:
-    """(machine, model, batches)."""
+    """Returns (machine, model, batches)."""
     import numpy as np
     import tensorflow as tf
 
@@ -53,7 +53,7 @@ def prepare(replicas: int, steps: int) -> tuple:
 def speed(
     machine: object, model: object, batches: object, engine: str, clock: object = time.monotonic
 ) -> float:
-    """Images per second of all steps, by a clock."""
+    """Trains for all steps; returns the images per second, by the given clock."""
     from pipeline.config import registry
 
     with machine.strategy.scope():
@@ -63,8 +63,10 @@ def speed(
 
 
 def engines(rounds: int = 31) -> None:
-    """Both engines in turn, on one model and one trace; by the processor time of this process,
-    which another process on the machine changes least."""
+    """Compares both engines, alternating, on one model and one trace.
+
+    Uses the CPU time of this process, which other processes on the machine affect least.
+    """
     prepared = prepare(1, STEPS["engines"])
     for engine in ENGINES:
         speed(*prepared, engine)
@@ -77,13 +79,14 @@ def engines(rounds: int = 31) -> None:
 
 
 def replicas(rounds: int = 5) -> None:
-    """Processes of their own for each measurement, since a process keeps its cores and devices.
+    """Compares one replica, two replicas, and two independent processes.
 
-    One core for each replica: an operation of one does not spread over the other's core. Two
-    processes at once that have nothing to do with each other show what the cores allow.
+    Each measurement runs in a new process, because a process cannot change its cores and devices.
+    Each replica has one core: its operations do not use the other replica's core. Two independent
+    processes running at the same time show the highest possible throughput.
     """
     alone = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1"}
-    measured = {"1 on 1 core": [], "2 on 2 cores": [], "1 on 1 core, twice at once": []}
+    measured = {"1 on 1 core": [], "2 on 2 cores": [], "1 on 1 core, two processes": []}
     for _ in range(rounds):
         for values, jobs in zip(
             measured.values(), ([(1, "0")], [(2, "01")], [(1, "0"), (1, "1")]), strict=True
@@ -94,11 +97,11 @@ def replicas(rounds: int = 5) -> None:
             values.append(sum(json.loads(out.splitlines()[-1]) for out in outputs))
     one, two, apart = measured.values()
     report("2 on 2 cores / 1 on 1 core", [b / a for a, b in zip(one, two, strict=True)], measured)
-    report("twice at once / 1 on 1 core", [b / a for a, b in zip(one, apart, strict=True)], {})
+    report("two processes / 1 on 1 core", [b / a for a, b in zip(one, apart, strict=True)], {})
 
 
 def child(count: str, cores: str) -> None:
-    """One measurement, after four steps that trace; `cores` by their places."""
+    """Runs one measurement after four steps that trace; `cores` are indices of allowed cores."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(place)] for place in cores])
     machine, model, batches = prepare(int(count), STEPS["replicas"])
@@ -107,10 +110,10 @@ def child(count: str, cores: str) -> None:
 
 
 def report(name: str, ratios: list[float], measured: dict[str, list[float]]) -> None:
-    """Spread of the ratios, and the medians of what they were made of."""
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    """Prints the spread of the ratios and the median of each measurement."""
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     spread = f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to {max(ratios):.3f}"
-    print(f"{name}: {middle:.3f} ({spread}, {len(ratios)} rounds)")
+    print(f"{name}: {median:.3f} ({spread}, {len(ratios)} rounds)")
     for each, values in measured.items():
         print(f"  {each}: {statistics.median(values):,.0f} images/s")
 

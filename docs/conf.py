@@ -5,13 +5,10 @@ Where a page has the comment `<!-- NAME -->`, the result of `_NAME()` below take
 
 import ast
 import dataclasses
-import inspect
-import itertools
 import os
 import re
 import subprocess
 import sys
-import textwrap
 import typing
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +17,7 @@ from sphinx.ext.napoleon import GoogleDocstring
 
 import pipeline
 from pipeline.__main__ import commands
-from pipeline.config import registry, type_hints
+from pipeline.config import help_text, registry
 from pipeline.config.config import Config
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -66,39 +63,11 @@ def _options() -> str:
 
 
 def _section(section: type, prefix: str) -> str:
-    meanings = _meanings(section)
-    hints, lines = typing.get_type_hints(section, include_extras=True), []
-    for field in dataclasses.fields(section):
-        hint = hints[field.name]
-        if dataclasses.is_dataclass(field.type) or field.name not in meanings or _hidden(hint):
-            continue
-        flag = f"--{prefix}{field.name.replace('_', '-')}"
-        flags = f"`{flag}`, `--{prefix}no-{field.name}`" if hint is bool else f"`{flag}`"
-        default = field.default
-        if default is dataclasses.MISSING:
-            default = field.default_factory()
-        shown = "none" if default in ({}, ()) else str(default)
-        about = f"{type_hints.describe(hint)}; default: {shown}"
-        for metadata in getattr(hint, "__metadata__", ()):
-            if callable(names := getattr(metadata, "help_behavior_hint", None)):
-                about = names(shown).strip("()")
-        lines.append(f"{flags}\n: {_prose(meanings[field.name])}\n: *{_prose(about)}*")
-    return "\n\n".join(lines)
-
-
-def _hidden(hint: typing.Any) -> bool:
-    return "Suppress" in str(getattr(hint, "__metadata__", ""))
-
-
-def _meanings(section: type) -> dict[str, str]:
-    """Field -> the docstring below it."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(section)))
-    body = tree.body[0].body
-    return {
-        field.target.id: " ".join(ast.literal_eval(text.value).split())
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
+    parts = []
+    for flags, meaning, shown in help_text.entries(section, f"--{prefix}"):
+        flags = ", ".join(f"`{flag}`" for flag in flags.split(", "))
+        parts.append(f"{flags}\n: {_prose(meaning)}\n: *{_prose(shown)}*")
+    return "\n\n".join(parts)
 
 
 def _registries() -> str:

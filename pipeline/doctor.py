@@ -8,11 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
-from pipeline.config import cli_parser, command_line
+from pipeline.config import cli_parser, command_line, help_text
 from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError, run_command, suggest
 
@@ -48,7 +46,7 @@ class Options:
     """Trains in every way for a few steps, and compares weights and optimizer state with those of
     stock Keras."""
 
-    parity: Annotated[str, tyro.conf.arg(metavar="RECIPE")] = command_line.DEFAULT_RECIPE
+    parity: str = command_line.DEFAULT_RECIPE
     """Train a few steps of this recipe in every way, and compare with stock Keras."""
     model: str | None = None
     """Another registered model, with its default options; `tiny` is the fastest."""
@@ -196,7 +194,9 @@ def main(arguments: list[str]) -> int:
     if at is not None and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):
         arguments = [*arguments[: at + 1], command_line.DEFAULT_RECIPE, *arguments[at + 1 :]]
     if "--help" in arguments or "-h" in arguments:
-        tyro.cli(Options, args=["--help"], prog="python -m pipeline.doctor")
+        about = " ".join((Options.__doc__ or "").split())
+        print(help_text.page("python -m pipeline.doctor", about, Options()))
+        return 0
     options = Options(**cli_parser.changes(arguments, Options))
     results = parity(options)
     wrong = [result for result in results if not passed(result)]

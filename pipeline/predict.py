@@ -14,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
@@ -25,7 +23,16 @@ from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
-_MAX = 10**6
+_ABOUT = """\
+Prints a model's answer for each image or row, in their order. Files that are damaged or cannot be
+read are reported and skipped, with exit code 1."""
+_ARGUMENTS = {
+    "MODEL": "A version; the directory of a model, for the version that is served, which is the "
+    "pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
+    "grpc://HOST:8500/NAME[/N].",
+    "FILES": "Images, directories of them, or patterns; - for names on stdin. For a model that "
+    "takes rows of numbers: .csv or .npy.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,23 +44,12 @@ class Options:
     output: Path | None = None
     """A file, which appears once it is complete. If the server stops answering, FILE.part contains
     the answers so far. Without it, answers are printed."""
-    top: int = 1
+    top: Annotated[int, (1, 10**6)] = 1
     """Number of the most probable classes, each with its probability."""
-    batch_size: int = 32
+    batch_size: Annotated[int, (1, 10**6)] = 32
     """Images or rows in one request."""
-    timeout: float = 30.0
+    timeout: Annotated[float, "positive"] = 30.0
     """Seconds for one request."""
-
-    def __post_init__(self) -> None:
-        for flag, number in (("--top", self.top), ("--batch-size", self.batch_size)):
-            require(1 <= number <= _MAX, flag, number, f"from 1 to {_MAX:,}")
-        seconds = f"seconds, more than 0 and at most {_MAX:,}"
-        require(0 < self.timeout <= _MAX, "--timeout", self.timeout, seconds)
-        if self.output is not None:
-            require_path(self.output, "--output")
-            is_file = self.output.is_file() or not self.output.exists()
-            require(is_file, "--output", self.output, "a file")
-            files.check_writable(self.output.parent, "--output")
 
 
 def predict(
@@ -87,14 +83,11 @@ def predict(
 
 
 class _Writer:
-    """Writes records as lines and counts them."""
+    """Writes answers as lines, reports skipped files, and counts both."""
 
-    def __init__(self, stream: TextIO, options: Options) -> None:
-        csv_name = options.output is not None and options.output.suffix.lower() == ".csv"
-        self._format = options.format or ("csv" if csv_name else "jsonl")
-        self._stream, self._table = stream, csv.writer(self, lineterminator="\n")
+    def __init__(self, stream: TextIO, as_table: bool, shows_progress: bool) -> None:
+        self._stream, self._as_table, self._shows_progress = stream, as_table, shows_progress
         self._columns: list[str] = []
-        self._shows_progress = options.output is not None and sys.stderr.isatty()
         self._start = self._shown = time.monotonic()
         self.written = self.skipped = 0
 
@@ -106,28 +99,27 @@ class _Writer:
             _say("skipped", f"{record['file']}{row}: {record['error']}")
             return
         self.written += 1
-        if self._format == "jsonl":
-            self.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
-        else:
-            self._add_row(record)
+        line = self._row(record) if self._as_table else self._object(record)
+        # File names may contain control characters of a terminal.
+        self._stream.write((plain(line) if self._stream.isatty() else line) + "\n")
         if self._shows_progress and time.monotonic() - self._shown > 0.2:
             self._shown = time.monotonic()
-            print(f"\r{self.summary()}\x1b[K", end="\r", file=sys.stderr, flush=True)
+            print(f"{self.summary()}\x1b[K", end="\r", file=sys.stderr, flush=True)
 
-    def _add_row(self, record: dict[str, Any]) -> None:
+    def _object(self, record: dict[str, Any]) -> str:
+        return json.dumps(files.strict(record), ensure_ascii=False)
+
+    def _row(self, record: dict[str, Any]) -> str:
         cells = {name: value for name, value in record.items() if name != "top"}
         for rank, one in enumerate(record.get("top", ())[1:], 2):
             cells |= {f"{name}_{rank}": value for name, value in one.items()}
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
         if not self._columns:
             self._columns = list(cells)
-            self._table.writerow(self._columns)
-        self._table.writerow(
-            json.dumps(cell) if isinstance(cell, list) else cell for cell in cells.values()
-        )
-
-    def write(self, text: str) -> None:
-        """Writes text without control characters for a terminal: file names may contain any."""
-        self._stream.write(plain(text) if self._stream.isatty() else text)
+            table.writerow(self._columns)
+        table.writerow(json.dumps(c) if isinstance(c, list) else c for c in cells.values())
+        return text.getvalue().removesuffix("\n")
 
     def summary(self) -> str:
         """Returns the counts and the rate."""
@@ -161,34 +153,22 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
     return words[0], words[1:], given
 
 
-def _help() -> None:
-    def command(
-        model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
-        files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILES")]],
-        /,
-        options: Annotated[Options, tyro.conf.arg(name="")],
-    ) -> None:
-        """Prints a model's answers to files, a line for each image or row, in their order.
-
-        Files that are damaged or cannot be read are reported and skipped, with exit code 1.
-
-        Args:
-            model: A version; a model's directory, for the version that is served, which is the
-                pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or
-                grpc://HOST:8500/NAME[/N].
-            files: Images, directories of them, or patterns; - for names on stdin. For a model that
-                takes rows of numbers: .csv or .npy.
-            options: How to ask and write.
-        """
-
-    tyro.cli(command, args=["--help"], prog=PROGRAM)
+def _expand(words: list[str]) -> Iterator[str]:
+    """Yields the words, with the names on stdin, as `find` or `find -print0` prints them, for -."""
+    for word in words:
+        if word != "-":
+            yield word
+            continue
+        text = sys.stdin.buffer.read()
+        yield from map(os.fsdecode, filter(None, text.split(b"\0" if b"\0" in text else b"\n")))
 
 
-def _from_stdin() -> list[str]:
-    """Returns names from stdin, one per line, or with zero bytes as `find -print0` prints them."""
-    text = sys.stdin.buffer.read()
-    names = text.split(b"\0") if b"\0" in text else text.splitlines()
-    return [os.fsdecode(name) for name in names if name]
+def _check_output(output: Path, names: Sequence[str]) -> None:
+    require_path(output, "--output")
+    require(output.is_file() or not output.exists(), "--output", output, "a file")
+    files.check_writable(output.parent, "--output")
+    if output.exists() and any(map(output.samefile, filter(os.path.exists, names))):
+        raise UsageError(f"--output: {output} is one of the input files")
 
 
 @contextlib.contextmanager
@@ -213,24 +193,25 @@ def _open(output: Path | None) -> Iterator[TextIO]:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
     if {"--help", "-h"} & set(arguments):
-        _help()
+        print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
+        return 0
     model, words, options = _parse(arguments)
+    output = options.output
+    as_table = (options.format or str(output)[-3:].lower()) == "csv"
     with Client(model, options.timeout) as client:
         predictor = FilePredictor(client, options.top)
         ignored: set[str] = set()
-        listed = [one for word in words for one in (_from_stdin() if word == "-" else [word])]
-        names = file_inputs.find(listed, predictor.endings, ignored)
+        names = file_inputs.find(_expand(words), predictor.endings, ignored)
         taken = ", ".join(f"*{ending}" for ending in predictor.endings)
         if ignored:
-            example = f"{len(ignored):,} images, such as {min(ignored)}"
-            _say("note", f"ignored {example}; the model takes {taken}")
+            some = f"{len(ignored):,} images, such as {min(ignored)}"
+            _say("note", f"ignored {some}; the model takes {taken}")
         if not names:
             raise UsageError(f"{' '.join(words)[:200]} contains no files; {model} takes {taken}")
-        output = options.output
-        if output and output.exists() and any(map(output.samefile, filter(os.path.exists, names))):
-            raise UsageError(f"--output: {output} is one of the input files")
+        if output:
+            _check_output(output, names)
         with _open(output) as stream:
-            writer = _Writer(stream, options)
+            writer = _Writer(stream, as_table, output is not None and sys.stderr.isatty())
             for record in predictor.predict(names, options.batch_size):
                 writer.add(record)
     _say("answered", writer.summary())

@@ -11,6 +11,7 @@ are imported, or another copy of the package. `fresh=True` is also faster if the
 import TensorFlow and no other test of the file needs the fork server.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -57,16 +58,21 @@ def run_python(
 
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
-    """A short run of the recipe digits with its export, shared by tests that only look at it."""
+    """A short run of the recipe `digits` with its export; tests must not change it."""
     from pipeline.fit import fit
 
-    folder = tmp_path_factory.mktemp("digits")
-    return fit(
-        "digits",
-        run_directory=folder / "run",
-        train={"epochs": 3},
-        export={"directory": folder / "saved_models"},
-    )
+    # Two processes of pytest-xdist share the directory: the second one finds a complete run.
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return fit(
+            "digits",
+            run_directory=folder / "run",
+            train={"epochs": 3},
+            export={"directory": folder / "saved_models"},
+        )
 
 
 def images_and_labels(count: int = 60, shape: tuple[int, ...] = (6, 6, 1), classes: int = 3):

@@ -1,40 +1,28 @@
 """`pipeline` and `python -m pipeline`: the commands are listed, found and run."""
 
 import configparser
-import os
 import resource
-import subprocess
-import sys
 
 import pytest
-from conftest import REPOSITORY, run_module
+from conftest import REPOSITORY, run_module, run_python
 
 from pipeline import __main__
 
 
 @pytest.fixture
-def script(tmp_path):
-    """Runs the console script as an installation would make it, in a folder of the user's."""
+def script(workplace):
+    """Runs the console script as an installation makes it, in the working directory."""
     config = configparser.ConfigParser()
     config.read(REPOSITORY / "setup.cfg")
     name, _, entry = config["options.entry_points"]["console_scripts"].strip().partition(" = ")
     module, _, function = entry.partition(":")
-    path = tmp_path / "bin" / name
+    path = workplace / "bin" / name
     path.parent.mkdir()
     path.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
-    folder = tmp_path / "work"
-    folder.mkdir()
-
-    def run(*words: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
-        command = [sys.executable, path, *words]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-    run.folder = folder
-    return run
+    return lambda *words: run_python(path, *words, cwd=workplace, fresh=True)
 
 
-def test_every_command_is_listed_with_one_line(script):
+def test_every_command_is_listed_with_one_line(script, workplace):
     listed = script("--help")
     assert listed.returncode == 0 and listed.stdout == script().stdout
     known = __main__.commands()
@@ -42,7 +30,7 @@ def test_every_command_is_listed_with_one_line(script):
     for name, summary in known.items():
         assert f"  {name:{max(map(len, known))}}  {summary}\n" in listed.stdout
         assert summary.endswith(".") and len(summary) < 90
-    assert run_module("pipeline", cwd=script.folder, fresh=True).stdout == listed.stdout
+    assert run_module("pipeline", cwd=workplace, fresh=True).stdout == listed.stdout
 
 
 def test_a_new_command_is_found_by_its_file(tmp_path, monkeypatch):
@@ -63,13 +51,11 @@ def test_a_wrong_command_gets_the_nearest_one(script):
 
 
 @pytest.mark.parametrize("name", __main__.commands())
-def test_each_command_runs_and_shows_its_help(script, name):
+def test_each_command_runs_and_shows_its_help(script, workplace, name):
     done = script(name, "--help")
     assert done.returncode == 0 and done.stdout.lower().startswith("usage:"), done.stderr
-    assert (
-        done.stdout
-        == run_module(f"pipeline.{name}", "--help", cwd=script.folder, fresh=True).stdout
-    )
+    same = run_module(f"pipeline.{name}", "--help", cwd=workplace, fresh=True)
+    assert done.stdout == same.stdout
 
 
 def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script):
@@ -79,18 +65,20 @@ def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script)
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             script(*words)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            # Of the processor: other processes may hold this one up.
+            # Processor time: other processes may slow this one down.
             seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert min(seconds) < 0.4, words
 
 
-def test_a_function_of_the_current_folder_is_found_and_a_stray_file_shadows_nothing(script):
-    (script.folder / "pipeline.py").write_text("raise SystemExit('the stray file')")
-    (script.folder / "json.py").write_text("raise SystemExit('another stray file')")
-    (script.folder / "mine").mkdir()
-    (script.folder / "mine/model.py").write_text("def network(x, *, width=3):\n    return x\n")
+def test_a_function_in_the_working_directory_is_found_and_a_stray_file_shadows_nothing(
+    script, workplace
+):
+    (workplace / "pipeline.py").write_text("raise SystemExit('the stray file')")
+    (workplace / "json.py").write_text("raise SystemExit('another stray file')")
+    (workplace / "mine").mkdir()
+    (workplace / "mine/model.py").write_text("def network(x, *, width=3):\n    return x\n")
     done = script("fit", "digits", "--model.name", "mine.model.network", "--model.options", "w=1")
     assert done.returncode == 2
-    assert "mine.model.network has no option 'w'; there are: width" in done.stderr
-    shadowed = run_module("pipeline.fit", "--help", cwd=script.folder, fresh=True)
+    assert "mine.model.network has no option 'w'; choose from width" in done.stderr
+    shadowed = run_module("pipeline.fit", "--help", cwd=workplace, fresh=True)
     assert "the stray file" in shadowed.stderr, "as README says"

@@ -1,7 +1,7 @@
 """Reads the words of a command line into the values of a dataclass, by its type hints.
 
 `--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
-`--section.no-option`; `_` counts as `-`. A flag that is given again replaces the earlier value.
+`--section.no-option`; `_` counts as `-`. A flag that is repeated replaces the earlier value.
 In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
 any other flag of the section is an option of the registered function: `--source.path DIR`.
 """
@@ -14,36 +14,35 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import tyro
-
 from pipeline.config import type_hints
 from pipeline.utils.errors import UsageError, did_you_mean, nearest
 
-_HIDDEN = typing.get_args(tyro.conf.Suppress[str])[1]
-# What starts with - and is a value all the same.
+# Values that start with -.
 _NUMBER = re.compile(r"-(\d|\.\d|inf$|infinity$|nan$)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Flag:
+class Flag:
+    """What a flag sets."""
+
     place: tuple[str, ...]
     """Names of the sections and the field."""
     hint: Any
     switch: bool | None = None
-    """What a flag without a value stands for; None where it takes values."""
+    """The value of a flag that takes none."""
 
 
 def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
-    """The values that the words give, nested as the dataclass: {"train": {"epochs": 3}}.
+    """The values given by the words, nested as the dataclass: {"train": {"epochs": 3}}.
 
     Args:
         words: Of a command line, without `--help`.
         kind: A dataclass whose fields are values, or dataclasses of values.
 
     Raises:
-        UsageError: An unknown flag, or a value that is not what its field takes.
+        UsageError: An unknown flag, or a value that does not fit its field.
     """
-    known, found = _flags(kind), {}
+    known, found = flags(kind), dict[str, Any]()
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -51,15 +50,15 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
         flag = known.get(name.replace("_", "-"))
         section, _, option = name.removeprefix("--").partition(".")
         if flag is None and option and section in _open_sections(kind):
-            flag = _Flag((section, option.replace("-", "_")), list[str])
+            flag = Flag((section, option.replace("-", "_")), list[str])
         if flag is None:
             raise UsageError(_unknown(name, known))
         end = next((at for at, other in enumerate(rest) if _is_flag(other)), len(rest))
         given, rest = [value] * bool(equals) + rest[:end], rest[end:]
-        section = found
-        for part in flag.place[:-1]:
-            section = section.setdefault(part, {})
-        section[flag.place[-1]] = _value(name, flag, given, rest)
+        part = found
+        for above in flag.place[:-1]:
+            part = part.setdefault(above, {})
+        part[flag.place[-1]] = _value(name, flag, given, rest)
     return found
 
 
@@ -67,9 +66,9 @@ def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and not _NUMBER.match(word)
 
 
-def _unknown(name: str, known: dict[str, _Flag]) -> str:
+def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
-        return f"{_short(name)} belongs to no option; options start with --"
+        return f"unexpected {_short(name)}; options start with --"
     near = _near(name, known)
     hint = did_you_mean(near) if near else "--help after the recipe shows all options"
     return f"unknown option {_short(name)}; {hint}"
@@ -77,56 +76,54 @@ def _unknown(name: str, known: dict[str, _Flag]) -> str:
 
 def same_in_other_sections(option: str, kind: type) -> list[str]:
     """The flags of other sections with this last part: `epochs`, `--train.epochs`."""
-    return [flag for flag in _flags(kind) if flag.endswith(f".{option.replace('_', '-')}")]
+    return [flag for flag in flags(kind) if flag.endswith(f".{option.replace('_', '-')}")]
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
-    """The flags that a wrong one may stand for.
+    """The flags that a misspelt one may stand for.
 
-    The last parts are compared, first those of its own section: the name of the section makes all
+    The last parts are compared, those of the same section first: the name of the section makes all
     its flags look alike (`--train.lr`, `--train.l2`).
     """
-    # Comparing takes a time that grows with both strings.
+    # The time of a comparison grows with both strings.
     bare = name.lstrip("-").replace("_", "-")[:100]
     section, _, last = bare.rpartition(".")
     parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
-    own = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
-    for some in (own, parts):
+    same_section = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
+    for some in (same_section, parts):
         if near := nearest(last, some.values(), cutoff=0.75):
             return [flag for flag, part in some.items() if part in near]
     whole = {flag[2:]: flag for flag in parts}  # `train-epochs`, `tarin.epochs`
-    close = [] if own else difflib.get_close_matches(bare, whole, n=1, cutoff=0.75)
+    close = [] if same_section else difflib.get_close_matches(bare, whole, n=1, cutoff=0.75)
     return [whole[text] for text in close]
 
 
-def _value(name: str, flag: _Flag, given: list[str], rest: list[str]) -> Any:
+def _value(name: str, flag: Flag, given: list[str], rest: list[str]) -> Any:
     if flag.switch is not None:
         if given:
-            raise UsageError(f"{name} takes no value, received {_short(' '.join(given))}")
+            raise UsageError(f"{name} takes no value; got {_short(' '.join(given))}")
         return flag.switch
     if flag.hint == list[str]:
         return given
     try:
         return type_hints.read(flag.hint, given)
     except ValueError as error:
-        said = str(error)
-    if not given:
-        if rest and not rest[0].startswith("--"):
-            said += (
-                f"; one that starts with - is given after =, as in {name}={_short(rest[0])[1:-1]}"
-            )
-        raise UsageError(f"{name} needs a value: {said}")
-    raise UsageError(f"{name} must be {said}, received {_short(' '.join(given))}")
+        meant = str(error)
+    if given:
+        raise UsageError(f"{name} must be {meant}; got {_short(' '.join(given))}")
+    if rest and not rest[0].startswith("--"):
+        meant += f"; write a value that starts with - after =, as in {name}={_short(rest[0])[1:-1]}"
+    raise UsageError(f"{name} needs a value: {meant}")
 
 
 def _short(text: str) -> str:
-    """Quoted, on one line, and not endless."""
+    """Quoted, on one line, and shortened."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 @functools.cache
-def _open_sections(kind: type) -> set[str]:
-    """Sections that name a registered function, and take its options."""
+def _open_sections(kind: Any) -> set[str]:
+    """Sections that select a registered function, and take its options."""
     hints = {field.name: field.type for field in dataclasses.fields(kind)}
     nested = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     return {
@@ -137,22 +134,20 @@ def _open_sections(kind: type) -> set[str]:
 
 
 @functools.cache
-def _flags(kind: type, above: tuple[str, ...] = ()) -> dict[str, _Flag]:
-    """Flag -> what it sets."""
-    found: dict[str, _Flag] = {}
+def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
+    """Every flag of a dataclass."""
+    found: dict[str, Flag] = {}
     hints = typing.get_type_hints(kind, include_extras=True)
+    prefix = "--" + "".join(f"{name}." for name in above)
     for field in dataclasses.fields(kind):
         hint, place = hints[field.name], (*above, field.name)
-        prefix = "".join(f"{name}." for name in above)
         if dataclasses.is_dataclass(hint):
-            found |= _flags(hint, place)
+            found |= flags(hint, place)
             if not above and field.name in _open_sections(kind):
                 found[f"--{field.name}"] = found[f"--{field.name}.name"]
-        elif _HIDDEN in getattr(hint, "__metadata__", ()):
-            continue
         elif hint is bool:
-            found[f"--{prefix}{field.name}"] = _Flag(place, hint, True)
-            found[f"--{prefix}no_{field.name}"] = _Flag(place, hint, False)
-        else:
-            found[f"--{prefix}{field.name}"] = _Flag(place, hint)
+            found[f"{prefix}{field.name}"] = Flag(place, hint, True)
+            found[f"{prefix}no_{field.name}"] = Flag(place, hint, False)
+        elif not field.metadata.get("hidden"):
+            found[f"{prefix}{field.name}"] = Flag(place, hint)
     return {name.replace("_", "-"): flag for name, flag in found.items()}

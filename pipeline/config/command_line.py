@@ -1,15 +1,12 @@
-"""From the words of a command line, or a saved file, to a Config; no TensorFlow is imported."""
+"""From the words of a command line, or a saved file, to a Config; imports no TensorFlow."""
 
 import dataclasses
 import sys
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from pipeline.config import cli_parser, registry, type_hints
+from pipeline.config import cli_parser, help_text, registry
 from pipeline.config.config import Config, Source
 from pipeline.config.validation import require_path
 from pipeline.utils import files, safe_io
@@ -18,10 +15,25 @@ from pipeline.utils.errors import UsageError, did_you_mean, one_line, suggest
 PROGRAM = "python -m pipeline.fit"
 PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."
 DEFAULT_RECIPE = "digits"
+_HELP = """\
+usage: {program} [RECIPE] [--config FILE] [--section.option VALUE ...]
+
+{purpose}
+
+recipes (default: {default}):
+{recipes}
+
+{program} RECIPE --help  shows every option with its meaning and default.
+{program} --help REGISTRY  shows every registered function with its options:
+  {registries}.
+--config runs/digits-1/config.json  uses the recipe and all options of a saved run."""
 
 
 def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE) -> Config:
-    """The recipe is chosen here, so that its values are the defaults that `--help` shows."""
+    """The config of a command line; `--help` prints a help page and exits.
+
+    The values of the recipe are the defaults, which `--help` after a recipe shows.
+    """
     words = list(arguments)
     if words[:1] in (["--help"], ["-h"]):
         print(registry.describe(words[1]) if words[1:] else _help(program, purpose))
@@ -29,21 +41,21 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
     name = words.pop(0) if words and not words[0].startswith("-") else None
     if name is not None and words and not words[0].startswith("-"):
         raise UsageError(
-            f"{words[0]!r} is too much after the recipe {name!r}; options start with --"
+            f"unexpected {words[0]!r} after the recipe {name!r}; options start with --"
         )
     saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
     if name is not None and saved:
-        raise UsageError(f"--config {saved} is a whole config; leave the recipe {name!r} away")
+        raise UsageError(f"--config {saved} is a whole config; remove the recipe {name!r}")
     name = DEFAULT_RECIPE if name is None else name
     default = read(saved) if saved else recipe(name)
     if "--help" in words or "-h" in words:
         about = f"--config {saved}" if saved else registry.find("recipes", name).summary
-        program = f"{program} {default.recipe}"
-        tyro.cli(Config, args=["--help"], default=default, prog=program, description=about)
+        print(help_text.page(f"{program} {default.recipe}", about, default))
+        sys.exit(0)
     return default.changed(**changes(words, default))
 
 
-# Section and field that hold options -> the field that names the function, the registry, the flag.
+# Section and field of options -> the field that names their function, its registry, the flag.
 _OPTIONS = {
     ("source", "options"): ("name", "sources", "--source.{}"),
     ("task", "options"): ("name", "tasks", "--task.{}"),
@@ -52,29 +64,31 @@ _OPTIONS = {
     ("train", "schedule_options"): ("schedule", "schedules", "--train.schedule-options {}"),
     ("train", "loss_options"): ("loss", "losses", "--train.loss-options {}"),
 }
-_OPERATIONS = {("data", "augment"): "augment", ("train", "metrics"): "metrics"} | {
-    ("train", "callbacks"): "callbacks"
+_OPERATIONS = {
+    ("data", "augment"): "augment",
+    ("train", "metrics"): "metrics",
+    ("train", "callbacks"): "callbacks",
 }
 
 
 def changes(words: list[str], default: Config) -> dict[str, Any]:
-    """The values that the words give, nested as `Config.changed` takes them.
+    """The values given by the words, nested as for `Config.changed`.
 
     Args:
         words: Of a command line, without `--help`.
-        default: Names the functions that options belong to, if the words do not.
+        default: Its functions are those that options belong to, unless the words name others.
 
     Raises:
-        UsageError: An unknown flag or name, or a value that an option does not take.
+        UsageError: An unknown flag or name, or a value that does not fit an option.
     """
     found = cli_parser.changes(words, Config)
     for (section, field), (name_field, kind, flag) in _OPTIONS.items():
         part = found.get(section, {})
         name = part.get(name_field, getattr(getattr(default, section), name_field))
-        fields = {one.name for one in dataclasses.fields(getattr(default, section))}
         if name is not None and field in part:
             part[field] = registry.read_options(kind, name, part[field], flag)
         if field == "options":
+            fields = {one.name for one in dataclasses.fields(getattr(default, section))}
             loose = {key: words for key, words in part.items() if key not in fields}
             for key in loose.keys() - registry.find(kind, name).options.keys():
                 if near := cli_parser.same_in_other_sections(key, Config):
@@ -82,33 +96,30 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
                     raise UsageError(f"{wrong}; {did_you_mean(near)}")
             part |= registry.read_options(kind, name, loose, flag) if loose else {}
     for (section, field), kind in _OPERATIONS.items():
-        part = found.get(section, {})
-        for name, options in part.get(field, {}).items():
+        operations = found.get(section, {}).get(field, {})
+        for name, options in operations.items():
             flag = f"--{section}.{field}: {{}}"
-            part[field][name] = registry.read_options(kind, name, options, flag)
-    weights = found.get("train", {}).get("class_weight", {})
-    weights |= {name: type_hints.value_of(text) for name, text in weights.items()}
+            operations[name] = registry.read_options(kind, name, options, flag)
     return found
 
 
 def recipe(name: str) -> Config:
     """The config of a recipe by its name."""
     if not registry.find("recipes", name).is_complete:
-        raise UsageError(f"the recipe {name!r} needs arguments; give a function without any")
+        raise UsageError(f"the recipe {name!r} has required arguments; name a function without any")
     config = registry.load("recipes", name)()
     if not isinstance(config, Config):
-        raise UsageError(f"the recipe {name!r} returns no Config but {type(config).__name__}")
+        raise UsageError(f"the recipe {name!r} must return a Config; got {type(config).__name__}")
     return config
 
 
 def pop(words: list[str], wanted: str, meant: str) -> str | None:
-    """Takes `--wanted VALUE` out of the words, if it is there; `meant` is for the error."""
+    """Removes `--wanted VALUE` from the words and returns the value; `meant` is for the error."""
     for at, word in enumerate(words):
-        flag, equals, value = word.partition("=")
+        flag, _, value = word.partition("=")
         if flag == wanted:
-            if not equals and at + 1 == len(words):
-                raise UsageError(f"{wanted} needs {meant}")
-            value = value if equals else words.pop(at + 1)
+            if word == flag:
+                value = words.pop(at + 1) if words[at + 1 :] else ""
             if not value:
                 raise UsageError(f"{wanted} needs {meant}")
             del words[at]
@@ -129,20 +140,12 @@ def _help(program: str, purpose: str) -> str:
     recipes = registry.names("recipes")
     width = max(map(len, recipes))
     lines = [f"  {name:{width}}  {registry.find('recipes', name).summary}" for name in recipes]
-    return "\n".join(
-        [
-            f"usage: {program} [RECIPE] [--config FILE] [--section.option VALUE ...]",
-            "",
-            purpose,
-            "",
-            f"recipes (without one: {DEFAULT_RECIPE}):",
-            *lines,
-            "",
-            f"{program} RECIPE --help  shows every option with its meaning and default.",
-            f"{program} --help REGISTRY  shows every registered function with its options:",
-            f"  {', '.join(registry.REGISTRIES)}.",
-            "--config runs/digits-1/config.json  takes the recipe and all options of a saved run.",
-        ]
+    return _HELP.format(
+        program=program,
+        purpose=purpose,
+        default=DEFAULT_RECIPE,
+        recipes="\n".join(lines),
+        registries=", ".join(registry.REGISTRIES),
     )
 
 
@@ -151,22 +154,21 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
 
     Args:
         path: The file.
-        source: Options of the source in place of its own, such as where the data lie now.
+        source: Options of the source that replace its own, such as the new place of the data.
 
-    Raises UsageError naming what is wrong in the file.
+    Raises UsageError naming the wrong value in the file.
     """
     try:
         values = files.expand_home(safe_io.read_json(path))
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"--config {path} is no JSON file: {error}") from None
+        raise UsageError(f"--config {path} is not a JSON file: {error}") from None
     given = values.pop("source", None) if isinstance(values, dict) else None
     if not isinstance(given, dict):
-        raise UsageError(f"--config {path} holds no config: it has no section 'source'")
-    values = _at_home(values, Config)
+        raise UsageError(f"--config {path} is not a config: it has no section 'source'")
     try:
-        # The source cannot be changed in steps: some options are required from the start.
+        # The source is made in one step: some options are required.
         for name in sorted(given.keys() - {"name", "options"}):
             hint = suggest(name, ["name", "options"])
             raise UsageError(f"unknown option {f'source.{name}'!r}; {hint}")
@@ -176,15 +178,3 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
         return Config(source=Source(name=kind, options=options)).changed(**values)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from None
-
-
-def _at_home(values: Mapping[str, Any], section: type) -> dict[str, Any]:
-    """The home folder for a `~` alone where a path is meant; elsewhere it may be any word."""
-    found, hints = dict(values), typing.get_type_hints(section)
-    for name, value in values.items():
-        hint = hints.get(name)
-        if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-            found[name] = _at_home(value, hint)
-        elif value == "~" and Path in (hint, *typing.get_args(hint)):
-            found[name] = files.expand_home("~/")
-    return found

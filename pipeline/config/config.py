@@ -1,44 +1,44 @@
-"""Every option of a run: frozen dataclasses that check themselves, from words, files or Python.
+"""Every option of a run, as frozen dataclasses that validate themselves.
 
-A `Config` that exists is valid as far as can be known without TensorFlow and without the data:
-names are registered, options fit their functions, numbers are in range. Field docstrings are the
+A `Config` is valid as far as this can be checked without TensorFlow and the data: names are
+registered, options fit their functions, numbers are in range. The docstrings of the fields are the
 help texts of the command line. The sections are in `sections.py`.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-import tyro
-
-from pipeline.config import registry
+from pipeline.config import registry, type_hints
 from pipeline.config.resume_policy import HARMLESS
 from pipeline.config.sections import Clean, Data, Export, Log, Model, Runtime, Source, Task, Train
-from pipeline.config.validation import Checked, require_file_name
+from pipeline.config.validation import Checked
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Checked):
-    """One run, complete: the same Config, package and machine give the same weights."""
+    """A whole run: the same Config, package and machine produce the same weights."""
 
-    recipe: tyro.conf.Suppress[str] = "custom"
+    recipe: Annotated[str, "file name"] = dataclasses.field(
+        default="custom", metadata={"hidden": True}
+    )
     """The recipe this config started from; names the run directory and the model."""
     run_directory: Path | None = None
-    """Folder of the run. Given again: the run is resumed; None: the next free runs/RECIPE-N."""
+    """Directory of the run. If it already contains the run, the run is resumed; None: the next free
+    runs/RECIPE-N."""
     dry_run: bool = False
-    """Try every stage once on a few examples, through export and verification; keep nothing."""
+    """Try every stage once on a few examples, through export and verification, and keep nothing."""
     force: bool = False
-    """Resume a run although data or options have changed that a person may want to change, such as
-    --train.epochs; without it the changes are shown."""
+    """Resume a run although the data, or options such as --train.epochs, have changed; without it
+    the changes are listed."""
     source: Source
-    # Made when they are needed: what they find wrong in a registry is told by the command.
+    # Factories, so that a mistake in a registry is an error of the command, not of the import.
     task: Task = dataclasses.field(default_factory=Task)
     clean: Clean = dataclasses.field(default_factory=Clean)
     data: Data = dataclasses.field(default_factory=Data)
@@ -49,50 +49,49 @@ class Config(Checked):
     log: Log = dataclasses.field(default_factory=Log)
 
     def _check(self) -> None:
-        require_file_name(self.recipe, "the recipe's name")
-        if self.data.image_size is not None:  # passed on to the task
+        if self.data.image_size is not None:  # passed to the task
             options = {**self.task.options, "image_size": self.data.image_size}
             registry.check("tasks", self.task.name, options, "--data.image-size")
         if self.data.cache == "device" and self.data.augment_on == "host":
             raise UsageError(
-                "--data.augment-on host never sees the examples of --data.cache device; "
+                "--data.augment-on host cannot augment the examples of --data.cache device; "
                 "use only one of them"
             )
         if self.train.patience is not None and not self.data.validation:
-            raise UsageError("--train.patience watches the validation loss; give --data.validation")
+            raise UsageError("--train.patience monitors the validation loss; set --data.validation")
         if self.train.synchronized_batch_norm and self.runtime.xla == "on":
             raise UsageError(
                 "--train.synchronized-batch-norm synchronizes replicas in the forward pass, "
-                "which --runtime.xla on cannot; use only one of them"
+                "which --runtime.xla on does not support; use only one of them"
             )
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
 
     def require_equal_parts(self, replicas: int) -> None:
-        """Raises UsageError unless each replica gets micro-batches of the same size."""
+        """Raises UsageError unless the batch divides into equal micro-batches for each replica."""
         batch_size, accumulate = self.train.batch_size, self.train.accumulate
         if batch_size % (replicas * accumulate):
-            pieces = f" and {accumulate} micro-batches each" if accumulate > 1 else ""
+            parts = f" and {accumulate} micro-batches each" if accumulate > 1 else ""
             near = max(1, batch_size // (replicas * accumulate)) * replicas * accumulate
             raise UsageError(
-                f"--train.batch-size {batch_size} cannot be cut into equal parts for {replicas} "
-                f"replicas{pieces}; {near} can"
+                f"--train.batch-size {batch_size} cannot be split into equal parts for {replicas} "
+                f"replicas{parts}; {near} can"
             )
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values: `config.changed(train={"epochs": 3}, dry_run=True)`.
 
-        A section takes a mapping of its options; anything else replaces the value.
-        Raises UsageError for unknown names and values out of range.
+        A mapping changes options of a section; any other value replaces the old one.
+        Raises UsageError for unknown names and invalid values.
         """
         return _changed(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, as `read` takes them back; `~` stands for the home folder."""
+        """Nested plain values, which `read` can load; `~` stands for the home directory."""
         return files.collapse_home(json.loads(json.dumps(dataclasses.asdict(self), default=str)))
 
     def digest(self) -> str:
-        """sha256 of everything that can change the result; 64 hexadecimal digits."""
+        """sha256 of everything that can change the result, in hexadecimal digits."""
         values = self.as_json()
         for section, names in HARMLESS.items():
             for name in names:
@@ -100,46 +99,37 @@ class Config(Checked):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-# Options that belong to one registered function: another name on the left empties the right.
-BELONGS = {
-    "source.name": ("options", {}),
-    "task.name": ("options", {}),
-    "model.name": ("options", {}),
-    "train.optimizer": ("optimizer_options", {}),
-    "train.schedule": ("schedule_options", {}),
-    "train.loss": ("loss_options", {}),
+# Options that belong to one registered function: another name on the left resets the right.
+_BELONGS = {
+    "source.name": "options",
+    "task.name": "options",
+    "model.name": "options",
+    "train.optimizer": "optimizer_options",
+    "train.schedule": "schedule_options",
+    "train.loss": "loss_options",
 }
 
 
-@functools.cache
-def _hints(section: type) -> dict[str, Any]:
-    return typing.get_type_hints(section)
-
-
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
-    known = [field.name for field in dataclasses.fields(part)]
-    hints = _hints(type(part))
+    hints = typing.get_type_hints(type(part))
     values: dict[str, Any] = {}
     for name, value in changes.items():
-        owned = BELONGS.get(prefix + name)
+        owned = _BELONGS.get(prefix + name)
         if owned and value != getattr(part, name):
-            values[owned[0]] = owned[1]
+            values[owned] = {}
     for name, value in changes.items():
-        if name not in known and "options" not in known:
-            raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, known)}")
-        if name not in known:  # an option of the registered function
+        if name not in hints and "options" not in hints:
+            raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, hints)}")
+        if name not in hints:  # an option of the registered function
             options = values.get("options", part.options)
             values["options"] = {**options, name: value}
             continue
         current = getattr(part, name)
-        section = dataclasses.is_dataclass(current)
-        if section and isinstance(value, str) and hasattr(current, "name"):
+        if not dataclasses.is_dataclass(current):
+            values[name] = type_hints.from_json(hints[name], value)
+            continue
+        if isinstance(value, str) and hasattr(current, "name"):
             value = {"name": value}
-        nested = section and isinstance(value, Mapping)
-        kinds = (hints[name], *typing.get_args(hints[name]))
-        if isinstance(value, str) and Path in kinds:
-            value = Path(value)
-        if isinstance(value, list) and any(typing.get_origin(kind) is tuple for kind in kinds):
-            value = tuple(value)
+        nested = isinstance(value, Mapping)
         values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
     return dataclasses.replace(part, **values)

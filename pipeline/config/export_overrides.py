@@ -1,94 +1,51 @@
-"""What the export of a run that is there may be given: nothing that makes another model of it."""
+"""The options that may differ when a run is exported again: none of them changes the model."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import tyro
-
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, help_text
 from pipeline.config.config import Config
 from pipeline.config.sections import Export
 from pipeline.utils.errors import UsageError
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Source:
-    path: Path | None = None
-    """Where the data of the run lie now; with --force."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Clean:
-    manifest: Path | None = None
-    """Where the manifest lies now that the run was given; with --force."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Data:
-    cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
-    """Where decoded examples are kept."""
-    cache_directory: Path | None = None
-    """Folder of the disk cache; None: $XDG_CACHE_HOME/pipeline, else ~/.cache/pipeline."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Runtime:
-    replicas: Literal["auto"] | int = "auto"
-    """Copies of the model, if it was trained with another number; with --force."""
-    devices: str = "auto"
-    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`."""
-    gpu_memory: str | None = None
-    """Limit on each GPU's memory, such as `8GiB` or `80%`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """Exports the model of a run again, without training. What is not given is as in the run; what
-    would make another model of it cannot be given."""
-
-    run: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
-    """Folder of the run."""
-    export: Export
-    source: _Source = _Source()
-    clean: _Clean = _Clean()
-    data: _Data = _Data()
-    runtime: _Runtime = _Runtime()
-    force: bool = False
-    """Accept what lies elsewhere now, and another number of replicas."""
+ALLOWED = {
+    "": ("force",),
+    "source": ("path",),
+    "clean": ("manifest",),
+    "data": ("cache", "cache_directory"),
+    "runtime": ("replicas", "devices", "gpu_memory"),
+    "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
+}
+"""Section, "" for the top level -> options."""
 
 
 def changes(words: Sequence[str]) -> dict[str, Any]:
-    """As `flags.changes` of a Config; UsageError for an option that training alone takes."""
+    """The values that the words give, as `Config.changed` takes them.
+
+    Raises:
+        UsageError: An option is unknown, or applies to training only.
+    """
     found = cli_parser.changes(words, Config)
+    for name, value in found.items():
+        section, options = (name, value) if isinstance(value, dict) else ("", {name: value})
+        for option in options:
+            if option not in ALLOWED.get(section, ()):
+                flag = f"--{section}.{option}" if section else f"--{option}"
+                raise UsageError(
+                    f"{flag.replace('_', '-')} does not apply to an export, which trains nothing; "
+                    "remove it"
+                )
     if "path" in found.get("source", {}):
         found["source"]["path"] = Path(" ".join(found["source"]["path"]))
-    _require(found, Options, "--")
-    if not found.get("export", {}).get("enabled", True):
-        raise UsageError("--export.no-enabled asks for no export; leave it away")
     return found
 
 
-def _require(found: Mapping[str, Any], kind: type, before: str) -> None:
-    known = {field.name: field.type for field in dataclasses.fields(kind)}
-    for name, value in found.items():
-        flag = f"{before}{name.replace('_', '-')}"
-        inside = known.get(name)
-        if isinstance(value, dict) and dataclasses.is_dataclass(inside):
-            _require(value, inside, f"{flag}.")
-        elif inside is None:
-            if isinstance(value, dict) and before == "--":  # a section of which nothing is taken
-                flag += f".{next(iter(value)).replace('_', '-')}"
-            raise UsageError(f"{flag} is not for an export, which trains nothing; leave it away")
-
-
-def show(program: str, run: Path, config: Config) -> None:
-    """Prints help with the values of a run's config as defaults, and ends the process."""
-    sections = {}
-    for field in dataclasses.fields(Options):
-        if dataclasses.is_dataclass(field.type):
-            own = getattr(config, field.name)
-            names = [option.name for option in dataclasses.fields(field.type)]
-            sections[field.name] = field.type(**{name: getattr(own, name) for name in names})
-    tyro.cli(Options, args=["--help"], default=Options(run=run, **sections), prog=program)
+def show_help(program: str, run: Path, config: Config) -> None:
+    """Prints the allowed options with the values of a run as defaults, and ends the process."""
+    about = "Exports the model of a run again, without training. Other options are as in the run."
+    about += " If its data has been moved: --source.path PATH --force."
+    print(help_text.page(f"{program} {run}", about, config, only=ALLOWED))
+    sys.exit(0)

@@ -1,9 +1,10 @@
-"""Registries: folders whose public functions can be named in a config.
+"""Registries: packages whose public functions can be selected by name in a config.
 
-The name is that of a public function of any file in the folder (usually the file's name); files
-that begin with `_` hold helpers. A dotted name, `package.module.function`, works wherever a
-registered one does. The keyword-only arguments of a function are its options. Everything but `load`
-reads the source text, so that a misspelt name is found without importing TensorFlow.
+Every public function in any file of the package is registered under its name (usually that of the
+file); files that begin with `_` contain helpers. A dotted name, `package.module.function`, works
+wherever a registered one does. The keyword-only arguments of a function are its options. Only
+`load` imports modules; everything else reads the source, so that a misspelt name is found without
+importing TensorFlow.
 """
 
 import ast
@@ -12,21 +13,17 @@ import functools
 import importlib
 import sys
 import traceback
-import typing
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
 from pipeline.config import type_hints
-from pipeline.config.validation import require_path
-from pipeline.utils import files
+from pipeline.config.validation import require_path, require_value
 from pipeline.utils.errors import UsageError, one_line, suggest
 
 _PACKAGE = Path(__file__).parents[1]
-# Registry -> its folder, and what one of its functions is called in a message.
+# Registry -> its directory, and what messages call one of its functions.
 REGISTRIES = {
     "recipes": ("recipes", "recipe"),
     "sources": ("data/sources", "source"),
@@ -40,7 +37,7 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
-# The names that an annotation of an option may use; an option with another one is not checked.
+# Names that the annotation of an option may use; an option with any other is not checked.
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
@@ -53,7 +50,7 @@ class Option:
 
     hint: Any
     default: str | None
-    """As the source has it; None: the option is required."""
+    """Its source code; None: the option is required."""
     meaning: str
     """From the section `Args` of the docstring."""
 
@@ -63,8 +60,8 @@ class Option:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sibling:
-    """A registered function, as its source text describes it."""
+class Function:
+    """A registered function, as described by its source."""
 
     name: str
     module: str
@@ -73,7 +70,7 @@ class Sibling:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring."""
+        """The first line of the docstring."""
         return (ast.get_docstring(self.node) or "").partition("\n")[0]
 
     @property
@@ -99,95 +96,85 @@ class Sibling:
 
 def names(registry: str) -> list[str]:
     """The registered names, sorted."""
-    return sorted(_siblings(registry))
+    return sorted(_registered(registry))
 
 
-def find(registry: str, name: str) -> Sibling:
-    """The function of a name; UsageError, with the nearest good name, if there is none."""
+def find(registry: str, name: str) -> Function:
+    """The function with this name; UsageError, with the closest known name, if there is none."""
     if "." in name:
         return _dotted(name)
-    siblings = _siblings(registry)
-    if name not in siblings:
-        raise UsageError(f"unknown {REGISTRIES[registry][1]} {name!r}; {suggest(name, siblings)}")
-    return siblings[name]
+    known = _registered(registry)
+    if name not in known:
+        raise UsageError(f"unknown {REGISTRIES[registry][1]} {name!r}; {suggest(name, known)}")
+    return known[name]
 
 
-def named(registry: str) -> Any:
-    """For the type of a field that takes names of a registry: its help text lists them."""
-    return tyro.conf.arg(
-        help_behavior_hint=lambda default: (
-            f"({', '.join(names(registry))}, or package.module.function; default: {default})"
-        )
-    )
+def named(registry: str) -> Callable[[], str]:
+    """Annotates a field that takes names of a registry; its description lists them."""
+    return lambda: f"{', '.join(names(registry))}, or package.module.function"
 
 
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
-    """Raises UsageError unless `name` is registered and takes just the options `given`.
+    """Raises UsageError unless `name` is registered and accepts exactly the options `given`.
 
     Args:
         registry: Key of `REGISTRIES`.
-        name: Of a function in it, or a dotted name.
+        name: A name in it, or a dotted name.
         given: Option -> value.
-        flag: Where the options come from, with `{}` for an option's name: `--source.{}`.
+        flag: The flag of an option, with `{}` for its name: `--source.{}`.
     """
     known = find(registry, name).options
     for option, value in given.items():
+        shown = flag.format(one_line(option))
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
-            asked = flag.format(one_line(option))
-            raise UsageError(f"{asked}: {name} has no option {option!r}; {hint}")
-        if _is_path(known[option].hint) and isinstance(value, str | Path):
-            require_path(Path(value), flag.format(option))
-        if not type_hints.fits(known[option].hint, value):
-            meant = type_hints.describe(known[option].hint)
-            received = str(value) if isinstance(value, Path) else value
-            flag = f"{flag.format(option)} of {name}"
-            raise UsageError(f"{flag} must be {meant}, received {received!r}")
-    for option, wanted in known.items():
-        if wanted.default is None and option not in given:
+            raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
+        require_value(known[option].hint, value, f"{shown} of {name}")
+    for option, about in known.items():
+        if about.default is None and option not in given:
             raise UsageError(f"{name} needs {flag.format(option)}")
 
 
 def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) -> dict[str, Any]:
     """Options with the words of a command line replaced by the values that they stand for.
 
-    Raises UsageError for words that an option does not take; an unknown name or option is left
-    to `check`.
+    Raises UsageError for words that do not fit an option; unknown names and options are left to
+    `check`.
     """
     known = find(registry, name).options
     found = {}
-    for option, words in given.items():
+    for option, text in given.items():
+        words = [text] if isinstance(text, str) else text
         hint = known[option].hint if option in known else Any
-        if _is_path(hint):
-            require_path(Path(*([words] if isinstance(words, str) else words)), flag.format(option))
+        if type_hints.is_path(hint):
+            require_path(Path(*words), flag.format(option))
         try:
-            found[option] = type_hints.read(hint, [words] if isinstance(words, str) else words)
+            found[option] = type_hints.read(hint, words)
         except ValueError as error:
-            received = one_line(words if isinstance(words, str) else " ".join(words))
-            raise UsageError(
-                f"{flag.format(option)} of {name} must be {error}, received {received!r}"
-            ) from None
+            shown = f"{flag.format(option)} of {name}"
+            got = one_line(" ".join(words))
+            raise UsageError(f"{shown} must be {error}; got {got!r}") from None
     return found
 
 
 def load(registry: str, name: str) -> Callable:
-    """The function itself; imports its module, and so in most registries TensorFlow.
+    """The function itself; imports its module, and in most registries TensorFlow.
 
-    Raises UsageError, naming file and line, if a module outside the package cannot be imported.
+    Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
-    sibling = find(registry, name)
+    function = find(registry, name)
     if "." not in name:
-        return getattr(importlib.import_module(sibling.module), name)
+        return getattr(importlib.import_module(function.module), name)
     try:
-        module = importlib.import_module(sibling.module)
+        module = importlib.import_module(function.module)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == str(sibling.path)), "?")
+        line = next((f.lineno for f in reversed(frames) if f.filename == str(function.path)), "?")
         raise UsageError(
-            f"{name!r}: {sibling.path}, line {line}, raises while it is imported: "
+            f"{name!r}: {function.path}, line {line}, fails to import: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return getattr(module, sibling.name)
+    return getattr(module, function.name)
 
 
 def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
@@ -196,14 +183,12 @@ def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a JSON file has them, with the types of the function: `Path`, tuples."""
-    known, found = find(registry, name).options, dict(options)
-    for option, value in options.items():
-        if isinstance(value, str) and option in known and _is_path(known[option].hint):
-            found[option] = Path(files.expand_home("~/") if value == "~" else value)
-        elif isinstance(value, list):
-            found[option] = tuple(value)
-    return found
+    """Options of a JSON file in the types of the function: `Path`, tuples."""
+    known = find(registry, name).options
+    return {
+        option: type_hints.from_json(known[option].hint if option in known else Any, value)
+        for option, value in options.items()
+    }
 
 
 def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) -> Any:
@@ -220,17 +205,17 @@ def describe(registry: str) -> str:
         raise UsageError(f"unknown registry {registry!r}; {suggest(registry, REGISTRIES)}")
     lines = []
     for name in names(registry):
-        sibling = find(registry, name)
-        lines += [f"{name}: {sibling.summary}"]
-        for option, about in sibling.options.items():
+        function = find(registry, name)
+        lines += [f"{name}: {function.summary}"]
+        for option, about in function.options.items():
             lines += [f"    {option}: {about}" + (f". {about.meaning}" if about.meaning else "")]
     return "\n".join(lines)
 
 
 @functools.cache
-def _siblings(registry: str) -> dict[str, Sibling]:
+def _registered(registry: str) -> dict[str, Function]:
     folder = REGISTRIES[registry][0]
-    found: dict[str, Sibling] = {}
+    found: dict[str, Function] = {}
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
@@ -240,11 +225,11 @@ def _siblings(registry: str) -> dict[str, Sibling]:
                     f"{path}, line {node.lineno}, and {other.path}, line {other.node.lineno}, both "
                     f"define {name!r}; rename one of them"
                 )
-            found[name] = Sibling(name, module, path, node)
+            found[name] = Function(name, module, path, node)
     return found
 
 
-def _dotted(name: str) -> Sibling:
+def _dotted(name: str) -> Function:
     module, _, function = name.rpartition(".")
     spec = _found(module)
     if spec is None or not str(spec.origin).endswith(".py"):
@@ -256,11 +241,11 @@ def _dotted(name: str) -> Sibling:
             raise UsageError(f"{name!r} is a module; name a function in it, such as {name}.NAME")
         hint = suggest(function, functions) if functions else "it defines no public function"
         raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
-    return Sibling(function, module, path, functions[function])
+    return Function(function, module, path, functions[function])
 
 
 def _found(module: str) -> ModuleSpec | None:
-    """Where a module is; `importlib.util.find_spec` would run the packages around it."""
+    """Finds a module without importing its packages, as `importlib.util.find_spec` would."""
     first, *others = module.split(".")
     if not all(part.isidentifier() for part in (first, *others)):
         return None
@@ -276,7 +261,7 @@ def _found(module: str) -> ModuleSpec | None:
 
 @functools.cache
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    """Public functions of a source file, in the order of the file."""
+    """The public functions of a source file, in order."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError) as error:
@@ -287,7 +272,7 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 
 def _hint(annotation: ast.expr | None) -> Any:
-    """The type that an annotation stands for; Any for one that uses other names."""
+    """The type of an annotation; Any for one that uses other names."""
     try:
         return _type(annotation)
     except (KeyError, TypeError):
@@ -295,11 +280,11 @@ def _hint(annotation: ast.expr | None) -> Any:
 
 
 def _type(node: ast.expr | None) -> Any:
-    """The same without running any code; KeyError or TypeError for what is no type."""
+    """Evaluates an annotation without running code; KeyError or TypeError if it is not a type."""
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
         case ast.Name(id=name):
             return _HINTS[name]
@@ -312,12 +297,8 @@ def _type(node: ast.expr | None) -> Any:
     raise TypeError(node)
 
 
-def _is_path(hint: Any) -> bool:
-    return hint is Path or any(map(_is_path, typing.get_args(hint)))
-
-
 def _meanings(node: ast.FunctionDef) -> dict[str, str]:
-    """Argument -> its text in the section `Args` of the docstring."""
+    """Argument -> its description in the section `Args` of the docstring."""
     found: dict[str, str] = {}
     _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
     name = None

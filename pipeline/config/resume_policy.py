@@ -1,18 +1,20 @@
-"""Which options may change when a run is taken up again: silently, with `--force`, or never.
+"""Which options may change when a run is resumed: silently, with `--force`, or never.
 
-An option that is in neither table is never changed: what is new here begins as the safe kind. Each
-option of a registered function counts on its own, under the place `source.options`.
+An option in neither table can never change, so a new option is safe by default. Each option of a
+registered function counts separately, under the place `source.options`.
 """
 
 import dataclasses
 import shlex
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.config.validation import operation_words, option_words
+from pipeline.config import type_hints
+from pipeline.utils import console
 
-# What cannot change a result, by place ("" is the top level): where things lie, what is shown,
-# who drives the same step, which of a machine's devices are used and how long they are waited for.
+# Options that cannot change a result, by place ("" is the top level): directories, logging, the
+# engine, the devices and time limits.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "": ("run_directory", "dry_run", "force"),
     "clean": ("directory",),
@@ -32,8 +34,8 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     ),
     "log": ("progress", "tensorboard"),
 }
-# What changes a result in a way that a person may want: to train longer, to save a run that
-# diverges, to go on elsewhere. The checkpoints mean the same under it: their step, their variables.
+# Options that a user may want to change: to train longer, to save a run that diverges, to continue
+# on another machine. The steps and variables of the checkpoints stay valid.
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "data": ("splits",),
@@ -46,11 +48,12 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     "runtime": ("precision", "replicas", "xla", "deterministic"),
 }
 _WIDTH = 40  # characters of a value that are shown
+_DEFAULT = ("default",)  # not a JSON value, so it differs from every option that is given
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """An option that is not as the run began."""
+    """An option that differs from the original one of a run."""
 
     flag: str
     then: str
@@ -62,20 +65,18 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """What differs between two configs as JSON and can change the result."""
+    """The options that differ between two configs, as JSON, and can change the result."""
     found, earlier = [], _places(before)
     for place, values in _places(now).items():
         then = earlier.get(place, {})
         section = place.removesuffix(".options")
-        names = values if section == place else {**values, **then}
-        for name in names:
-            old, new = ([part[name]] if name in part else [] for part in (then, values))
+        for name in values if section == place else {**values, **then}:
+            old, new = (part.get(name, _DEFAULT) for part in (then, values))
             if old == new or name in HARMLESS.get(place, ()):
                 continue
             flag = f"--{section}.{name}" if section else f"--{name}"
-            old, new = (_words(value[0]) if value else "default" for value in (old, new))
             forced = name in FORCEABLE.get(place, ())
-            found.append(Change(flag.replace("_", "-"), old, new, forced))
+            found.append(Change(flag.replace("_", "-"), _words(old), _words(new), forced))
     return found
 
 
@@ -93,32 +94,23 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def refusal(run: str, found: list[Change]) -> str:
-    """What to say of these changes: one line, a line for each of them, and how to resume."""
-    remedy = "give a new --run-directory, or its own options"
+    """The error message for these changes: a line for each of them, and how to resume."""
+    remedy = "choose another --run-directory, or resume with its original options"
     if all(change.can_be_forced for change in found):
-        remedy = "--force goes on with these, or give a new --run-directory, or its own options"
+        remedy = f"add --force to accept the changes, or {remedy}"
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
-    rows.insert(0, ("option", "as it began", "now", ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    own = ["--config", f"{run}/config.json", "--run-directory", run]
+    table = console.table(rows, ("option", "original", "now", ""))
+    original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
     return "\n".join(
         [
             f"{run} is a run with other options; {remedy}",
-            *map(str.rstrip, lines),
-            f"its own options: {shlex.join(own)}",
+            textwrap.indent(table, "  "),
+            f"its original options: {original}",
         ]
     )
 
 
 def _words(value: Any) -> str:
-    """A value as it would be typed, cut to a readable length."""
-    if isinstance(value, dict):
-        nested = value and all(isinstance(inner, dict) for inner in value.values())
-        value = operation_words(value) if nested else option_words(value)
-    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    text = " ".join(text.split()) or "nothing"
+    """A value as it would be typed, shortened to a readable length."""
+    text = " ".join(" ".join(type_hints.words(value)).split()) or "nothing"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."

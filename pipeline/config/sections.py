@@ -6,21 +6,15 @@ The docstring under a field is its help text. Limits are part of the type: see `
 import dataclasses
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pipeline.config import registry
+from pipeline.config import formats, registry
 from pipeline.config.registry import named
-from pipeline.config.validation import (
-    Checked,
-    Operations,
-    Options,
-    parse_duration,
-    require,
-    require_file_name,
-    require_gpu_options,
-)
-from pipeline.utils.errors import UsageError, one_line
+from pipeline.config.validation import Checked, require
+from pipeline.utils.errors import UsageError
 
+Options = dict[str, Any]
+Operations = dict[str, dict[str, Any]]
 Count = Annotated[int, (1, 10**9)]
 Seed = Annotated[int, "seed"]
 Share = Annotated[float, "share"]
@@ -35,16 +29,16 @@ class Source(Checked):
     name: Annotated[str, named("sources")] = "tfds"
     """The kind of source."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Options of that source; `--source.path DIR` is the same as `--source.options path=DIR`."""
+    """Options of the source; `--source.path DIR` is short for `--source.options path=DIR`."""
 
     @property
     def path(self) -> Path | None:
-        """Where the data are stored, if the source has the option `path`."""
+        """Where the data is stored, if the source has the option `path`."""
         return Path(self.options["path"]) if self.options.get("path") is not None else None
 
     @property
     def title(self) -> str:
-        """What to call the data in a message."""
+        """The name of the data in messages."""
         return str(self.options.get("dataset") or self.path or self.name)
 
     def _check(self) -> None:
@@ -53,12 +47,12 @@ class Source(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Checked):
-    """What the problem is."""
+    """The problem to be solved."""
 
     name: Annotated[str, named("tasks")] = "image_classification"
-    """The kind of problem."""
+    """The kind of task."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Options of that task."""
+    """Options of the task."""
 
     def _check(self) -> None:
         registry.check("tasks", self.name, self.options, "--task.{}")
@@ -66,31 +60,29 @@ class Task(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clean(Checked):
-    """Which examples are left out."""
+    """Which examples are excluded."""
 
     enabled: bool = False
-    """Look for unfit examples before training, as `python -m pipeline.clean` does."""
-    manifest: Path | None = None
-    """JSON lines with id, reason and action; examples whose action is `drop` are left out."""
+    """Look for unsuitable examples before training, as `python -m pipeline.clean` does."""
+    manifest: Annotated[Path, "file"] | None = None
+    """JSON lines with id, reason and action; examples with the action `drop` are excluded."""
     allow_leakage: bool = False
-    """Go on although a picture stands in two splits; it is only listed."""
+    """Only list images that occur in several splits, instead of stopping."""
     drop_leakage: bool = False
-    """Leave the copy out that is not held out: validation goes before train, test before both."""
+    """Of an image in several splits, keep one copy: the one in test, else the one in validation."""
     near: bool = True
-    """Look for near duplicates, too: re-encoded, resized, mirrored, moved by a pixel. Of those that
-    a division of train would put into several splits the held-out ones are kept."""
+    """Also look for near duplicates: re-encoded, resized, mirrored or shifted by a pixel. If they
+    would end up in several splits, only the held-out ones are kept."""
     directory: Path | None = None
-    """Folder for the manifest and the gallery of the command; None: the next free
+    """Directory for the manifest and the gallery of the command `clean`; None: the next free
     cleaned/RECIPE-N."""
 
     def _check(self) -> None:
-        if self.manifest is not None and not os.path.isfile(self.manifest):
-            raise UsageError(f"--clean.manifest: {self.manifest} is not a file")
         if self.allow_leakage and self.drop_leakage:
             raise UsageError("use only one of --clean.allow-leakage and --clean.drop-leakage")
         if self.enabled and self.manifest is not None:
             raise UsageError(
-                "--clean.enabled makes its own manifest; use only one of it and --clean.manifest"
+                "--clean.enabled creates a manifest; use only one of it and --clean.manifest"
             )
 
 
@@ -99,34 +91,34 @@ class Data(Checked):
     """How examples become batches."""
 
     image_size: tuple[Annotated[int, (1, 16384)], Annotated[int, (1, 16384)]] | None = None
-    """Height and width that every image is resized to; None: the size that all images share."""
+    """Height and width to which every image is resized; None: the size that all images share."""
     validation: Share = 0.1
-    """Share of train that is held out for validation if the source has no such split."""
+    """Fraction of train held out for validation if the source has no validation split."""
     test: Share = 0.2
-    """Share of train that is held out for the test if the source has no such split."""
+    """Fraction of train held out for testing if the source has no test split."""
     split_seed: Seed = 0
-    """Seed of these parts and of the sample of `limit`; not the run's seed, so that runs are tested
-    on the same examples."""
+    """Seed of these splits and of the sample that `limit` draws. It is separate from the run's
+    seed, so that all runs are tested on the same examples."""
     splits: Path | None = None
-    """Folder of an earlier run, or its splits.npz: its examples stay in their splits, and only new
-    ones are divided."""
+    """Run directory, or its splits.npz, of an earlier run: its examples stay in their splits, and
+    only new examples are divided."""
     limit: Count | None = None
-    """Use at most this many examples of each split of the source: a sample that has every class."""
+    """Use at most this many examples of each split of the source, from every class."""
     cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
-    """Where decoded examples are kept; auto: on the GPU, in memory or on disk, the first where
-    they fit, else they are decoded again in each epoch."""
+    """Where decoded examples are cached; auto: on the GPU, in memory or on disk, whichever they fit
+    into first, else nowhere."""
     cache_directory: Path | None = None
-    """Folder of the disk cache, which later runs find again; None: $XDG_CACHE_HOME/pipeline, else
-    ~/.cache/pipeline. It may be deleted whenever no run uses it."""
+    """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
+    ~/.cache/pipeline. It can be deleted at any time when no run uses it."""
     augment: Annotated[Operations, named("augment")] = dataclasses.field(default_factory=dict)
-    """Random changes in training, in this order, such as `flip crop padding=4`."""
+    """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
     augment_on: Literal["auto", "host", "device"] = "auto"
-    """Where images are augmented, with the same result: by `tf.data` on the host, or in the
-    compiled step on the device; auto: device, as a CPU is no faster the other way."""
+    """Whether images are augmented on the host by `tf.data` or in the compiled step on the device,
+    with the same result; auto: device."""
 
     @property
     def cache_folder(self) -> Path:
-        """Of the disk cache: the given one, else the user's cache folder."""
+        """Directory of the disk cache: the given one, else that of the user."""
         if self.cache_directory is not None:
             return self.cache_directory
         return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
@@ -147,7 +139,7 @@ class Model(Checked):
     name: Annotated[str, named("models")] = "convnet"
     """The architecture."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Options of that model; `--model.filters 32` is the same as `--model.options filters=32`."""
+    """Options of the model; `--model.filters 32` is short for `--model.options filters=32`."""
 
     def _check(self) -> None:
         registry.check("models", self.name, self.options, "--model.{}")
@@ -160,86 +152,85 @@ class Train(Checked):
     epochs: Count = 10
     """Passes over the training split."""
     steps: Count | None = None
-    """Stop after at most this many optimizer steps, including skipped ones, even within an
-    epoch."""
+    """Stop after this many optimizer steps, including skipped ones, even within an epoch."""
     batch_size: Count = 32
-    """Examples per optimizer step, over all replicas and micro-batches."""
+    """Global batch size: examples per optimizer step, over all replicas and micro-batches."""
     accumulate: Count = 1
-    """Micro-batches that each replica's part of a batch is split into, to need less memory."""
+    """Split each replica's batch into this many micro-batches and accumulate their gradients, to
+    save memory."""
     engine: Annotated[str, named("engines")] = "model_fit"
-    """What runs the training loop: Keras's `fit` or a GradientTape loop."""
+    """The training loop: Keras's `fit` or a GradientTape loop."""
     steps_per_call: Literal["auto"] | Count = "auto"
-    """Steps in one call of the compiled function; auto: as many as take half a second."""
+    """Steps per call of the compiled function; auto: about half a second of them."""
     optimizer: Annotated[str, named("optimizers")] = "sgd"
     """The optimizer."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
-    """Options of that optimizer, such as `momentum=0.9`."""
+    """Options of the optimizer, such as `momentum=0.9`."""
     learning_rate: Positive = 0.01
-    """Highest learning rate of the schedule."""
+    """Peak learning rate of the schedule."""
     learning_rate_batch_size: Count | None = None
-    """The batch size that the learning rate is meant for; another one scales it in proportion."""
+    """Batch size for which the learning rate is given; it is scaled in proportion to the actual
+    batch size."""
     schedule: Annotated[str, named("schedules")] = "constant"
     """The learning rate schedule."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
-    """Options of that schedule: `warmup=0.1` rises over a tenth of the steps, `at=0.5,0.75` of
-    step says where it drops."""
+    """Options of the schedule: `warmup=0.1` warms up over a tenth of the steps; `at=0.5,0.75` sets
+    when `step` drops the rate."""
     loss: Annotated[str | None, named("losses")] = None
-    """The training loss; None: the one of the task."""
+    """The training loss; None: that of the task."""
     loss_options: Options = dataclasses.field(default_factory=dict)
-    """Options of that loss."""
+    """Options of the loss."""
     metrics: Annotated[Operations, named("metrics")] = dataclasses.field(default_factory=dict)
-    """Metrics beside those of the task, such as `top_k_accuracy k=3`."""
+    """Additional metrics, such as `top_k_accuracy k=3`."""
     callbacks: Annotated[Operations, named("callbacks")] = dataclasses.field(default_factory=dict)
-    """Callbacks beside those of every run."""
+    """Additional callbacks."""
     weight_decay: NotNegative | None = None
-    """Share of each weight that a step removes, times the learning rate; not of biases and
-    normalization layers."""
+    """Decoupled weight decay: the fraction of each weight that a step subtracts, times the learning
+    rate. Biases and normalization layers are exempt."""
     l2: NotNegative = 0.0
-    """Factor of the sum of squared weights in the loss; not of biases and normalization layers."""
+    """Factor of the L2 penalty in the loss. Biases and normalization layers are exempt."""
     clip_norm: Positive | None = None
-    """Scale the gradient down to this norm, over all weights together."""
+    """Clip the gradient to this global norm."""
     clip_variable_norm: Positive | None = None
-    """Scale the gradient of each weight tensor down to this norm."""
+    """Clip the gradient of each variable to this norm."""
     clip_value: Positive | None = None
-    """Clip each number of the gradient to plus or minus this value."""
+    """Clip each element of the gradient to plus or minus this value."""
     clip_adaptive: Share | None = None
-    """Scale the gradient of each unit down to this share of the unit's weights, such as 0.01."""
+    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction of its
+    weight norm, such as 0.01."""
     ema: Share | None = None
-    """Test and export the moving average of the weights, with this momentum, such as 0.999; it
-    lags behind by about 1 / (1 - momentum) steps."""
+    """Test and export the exponential moving average of the weights with this momentum, such as
+    0.999; it lags by about 1 / (1 - momentum) steps."""
     label_smoothing: Share = 0.0
-    """Share of each label that is spread over all classes."""
-    class_weight: Options = dataclasses.field(default_factory=dict)
-    """Factors of the loss by class name, such as `cat=2.0`."""
+    """Fraction of each label that is spread over all classes."""
+    class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(default_factory=dict)
+    """Weights of classes in the loss by class name, such as `cat=2.0`."""
     freeze: tuple[str, ...] = ()
-    """Layers that are not trained, by the beginning of their names."""
+    """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None
-    """Train the frozen layers too after this many epochs; None: never."""
+    """Unfreeze the frozen layers after this many epochs; None: never."""
     synchronized_batch_norm: bool = False
-    """Normalize over the batches of all replicas together."""
-    checkpoint_minutes: Annotated[float, "positive"] = 10.0
-    """Save within an epoch, too, when the last checkpoint is older. (At the end of an epoch a
-    checkpoint is saved unless that would take more than 2 % of the time.)"""
+    """Compute the statistics of BatchNormalization over all replicas."""
+    checkpoint_minutes: Positive = 10.0
+    """Also save a checkpoint within an epoch if the last one is older than this. At the end of an
+    epoch one is saved unless saving would take more than 2 % of the time."""
     checkpoint_steps: Count | None = None
-    """Save after this many steps, too, at the end of the call."""
+    """Also save a checkpoint after every this many steps, at the end of the call."""
     patience: Count | None = None
-    """Stop after this many epochs without a lower validation loss, and use the best weights."""
+    """Stop after this many epochs without a lower validation loss, and restore the best weights."""
     max_bad_steps: Count = 10
-    """Steps in a row without a finite loss and gradient that end training; fewer are skipped."""
+    """Stop after this many consecutive steps with a loss or gradient that is not finite; fewer are
+    skipped."""
     on_bad_steps: Literal["stop", "roll-back"] = "stop"
-    """End training with exit code 4; or first, three times, try half the learning rate from the
-    latest checkpoint."""
+    """After too many bad steps, exit with code 4, or first retry up to three times from the latest
+    checkpoint, each time with half the learning rate."""
 
     def _check(self) -> None:
-        for name, value in self.class_weight.items():
-            good = isinstance(value, int | float) and not isinstance(value, bool)
-            flag = f"--train.class-weight {one_line(name)}"
-            require(good and 0 <= value <= 1e6, flag, repr(value), "a number from 0 to 1e6")
         clips = [n for n in _CLIPS if getattr(self, n) is not None]
         if len(clips) > 1:
             raise UsageError(f"use only one of {_flag(clips[0])} and {_flag(clips[1])}")
         if self.freeze_epochs is not None and not self.freeze:
-            raise UsageError("--train.freeze-epochs ends --train.freeze; give both")
+            raise UsageError("--train.freeze-epochs requires --train.freeze")
         if self.freeze_epochs is not None and self.freeze_epochs >= self.epochs:
             raise UsageError(
                 f"--train.freeze-epochs {self.freeze_epochs} is never reached in --train.epochs "
@@ -282,42 +273,45 @@ def _flag(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime(Checked):
-    """What the run may use of the machine."""
+    """How the run uses the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Precision of the layers' computations, not of the weights; auto: 16 bits if a trial is a
-    fifth faster."""
+    """Keras dtype policy; auto: a 16-bit one if a trial is at least a fifth faster."""
     replicas: Literal["auto"] | Annotated[int, (1, 1024)] = "auto"
-    """Copies of the model that share each batch; auto: one per GPU. On a CPU: logical devices."""
-    devices: str = "auto"
-    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all, and those with the
-    most free memory if --runtime.replicas asks for fewer."""
-    gpu_memory: str | None = None
-    """Limit on each GPU's memory, such as `8GiB` or `80%`; CUDA and cuDNN use some more
-    themselves. None: memory is allocated as it is needed."""
+    """Copies of the model that share each batch; auto: one per GPU. On a CPU, logical devices."""
+    devices: Annotated[str, "devices"] = "auto"
+    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all, or if
+    --runtime.replicas is lower, those with the most free memory."""
+    gpu_memory: Annotated[str, "memory"] | None = None
+    """Memory limit per GPU, such as `8GiB` or `80%`, not including what CUDA and cuDNN need; None:
+    allocate memory as needed."""
     require_gpu: bool = False
-    """End at once if there is no GPU, instead of training on the CPU."""
+    """Stop at once if there is no GPU, instead of training on the CPU."""
     xla: Literal["auto", "on", "off"] = "auto"
-    """Compile forward and backward pass; auto: on GPUs only, as it halves the speed of CPUs."""
-    time_limit: str | None = None
-    """End training in time for test and export within 90s, 10m, 1h30m, ... (resumed time counts; a
-    longer limit continues the run)."""
-    worker_timeout: Annotated[float, "positive"] = 60.0
+    """Compile the forward and backward pass with XLA; auto: on GPUs only, as it slows down CPUs."""
+    time_limit: Annotated[str, "duration"] | None = None
+    """End training in time to test and export within this limit, which includes the time before a
+    resume; resume with a longer limit to continue."""
+    worker_timeout: Positive = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
-    hang_timeout: Annotated[float, "positive"] | None = 1800.0
-    """Seconds in which a call must return, or the process ends; tracing counts; None: no limit."""
+    hang_timeout: Positive | None = 1800.0
+    """End the process if a call takes longer than this many seconds, tracing included; None: no
+    limit."""
     deterministic: bool = False
-    """Use only operations that give the same bits each time (slower on GPUs)."""
+    """Use only deterministic operations; slower on GPUs."""
     seed: Seed = 0
-    """Seed of initial weights, order of the examples, augmentation, dropout."""
+    """Seed of weight initialization, example order, augmentation and dropout."""
 
     def _check(self) -> None:
-        if self.time_limit is not None:
-            try:
-                parse_duration(self.time_limit)
-            except ValueError as error:
-                raise UsageError(f"--runtime.time-limit: {error}") from None
-        require_gpu_options(self.devices, self.gpu_memory, self.require_gpu, self.replicas)
+        known = formats.parse_devices(self.devices)
+        if known and isinstance(self.replicas, int) and self.replicas > len(known):
+            raise UsageError(
+                f"--runtime.replicas {self.replicas} is more than the {len(known)} GPUs of "
+                f"--runtime.devices {self.devices}"
+            )
+        for flag, given in (("require-gpu", self.require_gpu), ("gpu-memory", self.gpu_memory)):
+            if self.devices == "cpu" and given:
+                raise UsageError(f"use only one of --runtime.devices cpu and --runtime.{flag}")
         if self.deterministic and self.xla == "on":
             raise UsageError(
                 "use only one of --runtime.deterministic and --runtime.xla on: XLA has no "
@@ -327,41 +321,31 @@ class Runtime(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export(Checked):
-    """The hand-off to TF Serving."""
+    """The export for TensorFlow Serving."""
 
     enabled: bool = True
     """Write and verify a SavedModel at the end of the run."""
     directory: Path = Path("saved_models")
-    """Folder of all models; this one becomes DIRECTORY/NAME/VERSION."""
-    name: str | None = None
+    """Directory of all models; this one is exported to DIRECTORY/NAME/VERSION."""
+    name: Annotated[str, "model name"] | None = None
     """Name of the model; None: the name of the recipe."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """What its layers compute in; weights and answers are float32. 16 bits are for servers with
-    devices that are fast in them, and change the answers a little."""
-    batch_sizes: tuple[Annotated[int, (1, 65536)], ...] = (1, 8, 64)
-    """Rows of requests that the server is warmed up for, and that it joins requests to."""
+    """Compute dtype of the exported layers; weights and answers stay float32. 16 bits are faster on
+    some servers and change the answers slightly."""
+    batch_sizes: Annotated[tuple[Annotated[int, (1, 65536)], ...], "1 to 100 values"] = (1, 8, 64)
+    """Batch sizes of the warm-up requests, and of the server's batching."""
     calibrate: bool = True
-    """Divide the logits by a temperature that is fitted on the validation split (temperature
-    scaling)."""
+    """Calibrate probabilities by temperature scaling, fitted on the validation split."""
     tolerance: NotNegative | None = None
-    """Publish only if the test accuracy, or r2 of a regression, is at most this much worse than
-    that of the version which is served; None: always."""
+    """Publish only if the test accuracy (r2 for regression) is at most this much lower than that of
+    the served version; None: always."""
     keep: Annotated[int, (1, 10**6)] | None = None
     """Keep only this many of the newest versions, and the pinned one; None: keep all."""
-
-    def _check(self) -> None:
-        if self.name is not None:
-            require_file_name(self.name, "--export.name")
-            good = ":" not in self.name and self.name[0] != "."  # which a list of files hides
-            meant = "a name without a colon that does not begin with a dot"
-            require(good, "--export.name", repr(self.name), meant)
-        sizes = self.batch_sizes
-        require(0 < len(sizes) <= 100, "--export.batch-sizes", len(sizes), "1 to 100 sizes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Log(Checked):
-    """What is shown and written during training."""
+    """What is printed and logged during training."""
 
     progress: bool = True
     """Print one line per epoch."""

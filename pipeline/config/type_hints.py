@@ -1,8 +1,9 @@
-"""Type hints: values read from words, checked, and described, for sections and siblings alike.
+"""Reads, checks and describes values by their type hints, for sections and registered functions.
 
-Understood are int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
+Supported are int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
 `Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at least 1, and
-`Annotated[Path, "directory"]` the path of an existing directory (see `_LIMITS`).
+`Annotated[Path, "directory"]` the path of an existing directory (see `_LIMITS`). A limit of a tuple
+holds for each of its values.
 """
 
 import ast
@@ -16,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
+from pipeline.config import formats
+
 _LONGEST = 10_000  # characters of a value; Python's parser takes a second for ten million
 
 
@@ -23,25 +26,25 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     """The value that the words of a command line stand for.
 
     Raises:
-        ValueError: They do not fit the hint; the message says what does.
+        ValueError: They do not fit the hint; the message describes the expected value.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        own = [m.instance_from_str for m in hint.__metadata__ if hasattr(m, "instance_from_str")]
-        if own:
-            return own[0](words)
+        if not _limits(hint):
+            return read(arguments[0], words)
         try:
-            return _require(hint, read(arguments[0], words))
+            value = read(arguments[0], words)
         except ValueError:
             raise ValueError(describe(hint)) from None
+        return _require(hint, value)
     if origin in (Union, types.UnionType):
         return _first(arguments, words)
     if origin in (dict, Mapping) or hint in (dict, Mapping):
-        return options(words)
+        return _dict(hint, words)
     if origin is tuple:
         return _tuple(hint, arguments, words)
     if hint is Any:
-        return value_of(" ".join(words))
+        return _literal(" ".join(words))
     if hint is bool and not words:
         return True
     if len(words) != 1:
@@ -69,8 +72,8 @@ def _scalar(hint: Any, word: str) -> Any:
 
 
 def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
-    if len(words) == 1 and kinds[0] is not str and not fits(kinds[0], value_of(words[0])):
-        value = value_of(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
+    if len(words) == 1 and kinds[0] is not str and not fits(kinds[0], _literal(words[0])):
+        value = _literal(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
         value = value if isinstance(value, tuple | list) else (value,)
         return tuple(_require(hint, tuple(value)))
     several = kinds[-1] is Ellipsis
@@ -83,15 +86,41 @@ def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any
         raise ValueError(describe(hint)) from None
 
 
+def _dict(hint: Any, words: Sequence[str]) -> dict[str, Any]:
+    """`padding=4 fill=zero`, or, if the values are dictionaries, `flip crop padding=4`."""
+    kind = (typing.get_args(hint) or (str, Any))[1]
+    if typing.get_origin(kind) is not dict:
+        texts = _pairs(words)
+        try:
+            return {n: t if kind is Any else read(kind, [t]) for n, t in texts.items()}
+        except ValueError:
+            raise ValueError(describe(hint)) from None
+    operations: dict[str, dict[str, str]] = {}
+    for word in words:
+        if "=" not in word:
+            operations[word] = {}
+        elif operations:
+            operations[list(operations)[-1]].update(_pairs([word]))
+        else:
+            raise ValueError(f"names, each with its options; {word!r} comes before any name")
+    return operations
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    for word in words:
+        if "=" not in word:
+            raise ValueError(f"words of the form name=value; {word[:100]!r} is not")
+    return {name: text for name, _, text in (word.partition("=") for word in words)}
+
+
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
     """The value by the first of several hints that it fits; None comes first."""
-    said = []
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
         try:
             return read(kind, words)
-        except ValueError as error:
-            said.append(str(error))
-    raise ValueError(" or ".join([*said[1:], said[0]] if said[0] == "None" else said))
+        except ValueError:
+            continue
+    raise ValueError(" or ".join(map(describe, kinds)))
 
 
 def _choice(choices: Sequence[Any], word: str) -> Any:
@@ -107,18 +136,55 @@ def _require(hint: Any, value: Any) -> Any:
     return value
 
 
+def _literal(text: str) -> Any:
+    """`3`, `0.5`, `True`, `(1, 2)` as Python reads them; anything else is a string."""
+    if len(text) > _LONGEST:
+        return text
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about odd numbers and escapes
+            return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def words(value: Any) -> list[str]:
+    """A value as the words of a command line: `flip crop padding=4`, `0.5,0.75`."""
+    if not isinstance(value, Mapping):
+        return list(map(str, value)) if isinstance(value, tuple | list) else [str(value)]
+    found = []
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            found += [name, *words(inner)]
+        elif isinstance(inner, tuple | list):
+            found.append(f"{name}={','.join(map(str, inner))}" + "," * (len(inner) == 1))
+        else:
+            found.append(f"{name}={inner}")
+    return found
+
+
+def from_json(hint: Any, value: Any) -> Any:
+    """A value of a JSON file in the type of the hint: `Path` for a text, a tuple for a list."""
+    if isinstance(value, str) and is_path(hint):
+        return Path(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def is_path(hint: Any) -> bool:
+    """Whether values of this type are, or contain, paths."""
+    return hint is Path or any(map(is_path, typing.get_args(hint)))
+
+
 def fits(hint: Any, value: Any) -> bool:
     """Whether a value has the type; True and False are not numbers, an int is a float."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        limits = [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
-        return fits(arguments[0], value) and all(_within(limit, value) for limit in limits)
+        return fits(arguments[0], value) and all(_within(limit, value) for limit in _limits(hint))
     if origin in (Union, types.UnionType):
         return any(fits(kind, value) for kind in arguments)
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in arguments)
     if origin is tuple:
-        if not isinstance(value, tuple | list):  # a JSON file holds lists
+        if not isinstance(value, tuple | list):  # a JSON file has lists
             return False
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return len(kinds) == len(value) and all(map(fits, kinds, value))
@@ -134,22 +200,55 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
-# Limits by name: what holds, and how a message says it.
+def _parsed_by(parse: Callable[[str], Any]) -> Callable[[str], bool]:
+    def parses(text: str) -> bool:
+        try:
+            parse(text)
+        except ValueError:
+            return False
+        return True
+
+    return parses
+
+
+# Named limits: the condition, and its description, which may replace that of the type.
 _LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "directory": (os.path.isdir, "an existing directory"),
+    "file": (os.path.isfile, "an existing file"),
     "exists": (lambda path: glob.has_magic(str(path)) or os.path.exists(path), "an existing path"),
+    "file name": (formats.is_file_name, "a plain file name"),
+    "model name": (
+        formats.is_model_name,
+        "a plain file name without a colon or a leading dot",
+    ),
+    "duration": (_parsed_by(formats.parse_duration), "a duration such as 90s, 10m, 1h30m or 2d"),
+    "devices": (
+        _parsed_by(formats.parse_devices),
+        "auto, cpu, or different GPU numbers such as 0,2",
+    ),
+    "memory": (
+        _parsed_by(formats.parse_memory),
+        "at least 1MiB, such as 8GiB, or a share such as 80%",
+    ),
     "positive": (lambda value: 0 < value < 3e38, "above 0 and finite in float32"),
-    "not negative": (lambda value: 0 <= value < 3e38, "at least 0 and finite in float32"),
-    "share": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
-    "seed": (lambda value: 0 <= value < 2**31, "at least 0 and below 2**31"),
+    "not negative": (lambda value: 0 <= value < 3e38, "of at least 0 and finite in float32"),
+    "share": (lambda value: 0 <= value < 1, "of at least 0 and below 1"),
+    "seed": (lambda value: 0 <= value < 2**31, "of at least 0 and below 2**31"),
+    "ascending": (lambda values: list(values) == sorted(values), "in ascending order"),
+    "1 to 100 values": (lambda values: 1 <= len(values) <= 100, "1 to 100 values"),
 }
+
+
+def _limits(hint: Any) -> list[tuple[Any, Any] | str]:
+    return [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
 
 
 def _within(limit: tuple[Any, Any] | str, value: Any) -> bool:
     if isinstance(limit, str):
         return _LIMITS[limit][0](value)
     low, high = limit
-    return (low is None or low <= value) and (high is None or value <= high)
+    values = value if isinstance(value, tuple | list) else (value,)
+    return all((low is None or low <= v) and (high is None or v <= high) for v in values)
 
 
 _NAMES = {
@@ -164,13 +263,16 @@ _NAMES = {
 
 
 def describe(hint: Any) -> str:
-    """What a hint asks for, in words: `a whole number, at least 1`."""
+    """The values that fit a hint, in words: `a whole number of at least 1`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        limits = [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
-        if arguments[0] is Path and limits:
-            return _LIMITS[limits[0]][1]
-        return ", ".join([describe(arguments[0]), *map(_limit, limits)])
+        for choices in filter(callable, hint.__metadata__):
+            return choices()
+        limits = list(map(_limit, _limits(hint)))
+        if limits and arguments[0] in (Path, str):
+            return limits[0]
+        separator = ", " if typing.get_origin(arguments[0]) is tuple else " "
+        return separator.join([describe(arguments[0]), *limits])
     if origin in (Union, types.UnionType):
         return " or ".join(map(describe, arguments))
     if origin is Literal:
@@ -178,11 +280,14 @@ def describe(hint: Any) -> str:
     if origin is tuple:
         kind = describe(arguments[0])
         if arguments[-1] is Ellipsis:
-            return f"values with commas (a single one: `value,`), each {kind}"
+            return "words" if arguments[0] is str else f"values separated by commas, each {kind}"
         return f"{len(arguments)} values, each {kind}"
     if dataclasses.is_dataclass(hint):
         return "a section"
-    return _NAMES.get(origin or hint, _NAMES[dict] if origin is Mapping else "a value")
+    if origin in (dict, Mapping):
+        numbers = typing.get_origin(arguments[1]) is Annotated
+        return _NAMES[dict] + (f", each value {describe(arguments[1])}" if numbers else "")
+    return _NAMES.get(hint, "a value")
 
 
 def _one_of(choices: Sequence[Any]) -> str:
@@ -194,23 +299,4 @@ def _limit(limit: tuple[Any, Any] | str) -> str:
     if isinstance(limit, str):
         return _LIMITS[limit][1]
     low, high = limit
-    return f"at least {low:,}" if high is None else f"from {low:,} to {high:,}"
-
-
-def options(words: Sequence[str]) -> dict[str, str]:
-    """`padding=4 fill=zero`: names and texts; a later word replaces an earlier one."""
-    for word in words:
-        if "=" not in word:
-            raise ValueError(f"words of the form name=value; {word[:100]!r} is not")
-    return {name: text for name, _, text in (word.partition("=") for word in words)}
-
-
-def value_of(text: str) -> Any:
-    """`3`, `0.5`, `True`, `(1, 2)` as Python writes them; anything else is a string."""
-    if len(text) > _LONGEST:
-        return text
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of numbers and escapes that look wrong
-            return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text
+    return f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"

@@ -1,7 +1,6 @@
 """Decoded examples in a folder of the disk: built once, checked when opened, shared by runs."""
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
@@ -9,8 +8,7 @@ import os
 import shutil
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data.example_store import DIGEST, Indexed
-from pipeline.utils import files, safe_io, temp_files
+from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
 
@@ -128,7 +126,10 @@ def obtained(
         UsageError: The disk is full or cannot be written.
     """
     try:
-        with _locked(place.folder):
+        lock = place.folder.with_name(f"{place.folder.name}.lock")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+        with locks.in_turn(lock, f"waiting for another process to build or check {place.folder}"):
             temp_files.sweep(place.directory)
             wrong = _wrong(place, specs)
             if wrong:
@@ -140,19 +141,6 @@ def obtained(
             f"--data.cache disk: cannot write {place.folder}: {error.strerror or error}; "
             "choose another --data.cache-directory, or another --data.cache"
         ) from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time checks or builds a folder; the kernel frees the lock of a dead one."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that builds or checks {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _require_room(directory: Path, size: int) -> None:

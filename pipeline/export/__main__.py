@@ -1,4 +1,4 @@
-"""Exports the model of a run again without training, or pins the version that is served."""
+"""Exports the model of a run again without training, or pins the served version."""
 
 import dataclasses
 import os
@@ -20,8 +20,8 @@ from pipeline.utils import console, files, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
-if TYPE_CHECKING:  # the front door stands before TensorFlow
-    from pipeline.data.dataset import Data
+if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
+    from pipeline.export.handoff import Handoff
 
 PROGRAM = "python -m pipeline.export"
 _HELP = f"""\
@@ -29,14 +29,15 @@ usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} [NAME] --pin VERSION
        {PROGRAM} [NAME] --unpin
 
-Exports the model of a finished or interrupted run again, from its newest whole checkpoint, without
-training: proved, then published under the next version number. Or says which version servers take.
+Exports the model of a finished or interrupted run again from its newest intact checkpoint, without
+training: verifies it and publishes it under the next version number. Or selects the version that
+servers load.
 
-  RUN      folder of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
-  NAME     a model in saved_models/ (--export.directory names another folder); not needed if it is
-           the only one
-  --pin    servers that read the model's models.config take this version, until another is pinned
-  --unpin  they take the newest again"""
+  RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
+  NAME     a model in saved_models/ (--export.directory selects another directory); not needed if it
+           is the only one
+  --pin    servers that read the model's models.config load this version until another is pinned
+  --unpin  they load the newest version again"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,10 @@ class _Pin:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.export RUN` or `[NAME] --pin VERSION`; 1 if nothing was published, or a
-    version that fails its proof was not pinned."""
+    """`python -m pipeline.export RUN` or `[NAME] --pin VERSION`.
+
+    Returns 1 if nothing was published, or if a version failed its checks and was not pinned.
+    """
     words = list(arguments)
     name = words.pop(0) if words and not words[0].startswith("-") else None
     pins = any(word.partition("=")[0] in ("--pin", "--unpin") for word in words)
@@ -65,20 +68,20 @@ def main(arguments: list[str]) -> int:
     if pins:
         return _pin(name, words)
     if not name:
-        raise UsageError(f"{PROGRAM} takes a run, or --pin VERSION; {_runs('')}; --help tells more")
+        raise UsageError(f"{PROGRAM} needs a run, or --pin VERSION; {_runs('')}; see --help")
     return export_again(configure(Path(name), words))
 
 
 def configure(path: Path, words: list[str]) -> Config:
-    """The config of a run with what the words change for this export; nothing is imported for it.
+    """The config of a run with the changes for this export; does not import TensorFlow.
 
     Raises UsageError if there is no run to export, or for an option that would change the model.
     """
     run = RunDirectory(path)
     if not run.config.is_file():
-        raise UsageError(f"{path} is no run: it has no config.json; {_runs(str(path))}")
+        raise UsageError(f"{path} is not a run: it has no config.json; {_runs(str(path))}")
     if "--help" in words or "-h" in words:
-        export_overrides.show(PROGRAM, path, command_line.read(run.config))
+        export_overrides.show_help(PROGRAM, path, command_line.read(run.config))
     changes = export_overrides.changes(words)
     source = changes.get("source", {})
     try:
@@ -90,8 +93,8 @@ def configure(path: Path, words: list[str]) -> Config:
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
     if not run_directory.steps(run.checkpoints):
-        own = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
-        raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {own}")
+        resume = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
+        raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}")
     preflight.check(config)
     return config
 
@@ -99,24 +102,24 @@ def configure(path: Path, words: list[str]) -> Config:
 def _runs(wrong: str) -> str:
     known = [str(path.parent) for path in run_directory.RUNS.glob("*/config.json")]
     if not known:
-        return f"there are none in {run_directory.RUNS}/; {command_line.PROGRAM} makes one"
+        return f"{run_directory.RUNS}/ has no runs; {command_line.PROGRAM} creates one"
     return suggest(wrong, known)
 
 
 def _without_data(error: UsageError) -> str:
     return (
-        f"an export is proved on real examples, and the data of this run cannot be used: {error}; "
-        "bring them back, or say where they lie now: --source.path PATH --force"
+        "an export is verified with real examples, and the data of this run cannot be used: "
+        f"{error}; restore them, or specify their new place: --source.path PATH --force"
     )
 
 
 def export_again(config: Config) -> int:
-    """What the end of a run does, for a run that is there; 1 if nothing was published.
+    """Tests, exports and reports like the end of a run; 1 if nothing was published.
 
     Raises UsageError if its data or its checkpoints cannot be used.
     """
     with console.lasting(), Stops().listening():
-        run = RunDirectory(config.run_directory)
+        run = RunDirectory(Path(str(config.run_directory)))
         with run.locked():
             temp_files.sweep(run_directory.export_directory(config))
             result = _exported(config, run)
@@ -125,85 +128,71 @@ def export_again(config: Config) -> int:
 
 
 def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
-    start = time.monotonic()
-    from pipeline.runtime import environment
-
-    # Imports TensorFlow; all that follows may, too
-    machine = environment.start(config.runtime)
-    from pipeline.data import batching
+    handoff = _restored(config, run)
     from pipeline.export import run_report
-    from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
-    from pipeline.training.callbacks.checkpoint import CheckpointCallback
-    from pipeline.training.checkpoints import Checkpoints
-    from pipeline.training.trainer import Trainer
+    from pipeline.export.handoff import evaluation_split
 
-    loaded = _loaded(config)
-    splits = loaded.splits
-    judged = evaluation_split(splits)
-    held = {
-        name: batching.evaluation(split, config.train, machine.replicas)
-        for name, split in splits.items()
-        if name in (judged, "validation")
-    }
-    batches = batching.training(splits["train"], config.train, config.runtime.seed)
-    trainer = Trainer(
-        config=config,
-        machine=machine,
-        task=loaded.task,
-        plain=batches,
-        batches=batches,
-        evaluated=held,
-        locate=loaded.source.location,
-        stops=Stops(),
-    )
-    trainer.build()
-    model = trainer.model
-    saver = CheckpointCallback(
-        Checkpoints(model.state, run.checkpoints, writes=False), batches, config.train
-    )
-    saver.resume()
-    of = f"of {batches.last_step:,}{'' if saver.complete else ', which is not its end'}"
-    say("run", f"{config.recipe} in {run}, trained for {saver.step:,} steps {of}")
-    progress_report.damaged(saver)
-    progress_report.decision(saver.choose())
-    model.step.update.swap_ema()  # the averaged weights, if any
-    handoff = Handoff(
-        config=config,
-        run=run,
-        data=loaded,
-        evaluated=held,
-        model=model,
-        checkpoint=saver,
-        start=start,
-    )
     result = handoff.test()
-    run_report.tested(config, result, judged)
+    run_report.tested(config, result, evaluation_split(handoff.evaluated))
     result = handoff.export(result)
     run_report.exported(config, run, result)
     return result
 
 
-def _loaded(config: Config) -> "Data":
+def _restored(config: Config, run: RunDirectory) -> "Handoff":
+    """The model of the run's newest checkpoint."""
+    start = time.monotonic()
+    from pipeline.runtime import environment
+
+    # Imports TensorFlow; the modules below do, too
+    machine = environment.start(config.runtime)
     from pipeline.data import dataset
+    from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.training import progress_report
+    from pipeline.training.callbacks.checkpoint import CheckpointCallback
+    from pipeline.training.checkpoints import Checkpoints
+    from pipeline.training.trainer import prepare
 
     try:
-        return dataset.load(config)
+        data = dataset.load(config)
     except UsageError as error:
         raise UsageError(_without_data(error)) from None
+    trainer, _ = prepare(config, machine, data, Stops())
+    trainer.build()
+    model = trainer.model
+    checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
+    saver = CheckpointCallback(checkpoints, trainer.batches, config.train)
+    saver.resume()
+    incomplete = "" if saver.complete else ", not to its end"
+    steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
+    say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
+    progress_report.damaged(saver)
+    progress_report.decision(saver.choose())
+    if model.step:
+        model.step.update.swap_ema()  # the averaged weights, if any
+    needed = (evaluation_split(data.splits), "validation")
+    return Handoff(
+        config=config,
+        run=run,
+        data=data,
+        evaluated={n: batches for n, batches in trainer.evaluated.items() if n in needed},
+        model=model,
+        checkpoint=saver,
+        start=start,
+    )
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Where the newest export of a finished run is, in its own `result.json`.
+    """Writes the newest export of a finished run into its `result.json`.
 
-    Not of one in another place or of another kind than the run's own, which the run would miss.
+    Unless it is in another place, or has other options, than the run's own config says.
     """
     try:
         before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return
-    path = config.source.path  # where the data lie now
+    path = config.source.path  # the data may have been moved
     own = command_line.read(run.config, {} if path is None else {"path": path})
     place, kind = run_directory.export_directory, manifest_writer.options
     same &= place(own) == place(config) and kind(own.export) == kind(config.export)
@@ -216,10 +205,10 @@ def _pin(name: str | None, words: list[str]) -> int:
     given = cli_parser.changes(words, _Pin)
     version, directory = given.get("pin"), given.get("export", {}).get("directory")
     if (version is None) == (not given.get("unpin")):
-        raise UsageError("give --pin VERSION, such as --pin 3, or --unpin")
+        raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
     model = _model(name, directory or _Place.directory)
-    before = models_config.pinned(model)
     path = repository.require(model, version)
+    before = models_config.pinned(model)
     if path is not None:
         from pipeline.export.verification import verify
 
@@ -230,18 +219,20 @@ def _pin(name: str | None, words: list[str]) -> int:
     repository.pin(model, version)
     deployment_files.follow(model, repository.live(model))
     same = before == (() if version is None else (version,))
-    was = "as before" if same else f"was {', '.join(map(str, before)) or 'nothing'}"
-    print(f"pinned     {path or 'nothing'} ({was})")
-    print(f"served     {repository.live(model)}, by servers that read {model / models_config.NAME}")
-    print(
-        f"next       --model_config_file=/models/{model.name}/{models_config.NAME} "
-        "--model_config_file_poll_wait_seconds=60 has a running server follow"
+    change = "unchanged" if same else f"before: {', '.join(map(str, before)) or 'nothing'}"
+    say("pinned", f"{path or 'nothing'} ({change})")
+    config = models_config.NAME
+    say("served", f"{repository.live(model)}, by servers that read {model / config}")
+    say(
+        "next",
+        f"start servers with --model_config_file=/models/{model.name}/{config} "
+        "--model_config_file_poll_wait_seconds=60, and they follow",
     )
     return 0
 
 
 def _model(name: str | None, directory: Path) -> Path:
-    """The folder of a model's versions."""
+    """The directory of a model's versions."""
     models = {path.name: path for path in directory.glob("[!.]*") if files.versions(path)}
     if name is None:
         if len(models) == 1:
@@ -249,9 +240,9 @@ def _model(name: str | None, directory: Path) -> Path:
         raise UsageError(f"--pin needs the name of a model in {directory}; {suggest('', models)}")
     if name in models:
         return models[name]
-    if files.versions(Path(name)):  # as a path
+    if files.versions(Path(name)):  # a path
         return Path(os.path.abspath(name)) if Path(name).name in ("", "..") else Path(name)
-    raise UsageError(f"there is no exported model {name!r} in {directory}; {suggest(name, models)}")
+    raise UsageError(f"{directory} has no exported model {name!r}; {suggest(name, models)}")
 
 
 if __name__ == "__main__":

@@ -1,167 +1,186 @@
-"""Wrong and hostile requests: each must get INVALID_ARGUMENT, and the server must live on."""
+"""Malformed requests: each must be answered with INVALID_ARGUMENT and leave the server running."""
 
-import resource
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from pipeline.export import malformed_files
 from pipeline.serving.savedmodel_session import INVALID_ARGUMENT, ServerError, Session, as_strings
+from pipeline.utils import protobuf
 from pipeline.utils.errors import Failure
 
-FUZZED = 200
-"""Strings for each signature that takes bytes."""
-# A file refused by its header costs nothing; the bomb among them unfolds to 400 MB at least.
-_MOST_MEMORY = 200  # MB
+_IMAGE_HEADERS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
+# A tf.Example that announces a string of 2**31 bytes: parsing it ends a process of TensorFlow 2.21.
+_TOO_LONG = b"\n\x0f\n\r\n\x01k\x12\x08\n\x06\n\x80\x80\x80\x80\x08"
 
 Inputs = Mapping[str, np.ndarray]
-Now = Callable[[str], None]
+Announce = Callable[[str], None]
+"""Called with a description of the next request, in case that request ends the process."""
+Check = Callable[[Announce], str]
+"""Returns a detail to print, or raises what is wrong."""
+_Outputs = dict[str, np.ndarray]
+_Send = Callable[[np.ndarray], _Outputs]
 
 
 def checks(
-    session: Session, signature: str, inputs: Inputs, fuzzed: int = FUZZED
-) -> Iterator[tuple[str, Callable[[Now], str]]]:
-    """(name, check) of one signature.
-
-    A check is handed a function to be told what it is about to ask, should that end the process;
-    it returns a detail or raises Failure.
+    session: Session, signature: str, inputs: Inputs, fuzz: int = 0
+) -> Iterator[tuple[str, Check]]:
+    """(name, check) of one signature; a check raises Failure.
 
     Args:
         session: Of the version.
-        signature: Which one.
-        inputs: A good request, each (examples, ...); strings as bytes objects.
-        fuzzed: How many changed strings are sent to each input of strings.
+        signature: Its name.
+        inputs: A valid request; strings as bytes objects.
+        fuzz: Mutated strings to send to each string input.
     """
-    several = len(inputs) > 1
     for name, values in inputs.items():
-        of = f"{signature}, {name}" if several else signature
-
-        def send(wrong: Any, name: str = name) -> dict[str, np.ndarray]:
-            others = {key: v[: len(wrong) if np.ndim(wrong) else 2] for key, v in inputs.items()}
-            return session.run(signature, {**others, name: wrong})
-
-        for what, wrong in wrong_forms(values):
-            yield f"refuses {of}: {what}", partial(_refused, send, wrong)
-        if values.dtype.kind == "O":
-            yield from _strings(send, of, values, fuzzed)
+        target = f"{signature}, {name}" if len(inputs) > 1 else signature
+        send = partial(_send, session, signature, inputs, name)
+        for what, wrong in malformed_arrays(values):
+            yield f"refuses {target}: {what}", partial(_refused, send, wrong)
+        if values.dtype.kind != "O":
+            continue
+        if wrong_strings := malformed_strings(values[0]):
+            check = partial(_all_refused, send, values[0], wrong_strings)
+            yield f"refuses {target}: malformed strings", check
+        if fuzz:
+            check = partial(_survived, send, values[:3].tolist(), fuzz)
+            yield f"survives {target}: mutated strings", check
     yield f"empty batch {signature}", partial(_empty, session, signature, inputs)
 
 
-def wrong_forms(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """(what is wrong, the values so) for values of another shape, type or range.
+def malformed_arrays(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """(what is wrong, array) for valid `values`: wrong rank, size, type or range.
 
-    A model that multiplies by a missing axis, or takes an image of any size, answers all these.
+    A model without guards would answer some of them: it broadcasts a missing axis, or takes images
+    of any size.
     """
-    rows = np.arange(2) % len(values)
-    good, strings = values[rows], values.dtype.kind == "O"
+    good, strings = values[np.arange(2) % len(values)], values.dtype.kind == "O"
     yield "no batch axis", np.asarray(good[0], object) if strings else good[0]
     yield "one axis too many", good[None]
     for axis in range(1, good.ndim):
         yield f"axis {axis} too long", np.concatenate([good, good], axis=axis)
         yield f"axis {axis} empty", good[(slice(None),) * axis + (slice(0),)]
-    other = np.float32 if values.dtype == np.float64 else np.float64
-    yield "another type", np.zeros(good.shape, other)
+    yield "wrong type", np.zeros(good.shape, np.float32 if values.dtype == float else np.float64)
     if values.dtype.kind == "f":
-        for wrong in ("nan", "inf"):
-            spoilt = good.copy()
-            spoilt.reshape(-1)[-1] = float(wrong)
-            yield wrong, spoilt
+        for number in (np.nan, np.inf):
+            wrong = good.copy()
+            wrong.reshape(-1)[-1] = number
+            yield str(number), wrong
 
 
-def _strings(
-    send: Callable[[np.ndarray], Any], of: str, values: np.ndarray, fuzzed: int
-) -> Iterator[tuple[str, Callable[[Now], str]]]:
-    """For images, or tf.Examples; other texts may be anything, and only their shapes are wrong."""
-    good = values[0]
-    image, within = good, lambda image: image
-    originals = list(values[:3])
-    if not malformed_files.is_image(good):
-        try:
-            found = malformed_files.example_image(good)
-        except ValueError:
-            return
-        wrong = malformed_files.broken_examples(good)
-        yield f"refuses {of}: wrong examples", partial(_all_refused, send, good, wrong)
-        if found is None:
-            yield f"survives {of}: fuzzed bytes", partial(_survived, send, originals, fuzzed)
-            return
-        image, within = found
-    wrong = {name: within(file) for name, file in malformed_files.broken_images(image).items()}
-    odd = {name: within(file) for name, file in malformed_files.odd_images().items()}
-    yield f"refuses {of}: hostile files", partial(_all_refused, send, good, wrong)
-    yield f"survives {of}: odd files", partial(_lived, send, odd)
-    originals += odd.values()
-    yield f"survives {of}: fuzzed bytes", partial(_survived, send, originals, fuzzed)
+def malformed_strings(good: bytes) -> dict[str, bytes]:
+    """Name -> bytes that must be refused in place of an encoded image or a tf.Example.
+
+    Empty for any other string: every string may be valid there.
+    """
+    if good.startswith(_IMAGE_HEADERS):
+        return {
+            "empty string": b"",
+            "not an image": b"not an image",
+            "half an image": good[: len(good) // 2],
+        }
+    with protobuf.importable():
+        from google.protobuf.message import DecodeError
+        from tensorflow.core.example import example_pb2
+    try:
+        example = example_pb2.Example.FromString(good)
+    except DecodeError:
+        return {}
+    if not example.features.feature:
+        return {}
+    wrong = {
+        "empty example": b"",
+        "not an example": b"not an example",
+        "half an example": good[: len(good) // 2],
+        "a length of 2**31": _TOO_LONG,
+    }
+    for name, feature in example.features.feature.items():
+        texts, numbers = list(feature.bytes_list.value), list(feature.float_list.value)
+        changes: dict[str, Sequence[bytes] | Sequence[int] | Sequence[float]] = {}
+        if texts:
+            changes = {"is a number": [1], "occurs twice": texts * 2}
+        if texts and texts[0].startswith(_IMAGE_HEADERS):
+            changes |= {what: [text] for what, text in malformed_strings(texts[0]).items()}
+        if numbers:
+            changes = {"is a string": [b"1.0"], "is short": numbers[1:], "is long": [*numbers, 0.0]}
+            changes |= {str(x): [x, *numbers[1:]] for x in (np.nan, np.inf, -np.inf)}
+        for what, values in changes.items():
+            wrong[f"{name} {what}"] = protobuf.example({name: values}).SerializeToString()
+    return wrong
 
 
-def _refused(send: Callable[[Any], dict], wrong: np.ndarray, now: Now) -> str:
-    if (shapes := _answer(send, wrong)) is not None:
-        raise Failure(f"it was answered with {shapes}")
+def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
+    """`count` strings, each an original with one to eight random changes."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        text = bytearray(chance.choice(originals))
+        for _ in range(chance.choice((1, 1, 2, 4, 8))):
+            # Most changes go to headers and lengths, which come first.
+            start = chance.randint(0, min(len(text), chance.choice((32, 256, len(text)))))
+            size = chance.choice((1, 1, 2, 4, 16))
+            piece = bytes(text[start : start + size])
+            text[start : start + size] = chance.choice(
+                (chance.randbytes(size), bytes(size), b"\xff" * size, b"", piece * 2)
+            )
+        yield bytes(text)
+
+
+def _send(
+    session: Session, signature: str, inputs: Inputs, name: str, wrong: np.ndarray
+) -> _Outputs:
+    """Sends `wrong` as the input `name`, beside valid values of the other inputs."""
+    rows = len(wrong) if wrong.ndim else 2
+    return session.run(signature, {**{k: v[:rows] for k, v in inputs.items()}, name: wrong})
+
+
+def _refused(send: _Send, wrong: np.ndarray, announce: Announce) -> str:
+    outputs = _answer(partial(send, wrong))
+    if outputs is not None:
+        shapes = {name: value.shape for name, value in outputs.items()}
+        raise Failure(f"the model answered, with outputs of the shapes {shapes}")
     return "INVALID_ARGUMENT"
 
 
-def _all_refused(
-    send: Callable[[Any], dict], good: bytes, wrong: Mapping[str, bytes], now: Now
-) -> str:
-    """Each beside a good one, which must not be answered either: a batch has one status."""
-    before = _peak()
+def _all_refused(send: _Send, good: bytes, wrong: Mapping[str, bytes], announce: Announce) -> str:
+    """Sends each beside a valid string; one bad string fails the whole batch."""
     for name, text in wrong.items():
-        now(name)
-        if (shapes := _answer(send, as_strings([good, text]), name)) is not None:
-            raise Failure(f"{name}: it was answered with {shapes}")
-    if (taken := _peak() - before) > _MOST_MEMORY:
-        raise Failure(f"to refuse them took {taken} MB of memory: one was unfolded first")
+        announce(name)
+        try:
+            _refused(send, as_strings([good, text]), announce)
+        except Failure as failure:
+            raise Failure(f"{name}: {failure}") from None
     return f"INVALID_ARGUMENT, {len(wrong)} kinds"
 
 
-def _lived(send: Callable[[Any], dict], odd: Mapping[str, bytes], now: Now) -> str:
+def _survived(send: _Send, originals: Sequence[bytes], count: int, announce: Announce) -> str:
     answered = 0
-    for name, text in odd.items():
-        now(name)
-        answered += _answer(send, as_strings([text]), name) is not None
-    return f"{answered} answered, {len(odd) - answered} INVALID_ARGUMENT"
-
-
-def _survived(send: Callable[[Any], dict], originals: list[bytes], count: int, now: Now) -> str:
-    answered = 0
-    for number, text in enumerate(malformed_files.fuzzed(originals, count)):
-        now(f"string {number}")
-        answered += _answer(send, as_strings([text]), f"string {number}") is not None
+    for number, text in enumerate(mutated(originals, count)):
+        announce(f"string {number}")
+        answered += _answer(partial(send, as_strings([text]))) is not None
     return f"{answered} answered, {count - answered} INVALID_ARGUMENT"
 
 
-def _empty(session: Session, signature: str, inputs: Inputs, now: Now) -> str:
-    """A batch of nothing is refused or gets no answers: kernels differ in what they make of it.
+def _empty(session: Session, signature: str, inputs: Inputs, announce: Announce) -> str:
+    """An empty batch must be refused or get empty outputs, depending on the kernels of the model.
 
     Exports of this package refuse it.
     """
-    try:
-        outputs = session.run(signature, {name: values[:0] for name, values in inputs.items()})
-    except ServerError as error:
-        if error.code != INVALID_ARGUMENT:
-            raise Failure(f"status {error.code} instead of INVALID_ARGUMENT: {error}") from None
-        return "INVALID_ARGUMENT"
-    for name, values in outputs.items():
+    nothing = {name: values[:0] for name, values in inputs.items()}
+    outputs = _answer(partial(session.run, signature, nothing))
+    for name, values in (outputs or {}).items():
         if not values.ndim or len(values):
-            raise Failure(f"{name} of no example has the shape {values.shape}")
-    return "no answers"
+            raise Failure(f"{name} has the shape {values.shape} for an empty batch")
+    return "INVALID_ARGUMENT" if outputs is None else "empty outputs"
 
 
-def _answer(send: Callable[[Any], dict], values: np.ndarray, what: str = "") -> dict | None:
-    """Shapes of the outputs; None if the request was refused as it must be."""
+def _answer(request: Callable[[], _Outputs]) -> _Outputs | None:
+    """The outputs; None if the request was refused with INVALID_ARGUMENT."""
     try:
-        outputs = send(values)
+        return request()
     except ServerError as error:
         if error.code != INVALID_ARGUMENT:
-            what = f"{what}: " if what else ""
-            said = f"status {error.code} instead of INVALID_ARGUMENT: {error}"
-            raise Failure(what + said) from None
+            message = f"status {error.code} instead of INVALID_ARGUMENT: {error}"
+            raise Failure(message) from None
         return None
-    return {name: value.shape for name, value in outputs.items()}
-
-
-def _peak() -> int:
-    """Most memory that this process has had so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

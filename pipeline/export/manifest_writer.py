@@ -1,4 +1,4 @@
-"""What an exported version is and what made it, with a digest of every file: its manifest."""
+"""Writes the manifest of an exported version: its properties and a digest of every file."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from pipeline.serving.version_manifest import MANIFEST
 from pipeline.utils import files
 
 
-def digests(folder: Path) -> dict[str, dict[str, Any]]:
-    """Path in the folder -> `sha256` and `size` in bytes, of every file but the manifest."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+def digests(directory: Path) -> dict[str, dict[str, Any]]:
+    """Relative path -> `sha256` and `size` in bytes, of every file except the manifest."""
+    found = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
     return {
         name: {"sha256": _sha256(path), "size": path.stat().st_size}
         for name, path in sorted(found.items())
@@ -21,7 +21,7 @@ def digests(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def options(export: Export) -> dict[str, Any]:
-    """Those that decide what is in a version, as the manifest holds them in `options`."""
+    """The options that determine the content of a version, as `options` in the manifest."""
     return {
         "precision": export.precision,
         "batch_sizes": sorted(set(export.batch_sizes)),
@@ -29,9 +29,9 @@ def options(export: Export) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, about: Mapping[str, Any]) -> None:
-    """The manifest of a folder, last of all: what is told `about` it, and `files`, its digests."""
-    files.write_json(folder / MANIFEST, {**about, "files": digests(folder)})
+def write(directory: Path, about: Mapping[str, Any]) -> None:
+    """Writes `about` and the digests of all files, which must be complete."""
+    files.write_json(directory / MANIFEST, {**about, "files": digests(directory)})
 
 
 def _sha256(path: Path) -> str:

@@ -1,10 +1,11 @@
-"""The checks behind `verify`, run in a process of their own that has no Python TensorFlow.
+"""The checks behind `verify`, run in a separate process that does not import Python TensorFlow.
 
-Needs NumPy, protobuf and the libraries of any TensorFlow wheel: that of the released server, too.
+Needs NumPy, protobuf, tensorflow-serving-api and the libraries of any TensorFlow wheel, such as the
+one that the released server is built from.
 
-Prints JSON objects, one a line: {"check": name} when a check starts, {"check": name, "now": what}
+Prints one JSON object per line: {"check": name} when a check starts, {"check": name, "now": what}
 before a request that could end the process, and {"check": name, "passed": ..., "detail": ...}. If a
-request does end it, the last line tells which one.
+request does end the process, the last line names it.
 """
 
 import json
@@ -19,29 +20,26 @@ from typing import Any, TextIO
 import numpy as np
 
 from pipeline.export import (
-    _warmup_reader,
     bad_requests,
     golden_answers,
     operation_checks,
     signature_checks,
+    warmup,
 )
+from pipeline.export.bad_requests import Announce, Check
 from pipeline.serving import version_manifest
 from pipeline.serving.savedmodel_session import Session, as_strings, runtime_version, saved_graph
 from pipeline.utils import npz
-from pipeline.utils.errors import Failure
 
 GOLDEN = version_manifest.GOLDEN
 STOPS = ("digests", "operations", "loads", "golden")
-"""If one of them fails, the rest is skipped."""
-_MOST_GOLDEN = 2**32  # bytes, unpacked: three of the largest images as floats
-
-Check = Callable[[bad_requests.Now], str]
-"""Told where to say what it is about to do; returns a detail, or raises what is wrong."""
+"""If one of these checks fails, the others are skipped."""
+_MOST_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
 
 
 def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Stores signature -> {inputs, outputs} -> name -> array, or list of bytes."""
-    flat: dict[str, np.ndarray] = {}
+    flat: dict[str, Any] = {}
     for signature, sides in golden.items():
         for side, arrays in sides.items():
             for name, values in arrays.items():
@@ -49,7 +47,7 @@ def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]
                 if isinstance(values, np.ndarray) and values.dtype.kind != "O":
                     flat[key] = values
                 else:
-                    texts = np.asarray(values, object)  # one or two axes, which the lengths keep
+                    texts = np.asarray(values, object)  # one or two axes, kept by the lengths
                     lengths = np.array([len(text) for text in texts.flat], np.int64)
                     flat[f"{key}/lengths"] = lengths.reshape(texts.shape)
                     flat[f"{key}/bytes"] = np.frombuffer(b"".join(texts.flat), np.uint8)
@@ -58,7 +56,7 @@ def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]
 
 
 def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
-    """What `write_golden` stored; strings come as arrays of bytes objects."""
+    """The content of a file of `write_golden`; strings as arrays of bytes objects."""
     golden: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     file = npz.read(path, _MOST_GOLDEN)
     for key, values in file.items():
@@ -75,98 +73,88 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     return golden
 
 
-def _whole(golden: Any) -> Any:
-    """Stored answers that can prove something: each signature asked, each output compared."""
-    for signature, sides in golden.items():
-        if set(sides) != {"inputs", "outputs"}:
-            raise Failure(f"{signature} has no stored inputs and outputs")
-        arrays = [values for side in sides.values() for values in side.values()]
-        lengths = {len(values) for values in arrays if values.ndim}
-        if len(lengths) != 1 or not lengths.pop():
-            raise Failure(f"the stored examples of {signature} differ in number, or there are none")
-    if not golden:
-        raise Failure("there are no stored answers")
-    return golden
+def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
+    """(name, check) of all checks of a version, in order.
 
+    Run each before requesting the next, and stop after a failure of one in `STOPS`.
 
-def checks(directory: Path, fuzzed: int = bad_requests.FUZZED) -> Iterator[tuple[str, Check]]:
-    """(name, check) of all that is proved of a version, in the order of what a server does."""
+    Args:
+        directory: The version.
+        fuzz: Mutated strings to send to each string input.
+    """
+    manifest: dict[str, Any] = {}
     golden: dict[str, golden_answers.Golden] = {}
-    manifests: list[dict[str, Any]] = []
-    opened: list[Session] = []
+    sessions: list[Session] = []
 
-    def whole(now: bad_requests.Now) -> str:
-        manifests.append(version_manifest.read(directory))
-        return version_manifest.check(directory, manifests[0])
+    def digests(announce: Announce) -> str:
+        manifest.update(version_manifest.read(directory))
+        return version_manifest.check(directory, manifest)
 
-    def harmless(now: bad_requests.Now) -> str:
+    def operations(announce: Announce) -> str:
         version_manifest.require_files(directory)
-        meta_graph = saved_graph(directory)
-        signatures = meta_graph.signature_def.values()
-        answers = [tensor.name for each in signatures for tensor in each.outputs.values()]
-        return operation_checks.check(meta_graph.graph_def, answers)
+        graph = saved_graph(directory)
+        signatures = graph.signature_def.values()
+        outputs = [tensor.name for each in signatures for tensor in each.outputs.values()]
+        return operation_checks.check(graph.graph_def, outputs)
 
-    def load(now: bad_requests.Now) -> str:
+    def load(announce: Announce) -> str:
         start = time.monotonic()
-        opened.append(Session(directory))
+        sessions.append(Session(directory))
         return f"TensorFlow {runtime_version()}, {1000 * (time.monotonic() - start):.0f} ms"
 
-    def read(now: bad_requests.Now) -> str:
-        golden.update(_whole(read_golden(directory / GOLDEN)))
-        return f"answers stored for {', '.join(golden)}"
+    def read(announce: Announce) -> str:
+        golden.update(read_golden(directory / GOLDEN))
+        golden_answers.require_complete(golden)
+        return f"stored answers of {', '.join(golden)}"
 
-    yield "digests", whole
-    yield "operations", harmless  # before anything of it is run
+    yield "digests", digests
+    yield "operations", operations  # before anything in the graph is run
     yield "loads", load
     yield "golden", read
-    session = opened[0]
-    yield "contract", lambda now: _contract(session, golden)
-    yield "warm-up", lambda now: _warmup_reader.check(session, directory, now)
-    precision = _precision(manifests[0])
+    (session,) = sessions
+    yield "contract", _silent(partial(signature_checks.check, session.signatures, golden))
+    yield "warm-up", partial(warmup.check, session, directory)
+    precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
-        ask = partial(golden_answers.check, session, signature, sides, precision=precision)
-        yield f"answers {signature}", lambda now, ask=ask: ask()
-        yield from bad_requests.checks(session, signature, sides["inputs"], fuzzed)
-        yield f"still answers {signature}", lambda now, ask=ask: ask(sizes=(3,))
+        compare = partial(golden_answers.check, session, signature, sides, precision=precision)
+        yield f"answers {signature}", _silent(compare)
+        yield from bad_requests.checks(session, signature, sides["inputs"], fuzz)
+        yield f"still answers {signature}", _silent(partial(compare, sizes=(3,)))
 
 
-def _contract(session: Session, golden: Mapping[str, golden_answers.Golden]) -> str:
-    found = signature_checks.check(session.signatures, golden)
-    signature_checks.check_examples(session.signatures, golden)
-    return found
-
-
-def _precision(manifest: Mapping[str, Any]) -> str:
-    """Of the network's arithmetic, as the manifest says; float32 where it says nothing."""
-    said = manifest.get("precision")
-    return said if isinstance(said, str) and said in golden_answers.TOLERANCES else "float32"
+def _silent(check: Callable[[], str]) -> Check:
+    """A check that sends only valid requests, and announces none."""
+    return lambda announce: check()
 
 
 def main(arguments: list[str], out: TextIO) -> int:
-    """`python -m pipeline.export.proof DIRECTORY [FUZZED]`: writes the lines; 1 if one failed."""
+    """`python -m pipeline.export.proof DIRECTORY FUZZ`: writes the lines; 1 if a check failed."""
 
-    def say(check: str, **line: Any) -> None:
+    def write(check: str, **line: Any) -> None:
         print(json.dumps({"check": check, **line}), file=out, flush=True)
 
-    directory, *fuzzed = arguments
-    good = True
-    for name, check in checks(Path(directory), *map(int, fuzzed)):
-        say(name)
+    def announce(check: str, what: str) -> None:
+        write(check, now=what)
+
+    directory, fuzz = arguments
+    passed = True
+    for name, check in checks(Path(directory), int(fuzz)):
+        write(name)
         try:
-            say(name, passed=True, detail=check(lambda what, name=name: say(name, now=what)))
-        except Exception as error:  # damaged files raise anything
-            said = str(error).partition("\n")[0]  # behind that, TensorFlow's nodes
-            say(name, passed=False, detail=said or type(error).__name__)
-            good = False
+            write(name, passed=True, detail=check(partial(announce, name)))
+        except Exception as error:  # a damaged file can raise anything
+            detail = str(error).partition("\n")[0]  # TensorFlow lists nodes on the next lines
+            write(name, passed=False, detail=detail or type(error).__name__)
+            passed = False
             if name in STOPS:
-                return 1  # the model must not be run, or cannot be
+                return 1
     python_tensorflow = getattr(sys.modules.get("tensorflow"), "__file__", None)
-    say("finished", passed=not python_tensorflow, detail="no Python TensorFlow in the process")
-    return 0 if good and not python_tensorflow else 1
+    write("finished", passed=not python_tensorflow, detail="without importing Python TensorFlow")
+    return 0 if passed and not python_tensorflow else 1
 
 
 if __name__ == "__main__":
-    # What a model prints itself must not pass for a result of the proof.
+    # What the model prints to stdout must not be read as a result.
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.exit(main(sys.argv[1:], results))

@@ -1,4 +1,4 @@
-"""What a run has come to: its result, and whether it needs nothing more."""
+"""The result of a run: what `result.json` contains, and whether the run is finished."""
 
 import os
 import secrets
@@ -18,7 +18,7 @@ from pipeline.utils import files, safe_io
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
-"""The one check of an export that could not be written, as its disk was full."""
+"""Name of the only check of an export that could not be written, for example to a full disk."""
 
 
 def measured(
@@ -31,13 +31,12 @@ def measured(
 ) -> dict[str, Any]:
     """The content of `result.json` before the export: everything to compare runs by.
 
-    `examples_per_second` is the median over the epochs, of training steps after the warm-up; None
-    where a run has too few steps. `seconds` is this process's time, from its start to here.
-    `stopped` is `time`, where that was up before the last step; `calibration` holds the metadata by
-    which answers are calibrated.
+    `examples_per_second` is the median over the epochs, without the warm-up; None if a run has too
+    few steps. `seconds` is the time since this process started. `stopped` is `time` if the time
+    limit ended the run early; `calibration` is the metadata that calibrates the answers.
     """
     speeds = saver.history.get("examples_per_second", ())
-    speeds = [speed for speed in speeds if speed > 0]  # not a number: nothing was measured
+    speeds = [speed for speed in speeds if speed > 0]  # NaN: nothing was measured
     return {
         "recipe": config.recipe,
         "config_digest": config.digest(),
@@ -56,11 +55,8 @@ def measured(
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
-    """Where in the temporary folder, with the same layout, goes what a run directory cannot take.
-
-    Nothing is made yet.
-    """
-    # Not `tempfile.gettempdir()`, which raises where every disk is full.
+    """A temporary directory for files that a full run directory cannot take; not created yet."""
+    # Not `tempfile.gettempdir()`, which raises if every disk is full.
     parent = os.environ.get("TMPDIR", "/tmp")
     return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
 
@@ -68,13 +64,13 @@ def fallback(run: RunDirectory) -> RunDirectory:
 def write(
     result: Mapping[str, Any], run: RunDirectory, other: RunDirectory
 ) -> tuple[Path | None, str]:
-    """Writes `result.json` to the run directory, or to the other one where that fails.
+    """Writes `result.json` to the run directory, or to the other one if that fails.
 
-    Returns: (its path, or None if neither could be written; why it is not in the run directory).
+    Returns: (its path, or None if both failed; why it is not in the run directory).
     """
     try:
         files.write_json(run.result, result)
-        other.result.unlink(missing_ok=True)  # written before there was room
+        other.result.unlink(missing_ok=True)  # from an earlier failure
         return run.result, ""
     except OSError as error:
         why = error.strerror or reason(error)
@@ -87,87 +83,45 @@ def write(
 
 
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
-    """The result of a run that needs nothing more: its export, if it is to have one, is there.
+    """The result of a run that needs no more work; None if it has to be tested or exported.
 
-    None too where `--force` has changed the options since, or the export belongs elsewhere now or
-    is to be another: one in another place than the config's is not taken for this run's. An export
-    that is gone is made again, unless there are newer versions: then it was deleted for them, and
-    would replace them.
+    That is the case if options have changed, if `result.json` is damaged, or if there is no export
+    in the place and with the options of the config. An export that was deleted counts if there are
+    newer versions: it was deleted for them, and would replace them.
 
     Args:
         config: Of the run.
-        run: Its folder.
-        step: The last one that was trained; None: whichever the result tells of, also under other
-            options than the config's.
+        run: Its directory.
+        step: Its last step; None accepts any step and other options of training.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))
-        version, steps, digest = result["export"], result["steps"], result["config_digest"]
-    except (OSError, ValueError, KeyError, TypeError):
+        same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
+        good = _is_complete(result) and (not config.export.enabled or _is_exported(config, result))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
-    if not _can_be_told(result):
-        return None
-    if step is not None and (digest != config.digest() or steps != step):
-        return None
-    if not config.export.enabled or _is_export(config, version, digest):
-        return result
-    return None
+    return result if same and good else None
 
 
-def _can_be_told(result: Mapping[str, Any]) -> bool:
-    """Whether `report` finds in it what it says; not so after it was edited."""
-    if not {"verification", "examples_per_second", "calibration"} <= result.keys():
-        return False
-    proved, speed = result["verification"], result["examples_per_second"]
-    calibration = result["calibration"]
-    parts = [result[name] for name in ("test", "validation", "train") if name in result]
-    return (
-        bool(parts)
-        and all(_is_measured(part, calibration) for part in parts)
-        and (proved is None or _is_proof(proved, result["export"]))
-        and isinstance(result["export"], str | None)
-        and (speed is None or _is_number(speed))
-        and isinstance(calibration, dict)
-        and all(_is_number(value) and value > 0 for value in calibration.values())
+def _is_complete(result: Mapping[str, Any]) -> bool:
+    """Whether there is what reports print; raises anything if the file was edited."""
+    split = next(result[name] for name in ("test", "validation", "train") if name in result)
+    numbers = [split["examples"], result["examples_per_second"] or 0]
+    numbers += result["calibration"].values()
+    checks = (result["verification"] or {"checks": []})["checks"]
+    return all(isinstance(number, int | float) for number in numbers) and all(
+        check.keys() >= {"name", "passed", "detail"} for check in checks
     )
 
 
-def _is_measured(part: Any, calibration: Any) -> bool:
-    """Whether these are the metrics of a split, also calibrated where that was done."""
-    if not isinstance(part, dict) or not isinstance(part.get("examples"), int):
+def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
+    version = Path(result["export"])
+    if version.parent != run_directory.export_directory(config):
         return False
-    changed = part.get("calibrated", {}) if calibration else {}
-    return isinstance(changed, dict) and all(
-        _is_number(value) and _is_number(part.get(name)) for name, value in changed.items()
-    )
-
-
-def _is_proof(proved: Any, version: Any) -> bool:
-    """Whether this is a verification: of a version if it was passed, else of what failed."""
-    if not isinstance(proved, dict) or not isinstance(proved.get("checks"), list):
-        return False
-    if proved.get("passed") is True:
-        return isinstance(version, str)
-    named = {"name", "passed", "detail"}
-    checks = [isinstance(check, dict) and named <= check.keys() for check in proved["checks"]]
-    return proved.get("passed") is False and "directory" in proved and all(checks)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it can be written out; an int of JSON may be larger than any float."""
-    return isinstance(value, int | float) and abs(value) < 1e300
-
-
-def _is_export(config: Config, version: Any, digest: Any) -> bool:
-    place = run_directory.export_directory(config)
-    if not isinstance(version, str) or Path(version).parent != place:
-        return False
-    version = Path(version)
     if not files.is_version(version.name):
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(files.versions(version.parent), default=0)
     about = version_manifest.about(version)
-    if about.get("config_digest") != digest:  # another run's was put in its place
-        return False
-    return about.get("options") == manifest_writer.options(config.export)
+    same_run = about.get("config_digest") == result["config_digest"]
+    return same_run and about.get("options") == manifest_writer.options(config.export)

@@ -1,20 +1,19 @@
-"""What TensorFlow Serving and its clients ask of the signatures of a model."""
+"""The requirements of TensorFlow Serving and its clients on the signatures of a model."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pipeline.utils.errors import Failure
-from pipeline.utils.protobuf import NUMBERS
+from pipeline.utils.protobuf import DTYPES, NUMBERS
 
-FLOAT, STRING = 1, 7  # of tensorflow/core/framework/types.proto
-# What REST can carry: float, double, (u)int8 to 64, string, bool. No half precision.
-_REST_TYPES = {FLOAT, 2, 3, 4, 5, 6, STRING, 9, 10, 17, 22, 23}
-# Names that Keras counts up from run to run, or gives where it knows none: no interface.
+FLOAT, STRING = NUMBERS[np.dtype(np.float32)], NUMBERS[np.dtype(object)]
+_HALF = NUMBERS[np.dtype(np.float16)]  # REST cannot carry it
+# Names that Keras numbers from run to run, or assigns if it knows none: not an interface.
 _UNSTABLE = re.compile(r"keras_tensor(_\d+)?|args_\d+|output_\d+")
-# The Classify and Regress calls send tf.Examples and read fixed names
+# Classify and Regress requests contain tf.Examples and read fixed names
 # (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
 _METHODS = {f"tensorflow/serving/{name}" for name in ("predict", "classify", "regress")}
 _CALLS = {
@@ -23,83 +22,64 @@ _CALLS = {
 }
 
 
-def check(signatures: Any, stored: Collection[str]) -> str:
-    """Names, types and first axes of all signatures.
-
-    Args:
-        signatures: Name -> SignatureDef.
-        stored: Names of the signatures whose answers are stored.
-
-    Raises:
-        Failure: A server or a client could not use one of them.
-    """
-    if "serving_default" not in signatures:
-        raise Failure("there is no signature serving_default")
-    ours = {name for name in signatures if not name.startswith("__")}
-    for signature in sorted(ours ^ set(stored)):
-        raise Failure(f"the signature {signature} has no stored answers, or they no signature")
-    for signature in sorted(ours):
-        definition = signatures[signature]
-        if not definition.inputs or not definition.outputs:
-            raise Failure(f"{signature} has no inputs, or no outputs")
-        for name, tensor in [*definition.inputs.items(), *definition.outputs.items()]:
-            _check_tensor(signature, name, tensor)
-        if signature in _CALLS:
-            _check_call(signature, definition)
-    return f"{len(ours)} signatures: {', '.join(sorted(ours))}"
-
-
-def check_examples(signatures: Any, golden: Mapping[str, Any]) -> None:
-    """That stored examples have the types and shapes which the signatures tell clients of.
+def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
+    """Checks names, types and shapes of all signatures, and compares them with stored examples.
 
     Args:
         signatures: Name -> SignatureDef.
         golden: Name -> `inputs` and `outputs`: name -> array, strings as objects.
 
     Raises:
-        Failure: A client that believes the signature would ask or read another thing.
+        Failure: A server or a client could not use a signature, or would send or expect something
+            else than the stored examples.
     """
-    for signature, sides in golden.items():
-        definition = signatures[signature]
+    if "serving_default" not in signatures:
+        raise Failure("there is no signature serving_default")
+    names = sorted(name for name in signatures if not name.startswith("__"))
+    for name in sorted(set(golden) - set(names)):
+        raise Failure(f"there are stored answers of {name}, but no such signature")
+    for name in names:
+        definition = signatures[name]
+        if name not in golden:
+            raise Failure(f"the signature {name} has no stored answers")
+        if not definition.inputs or not definition.outputs:
+            raise Failure(f"{name} has no inputs or no outputs")
         if definition.method_name not in _METHODS:
-            raise Failure(f"{signature}: servers have no method {definition.method_name!r}")
-        for told, arrays in (
-            (definition.inputs, sides["inputs"]),
-            (definition.outputs, sides["outputs"]),
-        ):
-            if set(told) != set(arrays):
-                raise Failure(f"{signature} tells of {sorted(told)}, stored are {sorted(arrays)}")
-            for name, array in arrays.items():
-                _check_example(f"{signature}: {name}", told[name], array)
+            raise Failure(f"{name}: servers have no method {definition.method_name!r}")
+        for side in ("inputs", "outputs"):
+            tensors, arrays = getattr(definition, side), golden[name][side]
+            if set(tensors) != set(arrays):
+                raise Failure(f"{name}: {side} are {sorted(tensors)}, stored are {sorted(arrays)}")
+            for key, tensor in tensors.items():
+                _check_tensor(f"{name}: {key}", key, tensor, arrays[key])
+        if name in _CALLS:
+            _check_call(name, definition)
+    return f"{len(names)} signatures: {', '.join(names)}"
 
 
-def _check_example(name: str, told: Any, array: np.ndarray) -> None:
-    if told.dtype != NUMBERS.get(array.dtype):
-        raise Failure(f"{name} is told to be of the type {told.dtype}, but is {array.dtype}")
-    sizes = [axis.size for axis in told.tensor_shape.dim]
-    fits = len(sizes) == array.ndim and all(
-        size in (-1, there) for size, there in zip(sizes, array.shape, strict=True)
-    )
-    if not fits:
-        raise Failure(f"{name} is told to be {sizes}, but is {list(array.shape)}")
-
-
-def _check_tensor(signature: str, name: str, tensor: Any) -> None:
+def _check_tensor(title: str, key: str, tensor: Any, array: np.ndarray) -> None:
     shape = [axis.size for axis in tensor.tensor_shape.dim]
-    if _UNSTABLE.fullmatch(name):
-        raise Failure(f"{signature}: {name!r} is a name that changes; clients need a lasting one")
-    if tensor.dtype not in _REST_TYPES:
-        raise Failure(f"{signature}: {name} has a type that REST cannot carry")
+    if _UNSTABLE.fullmatch(key):
+        raise Failure(f"{title} is a generated name, which changes; clients need a stable one")
+    if tensor.dtype not in DTYPES or tensor.dtype == _HALF:
+        raise Failure(f"{title} has a type that REST cannot carry")
     if tensor.tensor_shape.unknown_rank or not shape or shape[0] != -1:
-        raise Failure(f"{signature}: the first axis of {name} is not the batch: {shape}")
+        raise Failure(f"{title}: the first axis is not the batch: {shape}")
+    if DTYPES[tensor.dtype] != array.dtype:
+        raise Failure(f"{title} has the type {DTYPES[tensor.dtype]}, stored is {array.dtype}")
+    axes = zip(shape[1:], array.shape[1:], strict=False)
+    if len(shape) != array.ndim or any(size not in (-1, stored) for size, stored in axes):
+        raise Failure(f"{title} has the shape {shape}, stored is {list(array.shape)}")
 
 
-def _check_call(signature: str, definition: Any) -> None:
-    sides = zip((definition.inputs, definition.outputs), _CALLS[signature], strict=True)
-    for found, wanted in sides:
-        types = {name: tensor.dtype for name, tensor in found.items()}
-        if types != wanted:
-            raise Failure(
-                f"{signature} must take and give {', '.join(wanted)} in the types of that call, "
-                f"not {', '.join(types)}"
-            )
+def _check_call(name: str, definition: Any) -> None:
+    for tensors, expected in zip(
+        (definition.inputs, definition.outputs), _CALLS[name], strict=True
+    ):
+        types = {key: tensor.dtype for key, tensor in tensors.items()}
+        if types != expected:
+            raise Failure(f"{name} must have {_listed(expected)}; got {_listed(types)}")
+
+
+def _listed(types: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({DTYPES[number]})" for name, number in types.items())

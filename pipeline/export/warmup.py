@@ -1,42 +1,41 @@
-"""Requests that a server answers before it opens a version, so that no client pays for the first.
+"""Warm-up requests: a server answers them while it loads a version, so no client waits for that.
 
-A file of `PredictionLog` records (tensorflow_serving/apis/prediction_log.proto), encoded here: the
-messages are small, and their Python classes come with another package.
+The file contains `PredictionLog` messages (tensorflow_serving/apis/prediction_log.proto). If one
+record fails or the file is damaged, a server does not load the version at all
+(tensorflow_serving/servables/tensorflow/saved_model_warmup_util.cc).
 """
 
-from collections.abc import Mapping, Sequence
+import collections
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from pipeline.utils import wire
+from pipeline.serving.savedmodel_session import ServerError, Session, as_strings
+from pipeline.utils import crc32c, protobuf, safe_io
+from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000
-"""Of one file; a server does not load a version that has more."""
-_KINDS = 3  # of files, as `endpoints.encoded` makes them
-# Field numbers: PredictionLog.predict_log, PredictLog.request, PredictRequest.model_spec and
-# .inputs, ModelSpec.name and .signature_name, key and value of a map's entry.
-_PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _NAME, _SIGNATURE_NAME = 6, 1, 1, 2, 1, 3
-_KEY, _VALUE = 1, 2
+"""A server does not load a version with more records."""
+_MOST_BYTES = 2**31  # of the file
+_FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
 
 
 def write(
-    path: Path,
-    name: str,
-    requests: Mapping[str, Mapping[str, Any]],
-    batch_sizes: Sequence[int],
+    path: Path, name: str, requests: Mapping[str, Mapping[str, Any]], batch_sizes: Sequence[int]
 ) -> int:
-    """Writes one record for each signature and batch size, the large batches last.
+    """Writes one record for each signature and batch size, in ascending order of size.
 
-    Of texts, the first examples each get one of the smallest size: files are of several kinds, and
-    what decodes one of them has decoded no other (a first JPEG after PNG alone took 20 times as
-    long as the next).
+    String inputs get a record of the smallest size for each of the first examples: these are files
+    of different types, each with its own decoder (without it, the first JPEG took 20 times as long
+    as the next).
 
     Args:
-        path: Of the file; its folder is there.
+        path: The file; its directory exists.
         name: Of the model.
         requests: Signature -> input -> values of some examples, array or list of bytes.
         batch_sizes: Rows of the requests.
@@ -44,46 +43,121 @@ def write(
     Returns:
         The number of records.
     """
-    sizes = sorted(set(batch_sizes))
-    asked = [(size, 0, n) for size in sizes for n in requests]
-    for at in range(1, _KINDS):
-        texts = (n for n, inputs in requests.items() if _has_text(inputs, at))
-        asked += [(sizes[0], at, n) for n in texts]
-    records = [
-        record(name, n, {key: tensor(values[at:], size) for key, values in requests[n].items()})
-        for size, at, n in sorted(asked, key=lambda one: one[:2])
-    ]
-    with tf.io.TFRecordWriter(str(path)) as file:
-        for one in records:
-            file.write(one)
+    with protobuf.importable():
+        from tensorflow_serving.apis import prediction_log_pb2
+
+    smallest, *larger = sorted(set(batch_sizes))
+    records = [(smallest, 0, signature) for signature in requests]
+    for first in range(1, _FILE_TYPES):
+        for signature, inputs in requests.items():
+            if any(isinstance(v, list) and first < len(v) for v in inputs.values()):
+                records.append((smallest, first, signature))
+    records += [(size, 0, signature) for size in larger for signature in requests]
+    with path.open("wb") as file:
+        for size, first, signature in records:
+            log = prediction_log_pb2.PredictionLog()
+            request = log.predict_log.request
+            request.model_spec.name, request.model_spec.signature_name = name, signature
+            for key, values in requests[signature].items():
+                request.inputs[key].CopyFrom(tensor(values[first:], size))
+            record = log.SerializeToString(deterministic=True)
+            length = struct.pack("<Q", len(record))
+            file.write(length + _checksum(length) + record + _checksum(record))
     return len(records)
 
 
-def _has_text(inputs: Mapping[str, Any], at: int) -> bool:
-    """Whether there is an example of this number, of texts."""
-    return any(isinstance(v, list) and at < len(v) for v in inputs.values())
+def tensor(values: Any, size: int) -> Any:
+    """Returns a `TensorProto` with `size` rows: repeats the first string, or contains zeros.
 
-
-def tensor(values: Any, size: int) -> bytes:
-    """A `TensorProto` of so many rows: the first example, over and over where it is a text.
-
-    A tensor's last value stands for all that are missing (tensor.proto), so that the file is as
-    long as one example whatever the size. Numbers are zeros: how long a kernel takes, and what is
-    compiled and reserved for it, depends on shapes, while bytes are decoded and must be real.
+    The last value of a tensor stands for all missing ones, zero if there is none (tensor.proto), so
+    the file is as long as one example. The time that a kernel takes, and what is compiled and
+    allocated for it, depend on shapes, but strings are decoded and must be real.
     """
-    proto = tf.make_tensor_proto(values[:1])
-    (rows, *_) = proto.tensor_shape.dim
-    rows.size = size
-    if not proto.string_val:
-        zero = tf.make_tensor_proto(np.zeros((), tf.as_dtype(proto.dtype).as_numpy_dtype))
-        zero.tensor_shape.CopyFrom(proto.tensor_shape)
-        proto = zero
-    return proto.SerializeToString(deterministic=True)
+    texts = isinstance(values, list)
+    message = protobuf.to_tensor(as_strings(values[:1]) if texts else values[:1])
+    message.ClearField("tensor_content")
+    message.tensor_shape.dim[0].size = size
+    return message
 
 
-def record(name: str, signature: str, inputs: Mapping[str, bytes]) -> bytes:
-    """A `PredictionLog` of one request; the inputs are serialized `TensorProto`s."""
-    spec = wire.write([(_NAME, name.encode()), (_SIGNATURE_NAME, signature.encode())])
-    entries = [wire.write([(_KEY, key.encode()), (_VALUE, v)]) for key, v in inputs.items()]
-    request = wire.write([(_MODEL_SPEC, spec), *((_INPUTS, entry) for entry in entries)])
-    return wire.write([(_PREDICT_LOG, wire.write([(_REQUEST, request)]))])
+def check(session: Session, directory: Path, announce: Callable[[str], None]) -> str:
+    """Sends every record of a version's warm-up file.
+
+    Args:
+        session: Of the version.
+        directory: The version.
+        announce: Called with a description of each request before it is sent.
+
+    Raises:
+        Failure: The file is damaged, has too many records or none for a signature, or the model
+            does not answer a record.
+    """
+    start = time.monotonic()
+    sizes: dict[str, list[int]] = collections.defaultdict(list)
+    for number, record in enumerate(records(directory / FILE)):
+        try:
+            signature, inputs = _request(record)
+        except ValueError as error:
+            raise Failure(f"record {number} cannot be read: {error}") from None
+        size = max(len(values) for values in inputs.values())
+        name = f"record {number} ({signature}, {size} examples)"
+        announce(name)
+        if signature not in session.signatures:
+            raise Failure(f"{name}: there is no such signature")
+        expected = set(session.signatures[signature].inputs)
+        if set(inputs) != expected:
+            raise Failure(f"{name}: the inputs are {sorted(inputs)}, not {sorted(expected)}")
+        try:
+            session.run(signature, inputs)
+        except ServerError as error:
+            raise Failure(f"{name}: status {error.code}, {error}") from None
+        sizes[signature].append(size)
+    for signature in session.signatures:
+        if not signature.startswith("__") and signature not in sizes:
+            raise Failure(f"no record for {signature}: its first request would be slow")
+    batches = (f"{name} {' '.join(map(str, sorted(set(each))))}" for name, each in sizes.items())
+    return f"batches of {'; '.join(batches)}; {time.monotonic() - start:.1f} s"
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """The records of an uncompressed TFRecord file; compares their checksums.
+
+    Raises:
+        Failure: The file cannot be read, is damaged, or has more records than a server accepts.
+    """
+    try:
+        raw = safe_io.read_bytes(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise Failure(f"{FILE} cannot be read: {error}") from None
+    at = number = 0
+    while at < len(raw):
+        if number == MOST_RECORDS:
+            raise Failure(f"there are more than {MOST_RECORDS} records, which no server accepts")
+        length, end = raw[at : at + 8], at + 12
+        if len(length) == 8 and raw[at + 8 : at + 12] == _checksum(length):
+            end += struct.unpack("<Q", length)[0]
+        record = raw[at + 12 : end]
+        if not record or raw[end : end + 4] != _checksum(record):
+            raise Failure(f"record {number} is damaged or truncated")
+        yield record
+        at, number = end + 4, number + 1
+
+
+def _request(record: bytes) -> tuple[str, dict[str, np.ndarray]]:
+    """(signature, inputs) of a serialized PredictionLog; raises ValueError."""
+    with protobuf.importable():
+        from google.protobuf.message import DecodeError
+        from tensorflow_serving.apis import prediction_log_pb2
+    try:
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    request = log.predict_log.request
+    inputs = {name: protobuf.to_array(value) for name, value in request.inputs.items()}
+    if not inputs or not all(values.ndim for values in inputs.values()):
+        raise ValueError("it is not a Predict request with a batch of inputs")
+    return request.model_spec.signature_name or "serving_default", inputs
+
+
+def _checksum(data: bytes) -> bytes:
+    return crc32c.of_bytes(data).to_bytes(4, "little")

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.config import config
-from pipeline.config.validation import parse_devices, parse_memory
+from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.runtime import gpu_info
 from pipeline.utils.errors import UsageError
 

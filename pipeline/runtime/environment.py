@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pipeline
 from pipeline.config import config
-from pipeline.config.validation import parse_devices
+from pipeline.config.formats import parse_devices
 from pipeline.runtime import native_logs
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.gpu_info import missing_gpu, none_here

@@ -1,10 +1,8 @@
-"""Where everything of a run lies, what it began with, and whether it can be taken up again."""
+"""The files of a run, its original options, and whether it can be resumed."""
 
-import errno
 import math
 import re
-import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,16 @@ from pipeline.utils.errors import UsageError
 RUNS = Path("runs")
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
-IN_USE = "wait until it has ended, or give another --run-directory"
+IN_USE = "wait until it has ended, or choose another --run-directory"
 
 
 class RunDirectory:
-    """The files of one run; a folder is a run if it holds a `config.json`."""
+    """The files of one run; a directory with a `config.json` is a run."""
 
     def __init__(self, path: Path, changes: Sequence[resume_policy.Change] = ()) -> None:
         self.path = path
         self.changes = changes
-        """Options that are not those it began with, as `--force` accepts."""
+        """Options that differ from the original ones, accepted by `--force`."""
         self.config = path / "config.json"
         self.metadata = path / "metadata.json"
         self.source = path / "source.json"
@@ -42,19 +40,15 @@ class RunDirectory:
         self.tensorboard = path / "tensorboard"
 
     def require_kinds(self) -> None:
-        """Raises UsageError for a folder, a pipe, ... where a file belongs, and the other way."""
-        for path in (self.metadata, self.source, self.splits):
-            if not _fits(path, stat.S_ISREG):
-                raise UsageError(f"{path} is damaged; start again in a new --run-directory")
-        told = (self.decisions, self.log, self.bad_steps, self.hang, self.result)
-        for path in (*told, self.manifest, self.gallery):
-            if not _fits(path, stat.S_ISREG):
-                raise UsageError(f"--run-directory: {path} is no regular file; remove it")
-        for path in (self.checkpoints, self.tensorboard):
-            if not _fits(path, stat.S_ISDIR):
-                raise UsageError(
-                    f"--run-directory: {path} is no folder; bring it back, or remove what is there"
-                )
+        """Raises UsageError for a directory in the place of a file, or a file for a directory."""
+        directories = (self.checkpoints, self.tensorboard)
+        for path in vars(self).values():
+            if not isinstance(path, Path) or not path.exists():
+                continue
+            if path in directories and not path.is_dir():
+                raise UsageError(f"{path} is not a directory; choose another --run-directory")
+            if path not in (self.path, *directories) and not path.is_file():
+                raise UsageError(f"{path} is not a file; choose another --run-directory")
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -64,39 +58,27 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out; the kernel lets go of it when this one ends, however it ends.
+        """Keeps other processes out until the end of the block, or of this process.
 
-        Raises UsageError if another holds it, naming its number, host and start.
+        Raises UsageError if another process is inside, with its number, host and start.
         """
         with locks.held(self.path / ".lock", str(self), IN_USE):
             yield
 
 
 def steps(checkpoints: Path) -> list[int]:
-    """Steps that have a checkpoint in a folder, in rising order; copies and notes are not meant."""
+    """The steps of the checkpoints in a directory, in ascending order."""
     found = (path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name))
     return sorted(int(path.name.removeprefix("step-")) for path in found if path.is_dir())
 
 
-def _fits(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Whether what links lead to, if anything, is of this kind; nothing is opened."""
-    try:
-        return kind(path.stat().st_mode)
-    except FileNotFoundError:  # a file replaces a link that leads nowhere, a folder cannot
-        return kind is stat.S_ISREG or not path.is_symlink()
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return False
-
-
 @contextmanager
 def opened(config: Config) -> Iterator[RunDirectory]:
-    """The run directory of this config, locked: the given one (made, or resumed), or the next free.
+    """The run directory of this config, locked: the given one, new or resumed, or the next free.
 
-    What dead processes have left unfinished in it and beside the exported models is removed.
+    Unfinished files of killed processes in it and beside the exported models are removed.
 
-    Raises UsageError if another process holds it, or has meanwhile made another run there.
+    Raises UsageError if another process uses it, or has meanwhile started another run there.
     """
     if config.run_directory is not None:
         config.run_directory.mkdir(parents=True, exist_ok=True)
@@ -107,14 +89,14 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
             temp_files.sweep(folder)
-        # Without its own place: a saved config starts another run, it does not come back.
+        # Without its own path: `--config` with a saved config starts a new run.
         values = {**config.as_json(), "run_directory": None, "force": False}
         files.write_json(run.config, values)
         yield run
 
 
 def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata that a run began with; those of now if it is new.
+    """The original metadata of a run; the given metadata if the run is new.
 
     Raises UsageError if they differ by more than rounding: other classes, sizes, means.
     """
@@ -123,20 +105,18 @@ def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         return metadata
     try:
         before = safe_io.read_json(run.metadata)
-        if not metadata.keys() <= before.keys():
-            raise ValueError
-        for name in {**before, **metadata}:
-            old, new = before.get(name), metadata.get(name)
-            if not _alike(old, new):
-                raise UsageError(
-                    f"{name.replace('_', ' ')} of the data are not those that the run in {run} "
-                    f"began with: {_difference(old, new)}; bring the data back, or give a new "
-                    "--run-directory"
-                )
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise UsageError(
-            f"{run.metadata} is damaged; start again in a new --run-directory"
-        ) from None
+        missing = metadata.keys() - before.keys()
+    except (OSError, ValueError, AttributeError):
+        missing = {"everything"}
+    if missing:
+        raise UsageError(f"{run.metadata} is damaged; start again in a new --run-directory")
+    for name, old in before.items():
+        new = metadata.get(name)
+        if not _alike(old, new):
+            raise UsageError(
+                f"{name.replace('_', ' ')} of the data have changed since the start of the run in "
+                f"{run}: {_difference(old, new)}; restore the data, or choose a new --run-directory"
+            )
     return before
 
 
@@ -150,7 +130,7 @@ def _alike(old: Any, new: Any) -> bool:
 
 
 def _difference(old: Any, new: Any) -> str:
-    """In a few words; of lists only what is in one of them."""
+    """In a few words; of lists only the values that are in one of them."""
     if isinstance(old, list) and isinstance(new, list):
         gone, added = [v for v in old if v not in new], [v for v in new if v not in old]
         if gone or added:
@@ -159,52 +139,51 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
-    """The value of an automatic choice that a run made when it began; None in a new run.
+    """The value of an automatic choice at the start of a run; None in a new run.
 
     Args:
-        path: Folder of the run.
+        path: Run directory.
         name: Of the decision.
-        known: What can be chosen; anything else in the file counts as no choice. None: any text.
+        known: The possible values; any other in the file is ignored. None: any text.
     """
     if path is None:
         return None
     try:
         decisions = safe_io.read_json(RunDirectory(path).decisions)
         value = next((d["value"] for d in decisions if d["name"] == name), None)
-        return value if isinstance(value, str) and (known is None or value in known) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return value if isinstance(value, str) and (known is None or value in known) else None
 
 
 def earlier_splits(config: Config) -> Path | None:
-    """The file that `--data.splits` means, which may be damaged; None if it is not given.
+    """The file that `--data.splits` means; None if it is not given.
 
-    A run that is resumed does without: it has written its own.
-
-    Raises UsageError if there is none.
+    A resumed run uses its own copy if the other run no longer exists. Raises UsageError if neither
+    exists.
     """
     path = config.data.splits
     if path is None or (path.suffix == ".npz" and path.is_file()):
         return path
-    own = RunDirectory(config.run_directory).splits if config.run_directory else None
-    found = next((p for p in (RunDirectory(path).splits, own) if p and p.is_file()), None)
+    copy = RunDirectory(config.run_directory).splits if config.run_directory else None
+    found = next((p for p in (RunDirectory(path).splits, copy) if p and p.is_file()), None)
     if found is None:
         raise UsageError(
-            f"--data.splits: {path} is not the folder of a run, and not its splits.npz; give the "
-            "run whose splits are to be kept"
+            f"--data.splits: {path} is neither a run directory nor its splits.npz; choose the run "
+            "whose splits are to be kept"
         )
     return found
 
 
 def export_directory(config: Config) -> Path:
-    """The folder whose sub-folders are the versions of this model."""
+    """The directory whose subdirectories are the versions of this model."""
     return config.export.directory / (config.export.name or config.recipe)
 
 
 def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
-    """Options that are not as the run in this folder began, which `--force` accepts; none if new.
+    """Options that differ from the original ones, accepted by `--force`; none if the run is new.
 
-    Raises UsageError for any other, and if it is no run.
+    Raises UsageError for any other change, and if the directory is not a run.
     """
     found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
     found = [name for name in found if not temp_files.is_ours(name)]
@@ -212,23 +191,23 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         return ()
     if not run.config.is_file():
         raise UsageError(
-            f"--run-directory: {run} holds {found[0]!r} but no run; give a new or an empty folder"
+            f"--run-directory: {run} contains {found[0]!r} but no run; choose an empty directory"
         )
     run.require_kinds()
     missing = [p.name for p in (run.metadata, run.splits, run.source) if not p.exists()]
     if missing and steps(run.checkpoints):
         raise UsageError(
-            f"--run-directory: {run} has checkpoints but no {missing[0]}, by which its data are "
-            "known; bring it back, or give a new folder"
+            f"--run-directory: {run} has checkpoints but no {missing[0]}, which identifies its "
+            "data; restore it, or choose a new directory"
         )
     now = config.as_json()
     try:
         before = files.collapse_home(safe_io.read_json(run.config))
-        sections = [name for name, value in now.items() if isinstance(value, dict)]
-        if not all(isinstance(before[name], dict) for name in sections):
-            raise ValueError
+        intact = all(isinstance(before[name], dict) == isinstance(now[name], dict) for name in now)
     except (ValueError, TypeError, KeyError):
-        raise UsageError(f"--run-directory: {run.config} is damaged; give a new folder") from None
+        intact = False
+    if not intact:
+        raise UsageError(f"--run-directory: {run.config} is damaged; choose a new directory")
     changes = resume_policy.changes(before, now)
     if changes and not (config.force and all(change.can_be_forced for change in changes)):
         raise UsageError(resume_policy.refusal(str(run), changes))

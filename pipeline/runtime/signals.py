@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from pipeline.config.validation import parse_duration
+from pipeline.config.formats import parse_duration
 from pipeline.utils.errors import Terminated
 
 TIME = "time"

@@ -54,7 +54,7 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
     """End of an error message: the nearest of `names` if one is near, else all of them."""
     names = sorted(names)
     near = nearest(wrong, names, cutoff=0.5)
-    return did_you_mean(near) if near else f"there are: {', '.join(names) or 'none'}"
+    return did_you_mean(near) if near else f"choose from {', '.join(names) or 'none'}"
 
 
 def did_you_mean(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Writing to a disk so that nobody sees half of it: files, folders, versions with numbers."""
+"""Atomic writes, so that a reader sees a whole file or none: files, directories, versions."""
 
 import contextlib
 import json
@@ -14,74 +14,72 @@ from pipeline.utils import safe_io, temp_files
 from pipeline.utils.errors import UsageError
 
 _LAST_VERSION = 2**63 - 1
-_GIVEN = ".published"
+_LAST_PUBLISHED = ".published"
 
 
 def publish(folder: Path, parent: Path) -> Path:
-    """Moves a finished folder to the next version number in `parent`, in one rename.
+    """Moves a finished directory to the next version number in `parent`, in one rename.
 
-    Everything is flushed to the disk first. The number is written down before a folder has it, so
-    that none is given twice, whatever is deleted later: a publisher that is killed in between
-    leaves a gap. Two publishers never share one: a rename onto a folder that is not empty fails,
-    and the loser takes the next number.
+    Everything is flushed to the disk first. The number is recorded before it is used, so that no
+    number is used twice, whatever is deleted later. If two processes publish at once, the rename of
+    one fails, as its target is not empty, and it takes the next number.
 
     Raises UsageError if no number is left.
     """
-    _flush_all(folder)
     while True:
         number = highest(parent) + 1
         if not is_version(str(number)):
-            raise UsageError(f"{parent} has no version number left; give another --export.name")
-        write_text(parent / _GIVEN, f"{number}\n")
+            raise UsageError(f"{parent} has no version number left; choose another --export.name")
+        write_text(parent / _LAST_PUBLISHED, f"{number}\n")
         version = parent / str(number)
         try:
-            folder.rename(version)
+            publish_as(folder, version)
         except OSError:
             if not os.path.lexists(version):
                 raise
             continue
-        temp_files.release(folder)
-        _flush(parent)
         return version
 
 
 def highest(parent: Path) -> int:
-    """The highest version number that was ever given in a model's folder; 0 where none was."""
+    """The highest version number ever used for a model; 0 if there is none."""
     try:
-        text = safe_io.read_text(parent / _GIVEN, 100).strip()
+        text = safe_io.read_text(parent / _LAST_PUBLISHED, 100).strip()
     except (OSError, ValueError):
         text = ""
     return max([int(text) if is_version(text) else 0, *versions(parent)])
 
 
 def publish_as(folder: Path, target: Path) -> None:
-    """Moves a finished folder to `target`, in one rename after everything is on the disk."""
-    _flush_all(folder)
+    """Moves a finished directory to `target`, in one rename after everything is on the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        _flush(path)
+    folder.chmod(0o755)  # the server may run as another user
     folder.rename(target)
     temp_files.release(folder)
     _flush(target.parent)
 
 
 def versions(parent: Path) -> dict[int, Path]:
-    """Number -> folder of the versions in a model's folder, as TensorFlow Serving counts them."""
+    """Number -> directory of the versions of a model, as TensorFlow Serving finds them."""
     return {int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()}
 
 
 def is_version(name: str) -> bool:
-    """Whether a folder of this name is served: ASCII digits that make an int64."""
+    """Whether TensorFlow Serving loads a directory of this name: a number that fits an int64."""
     return name.isascii() and name.isdecimal() and len(name) < 30 and int(name) < _LAST_VERSION
 
 
 def write_json(path: Path, values: Any) -> None:
-    """The values as JSON in a file, written as `write_text` does; `~` for the home folder."""
+    """Writes values as JSON, as `write_text` does; `~` replaces the home directory."""
     text = json.dumps(collapse_home(strict(values)), indent=2)
-    # A list of plain values goes on one line: a confusion matrix is then a row a line.
+    # A list of plain values goes on one line: each row of a confusion matrix.
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
     write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes beside and renames, so that a reader sees the old file or the new one, whole."""
+    """Writes a temporary file and renames it, so that the old or the new file is complete."""
     write_bytes(path, text.encode())
 
 
@@ -91,103 +89,44 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         beside = temp_files.file(path.parent)
         beside.write_bytes(content)
-        _flush(beside)
-        beside.rename(path)
-        _flush(path.parent)
+        _rename(beside, path)
     except BaseException as error:
         if beside is not None:
             temp_files.remove(beside)
-        if isinstance(error, OSError):  # of the file that is wanted, not of the one beside
+        if isinstance(error, OSError):  # name the wanted file, not the temporary one
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
-    temp_files.release(beside)
 
 
 @contextlib.contextmanager
 def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
-    """A file for text in UTF-8 that gets its name at the end.
+    """A text file in UTF-8 that appears at the end under its name.
 
     Args:
         path: Its name.
-        keep: Moves away what there is before an error; not called where it cannot be written.
+        keep: Called with the temporary file after an error, to move it away; not if writing failed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp_files.sweep(path.parent)  # of what was killed
+    temp_files.sweep(path.parent)
     beside = temp_files.file(path.parent)
     try:
-        # Names of files need not be Unicode; the escape is the one of JSON.
+        # File names need not be Unicode; the escape is that of JSON.
         with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
             yield stream
-        _flush(beside)
-        beside.rename(path)
-        _flush(path.parent)
+        _rename(beside, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             if beside.stat().st_size and not isinstance(error, OSError):
                 keep(beside)
         temp_files.remove(beside)
         raise
+
+
+def _rename(beside: Path, path: Path) -> None:
+    _flush(beside)
+    beside.rename(path)
+    _flush(path.parent)
     temp_files.release(beside)
-
-
-def strict(values: Any) -> Any:
-    """The same values with null for numbers that JSON does not have: NaN and the infinities."""
-    if isinstance(values, dict):
-        return {name: strict(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [strict(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-def make_next(parent: Path, stem: str) -> Path:
-    """Makes the next free folder PARENT/STEM-N."""
-    number = 1
-    parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        path = parent / f"{stem}-{number}"
-        try:
-            path.mkdir()  # exclusive: two runs that start together get two folders
-            return path
-        except FileExistsError:
-            number += 1
-
-
-def require_outside(path: Path, data: Path | None, flag: str) -> None:
-    """Raises UsageError if what is written would lie among the data, and be read as such."""
-    # Not Path.resolve(), which raises on links that lead in a circle.
-    if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
-        raise UsageError(f"{flag}: {path} lies in {data}, the data; give another folder")
-
-
-def check_writable(path: Path, flag: str) -> None:
-    """Raises UsageError unless the folder, or the nearest parent there, can be written into."""
-    try:
-        _check_writable(path, flag)
-    except OSError as error:
-        raise UsageError(f"{flag}: cannot use {path}: {error.strerror}") from None
-
-
-def _check_writable(path: Path, flag: str) -> None:
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{flag}: {path} is a file; give a folder")
-    there = path
-    while not there.exists() and there != there.parent:
-        if there.is_symlink():
-            raise UsageError(f"{flag}: {there} is a link that leads nowhere")
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{flag}: {there} is a file, so {path} cannot be made")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
-
-
-def _flush_all(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        _flush(path)
-    folder.chmod(0o755)  # a scratch folder has 0o700, but a server runs as another user
 
 
 def _flush(path: Path) -> None:
@@ -198,27 +137,70 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+def strict(values: Any) -> Any:
+    """The same values with null for NaN and infinities, which JSON does not have."""
+    if isinstance(values, dict):
+        return {name: strict(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [strict(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def make_next(parent: Path, stem: str) -> Path:
+    """Creates the next free directory PARENT/STEM-N."""
+    number = 1
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = parent / f"{stem}-{number}"
+        try:
+            path.mkdir()  # fails if it exists, so two runs never get the same one
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def require_outside(path: Path, data: Path | None, flag: str) -> None:
+    """Raises UsageError if the path is inside the data, where it would be taken for a class."""
+    if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
+        raise UsageError(f"{flag}: {path} is inside {data}, the data; choose another directory")
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Raises UsageError unless the directory, or its closest existing parent, is writable."""
+    there = path
+    try:
+        while not there.exists() and not there.is_symlink() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            raise UsageError(f"{flag}: {there} is not a directory; choose another path")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
+
+
 def collapse_home(values: Any) -> Any:
-    """JSON values with `~` for the home folder wherever a text names it."""
+    """JSON values with `~` in place of the home directory."""
     home = os.path.expanduser("~").rstrip("/")
-    if not home.startswith("/"):  # unknown, or the root of the disk, which is nobody's
+    if not home.startswith("/"):  # unknown, or the root of the disk
         return values
-    return _mapped(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
+    values = _replaced(values, re.compile(rf"\A{re.escape(home)}\Z"), "~/")
+    return _replaced(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
 
 
 def expand_home(values: Any) -> Any:
-    """JSON values with the home folder of now for `~` at the beginning of a path."""
+    """JSON values with the home directory in place of `~/` at the beginning of a path."""
     home = os.path.expanduser("~").rstrip("/")
     if not home.startswith("/"):
         return values
-    return _mapped(values, re.compile(r"\A~(?=/)"), home)
+    return _replaced(values, re.compile(r"\A~(?=/)"), home)
 
 
-def _mapped(values: Any, pattern: re.Pattern[str], new: str) -> Any:
+def _replaced(values: Any, pattern: re.Pattern[str], new: str) -> Any:
     if isinstance(values, str):
         return pattern.sub(lambda _: new, values)
     if isinstance(values, dict):
-        return {name: _mapped(value, pattern, new) for name, value in values.items()}
+        return {name: _replaced(value, pattern, new) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_mapped(value, pattern, new) for value in values]
+        return [_replaced(value, pattern, new) for value in values]
     return values

@@ -1,64 +1,53 @@
-"""What is still being made: hidden, marked, held by its maker, swept away once that is dead."""
+"""Unfinished files: hidden, locked by their process, and removed later if it was killed."""
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_PREFIX = ".unpublished-"
-_MARK = re.compile(rf"{re.escape(_PREFIX)}([0-9a-f]{{16}})([0-9a-f]{{16}})")
-_held: dict[Path, int] = {}
+from pipeline.utils import locks
+
+_NAME = re.compile(r"\.unpublished-[0-9a-f]{32}")
+_locks: dict[Path, int] = {}
 
 
 def folder(parent: Path) -> Path:
-    """A new folder in `parent`, hidden and no number, so that neither we nor TF Serving read it."""
+    """A new directory in `parent`, hidden, so that TensorFlow Serving does not load it."""
     parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        path = parent / _name()
-        path.mkdir(mode=0o700)
-        if _hold(path):
-            return path
+    return _make(parent, lambda path: path.mkdir(mode=0o700))
 
 
 def file(parent: Path) -> Path:
-    """A new empty file in `parent`, likewise."""
-    while True:
-        path = parent / _name()
-        path.touch(exist_ok=False)
-        if _hold(path):
-            return path
+    """A new empty file in `parent`, hidden as well."""
+    return _make(parent, Path.touch)
 
 
 def release(path: Path) -> None:
-    """Ends the hold on something that was published, or that is to be removed."""
-    handle = _held.pop(path, None)
+    """Ends the lock on a file or directory that was published or removed."""
+    handle = _locks.pop(path, None)
     if handle is not None:
         os.close(handle)
 
 
 def remove(path: Path) -> None:
-    """Deletes a folder or file of ours, which is gone at once for all who look for its name."""
-    marked = path
-    if not is_ours(path.name):
-        marked = path.with_name(_name())
+    """Deletes a file or directory; it disappears under its name at once."""
+    hidden = path if is_ours(path.name) else path.with_name(_name())
+    if hidden != path:
         try:
-            path.rename(marked)
+            path.rename(hidden)
         except OSError:
-            marked = path
-    _delete(marked)
+            hidden = path
+    _delete(hidden)
     release(path)
 
 
 @contextlib.contextmanager
 def temporary() -> Iterator[Path]:
-    """A folder beside all temporary files that is gone at the end; those of the dead go now."""
+    """A temporary directory that is removed at the end, together with those of killed processes."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     path = folder(parent)
@@ -69,85 +58,53 @@ def temporary() -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Deletes what dead processes have left unfinished in a folder, and returns it.
+    """Deletes what killed processes left unfinished in a directory, and returns the paths.
 
-    Only what bears our mark, and whose maker lives no more: the kernel frees a hold when a process
-    ends, however it ends. Where a disk knows no such holds nothing is deleted.
+    The kernel releases the locks of a process that ends, so what can be locked is abandoned. On a
+    disk without locks nothing is deleted.
     """
-    try:
-        marked = [path for path in parent.iterdir() if is_ours(path.name)]
-    except OSError:
-        return []
-    return [path for path in marked if _swept(path)]
+    found = []
+    with contextlib.suppress(OSError):
+        found = [path for path in parent.iterdir() if is_ours(path.name)]
+    return [path for path in found if _delete_abandoned(path)]
 
 
 def is_ours(name: str) -> bool:
-    """Whether a name bears our mark: half of its digits are a digest of the other half.
-
-    A name that only looks like ours passes by chance once in 2**64.
-    """
-    found = _MARK.fullmatch(name)
-    return found is not None and found[2] == _digest(found[1])
+    """Whether this is the name of an unfinished file or directory."""
+    return _NAME.fullmatch(name) is not None
 
 
 def _name() -> str:
-    digits = secrets.token_hex(8)
-    return f"{_PREFIX}{digits}{_digest(digits)}"
+    return f".unpublished-{secrets.token_hex(16)}"
 
 
-def _digest(digits: str) -> str:
-    return hashlib.sha256(f"unfinished work of pipeline {digits}".encode()).hexdigest()[:16]
-
-
-def _hold(path: Path) -> bool:
-    """Says that the maker lives; False if a sweep has come between."""
-    handle = _locked(path)
-    if handle is None:
-        return False
-    _held[path] = handle
-    return True
-
-
-def _locked(path: Path, required: bool = False) -> int | None:
-    """The open, locked file or folder; None if another has it or it is gone.
-
-    Unless it is `required`, a disk without locks will do.
-    """
-    try:  # a pipe would wait for a writer, a link could lead anywhere
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if required or isinstance(error, BlockingIOError):
+def _make(parent: Path, make: Callable[[Path], None]) -> Path:
+    while True:
+        path = parent / _name()
+        make(path)
+        try:
+            handle = locks.try_lock(path)
+        except FileNotFoundError:  # another process swept it before it was locked
+            continue
+        except OSError:  # no locks on this disk, and so no sweeping
+            return path
+        if handle is not None and path.exists():
+            _locks[path] = handle
+            return path
+        if handle is not None:
             os.close(handle)
-            return None
-    if not _is_still(path, handle):
-        os.close(handle)
-        return None
-    return handle
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _delete_abandoned(path: Path) -> bool:
     try:
-        return os.path.samestat(path.lstat(), os.fstat(handle))
+        handle = locks.try_lock(path)
     except OSError:
         return False
-
-
-def _swept(path: Path) -> bool:
-    handle = _locked(path, required=True)
     if handle is None:
         return False
-    try:
-        mode = os.fstat(handle).st_mode
-        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-            return False
-        _delete(path)
-        return not os.path.lexists(path)
-    finally:
-        os.close(handle)
+    _delete(path)
+    os.close(handle)
+    return not path.exists()
 
 
 def _delete(path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Words and files to a Config: defaults, hints, exit codes, and no TensorFlow on the way."""
+"""Words and files to a Config: defaults, hints, exit codes, and no import of TensorFlow."""
 
 import json
 import subprocess
 import sys
 
 import pytest
-from conftest import REPOSITORY, run_module
+from conftest import REPOSITORY
 
 from pipeline.config import registry
 from pipeline.config.command_line import configure
@@ -13,38 +13,22 @@ from pipeline.config.config import Source
 from pipeline.utils.errors import UsageError
 
 
-def test_without_words_the_recipe_is_digits():
-    assert configure([]) == registry.load("recipes", "digits")()
-
-
 def test_words_change_the_recipe():
-    config = configure(
-        [
-            "cifar10_convnet",
-            "--train.epochs",
-            "3",
-            "--data.augment",
-            "flip",
-            "crop",
-            "padding=2",
-            "fill=reflect",
-            "--model.options",
-            "filters=8",
-            "--export.no-enabled",
-            "--train.batch-size=64",
-        ]
-    )
+    assert configure([]) == registry.load("recipes", "digits")()
+    words = "cifar10_convnet --train.epochs 3 --data.augment flip crop padding=2 fill=reflect"
+    more = "--model.options filters=8 --export.no-enabled --train.batch-size=64"
+    config = configure([*words.split(), *more.split(), "--train.class-weight", "cat=2", "dog=0.5"])
     assert (config.recipe, config.train.epochs, config.train.batch_size) == (
         "cifar10_convnet",
         3,
         64,
     )
     assert config.data.augment == {"flip": {}, "crop": {"padding": 2, "fill": "reflect"}}
-    assert config.model.options == {"filters": 8}
-    assert not config.export.enabled
+    assert config.model.options == {"filters": 8} and not config.export.enabled
+    assert config.train.class_weight == {"cat": 2.0, "dog": 0.5}
 
 
-def test_another_sibling_does_not_inherit_the_options_of_the_first():
+def test_another_function_does_not_inherit_the_options_of_the_first():
     config = configure(["cifar10_convnet", "--train.optimizer", "adam"])
     assert config.train.optimizer_options == {}
     same = configure(["cifar10_convnet", "--train.optimizer=sgd"])
@@ -53,13 +37,12 @@ def test_another_sibling_does_not_inherit_the_options_of_the_first():
     assert changed.source == Source(name="tfds", options={"dataset": "mnist"})
 
 
-def test_a_new_source_name_drops_the_options_of_the_old(npz, tmp_path):
+def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
     config = configure(["digits", "--source.name", "arrays", "--source.path", str(npz())])
     assert config.source.options.keys() == {"path"}
     words = f"digits --source.name tfrecord --source.path {tmp_path} --source.class-names a b"
     config = configure([*words.split(), *["--source.label", "x", "--source.group", "y"]])
     assert config.source.options["class_names"] == ("a", "b")
-    assert config.source.options["label"] == "x"
     (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
     saved = ["--config", str(tmp_path / "config.json")]
     assert configure(saved).as_json() == config.as_json()
@@ -70,197 +53,104 @@ def test_a_new_source_name_drops_the_options_of_the_old(npz, tmp_path):
     parts = ["train=train[:10%]", "test=test"]
     config = configure(["cifar10_convnet", "--source.splits", *parts, "--source.group", "id"])
     assert config.source.options["splits"] == {"train": "train[:10%]", "test": "test"}
-    changed = config.changed(source={"name": "folder", "path": str(tmp_path)})
-    assert changed.source.path == folder.path
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("digit", "unknown recipe 'digit'; did you mean 'digits'"),
-        ("--model.name convnt", "did you mean 'convnet'"),
-        ("--model.options depth=3", "convnet has no option 'depth'"),
-        ("--data.augment flp", "did you mean 'flip'"),
-        ("--data.augment crop pad=3", "did you mean 'padding'"),
-        ("--train.optimizer sgdd", "did you mean 'sgd'"),
-        ("--train.schedule cosin", "did you mean 'cosine'"),
-        ("--task classification", "did you mean 'image_classification'"),
-        ("--source.name arrays", "arrays needs --source.path"),
-        (
-            "--source.name arrays --source.path nowhere.npz",
-            "must be an existing path, received 'nowhere.npz'",
-        ),
-        ("--source.name arrays --source.dataset x", "arrays has no option 'dataset'"),
-        ("--source.splits train=train", "scikit_learn has no option 'splits'"),
-        (
-            "--source.name tfds --source.dataset x --source.splits tran=x",
-            "--source.splits of tfds must be",
-        ),
-        ("--source.name folder --source.path . --source.label x", "folder has no option 'label'"),
-        ("--clean.manifest nowhere.jsonl", "nowhere.jsonl is not a file"),
-        (
-            "--train.epochs 0",
-            "--train.epochs must be a whole number, from 1 to 1,000,000,000, received '0'",
-        ),
-        ("--train.steps 0", "--train.steps must be a whole number, from 1 to"),
-        ("--train.batch-size -4", "--train.batch-size must be a whole number, from 1 to"),
-        ("--train.patience 0", "--train.patience must be a whole number, from 1 to"),
-        ("--train.learning-rate 0", "--train.learning-rate must be a number, above 0"),
-        ("--train.learning-rate nan", "--train.learning-rate must be a number, above 0"),
-        ("--train.patience 2 --data.validation 0", "--train.patience watches the validation"),
-        ("--data.validation 1", "--data.validation must be a number, at least 0 and below 1"),
-        ("--data.validation 0.5 --data.test 0.5", "plus --data.test must be below 1"),
-        ("--data.limit 0", "--data.limit must be a whole number, from 1 to"),
-        (
-            "--data.image-size 0 8",
-            "--data.image-size must be 2 values, each a whole number, from 1 to",
-        ),
-        ("--runtime.replicas 3", "--train.batch-size 32 cannot be cut into equal parts for 3 repl"),
-        ("--train.batch-size 30 --train.accumulate 4", "cannot be split into --train.accumulate 4"),
-        (
-            "--runtime.replicas 4 --train.accumulate 16",
-            "4 replicas and 16 micro-batches each; 64 can",
-        ),
-        (
-            "--train.clip-norm 1 --train.clip-value 1",
-            "use only one of --train.clip-norm and --train.clip-value",
-        ),
-        ("--train.clip-norm 0", "--train.clip-norm must be a number, above 0 and finite"),
-        ("--train.ema 1", "--train.ema must be a number, at least 0 and below 1"),
-        ("--train.class-weight 3=-1", "--train.class-weight 3 must be a number from 0 to 1e6"),
-        ("--data.augment cutmix flip mixup", "cutmix and mixup both mix labels; use only one"),
-        ("--train.freeze-epochs 2", "--train.freeze-epochs ends --train.freeze; give both"),
-        ("--train.freeze a --train.freeze-epochs 40", "40 is never reached in --train.epochs 40"),
-        ("--train.synchronized-batch-norm --train.accumulate 2", "use only one of them"),
-        ("--runtime.deterministic --runtime.xla on", "use only one of --runtime.deterministic"),
-        (
-            "--runtime.replicas 0",
-            "--runtime.replicas must be auto or a whole number, from 1 to 1,024",
-        ),
-        ("--runtime.seed -1", "--runtime.seed must be a whole number, at least 0"),
-        ("--export.name a/b", "--export.name must be a plain file name"),
-        ("--export.name .hid", "--export.name must be a name without a colon that"),
-        ("--export.name a:b", "--export.name must be a name without a colon that"),
-        ("--export.precision half", "must be one of float32, float16, bfloat16, received 'half'"),
-        ("--export.batch-sizes 0 8", "--export.batch-sizes must be values with commas"),
-        ("--export.batch-sizes 70000", "from 1 to 65,536, received '70000'"),
-        ("--export.batch-sizes", "--export.batch-sizes must be 1 to 100 sizes"),
-        ("--export.batch-sizes 8 many", "--export.batch-sizes must be"),
-        ("--export.calibrate no", "--export.calibrate takes no value, received 'no'"),
-        (f"--export.name {'x' * 300}", "--export.name must be a plain file name"),
-        ("--export.name \udcff", "--export.name must be a plain file name"),
-        ("--run-directory \udcff", "--run-directory must be a path in UTF-8"),
-        (f"--source.name arrays --source.path {'x' * 300}", "an existing path"),
-        ("--train.epochs 99999999999999999999999", "from 1 to 1,000,000,000"),
-        ("--data.image-size 99999999 9", "from 1 to 16,384"),
-        ("--data.split-seed 9223372036854775808", "--data.split-seed must be"),
-        ("--model.name os.path", "no module 'os'"),
-        ("--train.optimizer os.system", "no module 'os'"),
-        ("--config", "--config needs a file"),
-        ("--config nowhere.json", "nowhere.json cannot be read"),
-        ("digits --config x.json", "leave the recipe 'digits' away"),
-        ("digits cifar10_convnet", "'cifar10_convnet' is too much after the recipe 'digits'"),
-        ("--source.dataset digit", "--source.dataset of scikit_learn must be one of digits"),
-        ("--model.options filters=0", "filters of convnet must be a whole number, at least 1"),
-        ("--model.options filters=abc", "must be a whole number, at least 1, received 'abc'"),
-        ("--model.options momentum=True", "must be a number, from 0 to 1, received 'True'"),
-        ("--model.name sequential --model.options dropout=1.5", "dropout of sequential must be"),
-        ("--data.augment crop padding=-1", "padding of crop must be a whole number, at least 0"),
-        ("--data.augment crop fill=foo", "must be one of zero, reflect, received 'foo'"),
-        ("--train.optimizer sgd --train.optimizer-options momentum=5", "received '5'"),
-        (
-            "--train.optimizer sgd --train.optimizer-options nesterov=1",
-            "must be True or False, received '1'",
-        ),
-        ("--train.schedule-options warmup=2", "warmup of cosine must be"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_in_one_line(words, message):
-    with pytest.raises(UsageError) as caught:
-        configure(words.split())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+# Words -> a part of the message. Each kind of check is here once.
+REFUSED = {
+    # Names
+    "digit": "unknown recipe 'digit'; did you mean 'digits'?",
+    "--model.name convnt": "unknown model 'convnt'; did you mean 'convnet'?",
+    "--train.engine zzz": "unknown engine 'zzz'; choose from gradient_tape, model_fit",
+    "--data.augment flp": "did you mean 'flip'?",
+    "--data.augment crop pad=3": "crop has no option 'pad'; did you mean 'padding'?",
+    "--model.options depth=3": "convnet has no option 'depth'",
+    "--task classification": "did you mean 'image_classification'?",
+    "--model.name os.path": "there is no module 'os'",
+    "json.dumps": "the recipe 'json.dumps' has required arguments",
+    "--source.name arrays": "arrays needs --source.path",
+    "--source.name arrays --source.dataset x": "arrays has no option 'dataset'",
+    # Flags
+    "--train.lerning-rate 3": "unknown option '--train.lerning-rate'; did you mean '--train.learn",
+    "--epochs 3": "unknown option '--epochs'; did you mean '--train.epochs'?",
+    "--trian.lr 3": "did you mean '--train.learning-rate'?",
+    "--bs 3": "did you mean '--train.batch-size' or '--export.batch-sizes'?",
+    "--model.epochs 3": "convnet has no option 'epochs'; did you mean '--train.epochs'?",
+    "--train-epochs 3": "did you mean '--train.epochs'?",
+    "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
+    "--": "unknown option '--'; --help after",
+    "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
+    "--config": "--config needs a file",
+    "--config=": "--config needs a file",
+    "digits --config x.json": "is a whole config; remove the recipe 'digits'",
+    # Values of one type
+    "--train.epochs 0": "--train.epochs must be a whole number from 1 to 1,000,000,000; got '0'",
+    "--train.epochs 3 again": "1,000,000,000; got '3 again'",
+    "--train.epochs": "--train.epochs needs a value: a whole number",
+    f"--train.epochs {'9' * 5000}": "got '9999",
+    "--train.steps x": "a whole number from 1 to 1,000,000,000 or None; got 'x'",
+    "--train.learning-rate nan": "--train.learning-rate must be a number above 0",
+    "--train.learning-rate -1": "--train.learning-rate must be a number above 0",
+    "--data.validation 1": "--data.validation must be a number of at least 0 and below 1; got '1'",
+    "--data.image-size 8": "must be 2 values, each a whole number from 1 to 16,384 or None",
+    "--data.cache ram": "must be one of auto, device, memory, disk, none; got 'ram'",
+    "--data.augment padding=4": "'padding=4' comes before any name",
+    "--data.augment crop padding=-1": "padding of crop must be a whole number of at least 0",
+    "--data.augment erase area=0.3,0.1": "area of erase must be 2 values, each a number, in asc",
+    "--data.augment affine scale=1,200": "in ascending order, from 0.01 to 100; got",
+    "--model.options filters": "words of the form name=value; 'filters' is not",
+    "--model.filters abc": "--model.filters of convnet must be a whole number of at least 1; got",
+    "--model.options momentum=True": "must be a number from 0 to 1; got 'True'",
+    "--train.class-weight 3=-1": "each value a number from 0 to 1,000,000; got '3=-1'",
+    "--train.optimizer sgd --train.optimizer-options nesterov=1": "must be True or False; got '1'",
+    "--source.dataset digit": "--source.dataset of scikit_learn must be one of digits",
+    "--source.name arrays --source.path no.npz": "must be an existing path; got 'no.npz'",
+    "--clean.manifest no.jsonl": "--clean.manifest must be an existing file or None; got",
+    "--export.calibrate no": "--export.calibrate takes no value; got 'no'",
+    "--export.name a:b": "must be a plain file name without a colon or a leading dot or None",
+    "--export.name a/b": "must be a plain file name",
+    f"--export.name {'x' * 300}": "must be a plain file name",
+    "--export.name=": "must be a plain file name",
+    "--export.name -x": "write a value that starts with - after =, as in --export.name=-x",
+    "--export.batch-sizes 0 8": "each a whole number from 1 to 65,536, 1 to 100 values; got '0 8'",
+    "--export.directory a\x1bb": "a path in UTF-8 without control characters",
+    "--run-directory \udcff": "--run-directory must be a path in UTF-8",
+    "--run-directory=": "--run-directory must be a path or None; got ''",
+    "--export.directory=~/models": "--export.directory: the ~ of ~/models is not expanded here",
+    "--runtime.devices 0,0": "must be auto, cpu, or different GPU numbers such as 0,2; got '0,0'",
+    "--runtime.gpu-memory 101%": "must be at least 1MiB, such as 8GiB, or a share such as 80%",
+    "--runtime.time-limit 1m1h": "must be a duration such as 90s, 10m, 1h30m or 2d or None; got",
+    "--runtime.replicas x": "must be auto or a whole number from 1 to 1,024; got 'x'",
+    # Combinations
+    "--train.patience 2 --data.validation 0": "--train.patience monitors the validation loss",
+    "--data.validation 0.5 --data.test 0.5": "plus --data.test must be below 1; got 1.0",
+    "--runtime.replicas 3": "--train.batch-size 32 cannot be split into equal parts for 3 replicas",
+    "--runtime.replicas 4 --train.accumulate 16": "4 replicas and 16 micro-batches each; 64 can",
+    "--train.batch-size 30 --train.accumulate 4": "cannot be split into --train.accumulate 4",
+    "--train.clip-norm 1 --train.clip-value 1": "use only one of --train.clip-norm and --train.cl",
+    "--data.augment cutmix flip mixup": "cutmix and mixup both mix labels; use only one",
+    "--train.freeze-epochs 2": "--train.freeze-epochs requires --train.freeze",
+    "--train.freeze a --train.freeze-epochs 40": "40 is never reached in --train.epochs 40",
+    "--train.synchronized-batch-norm --train.accumulate 2": "use only one of them",
+    "--runtime.deterministic --runtime.xla on": "use only one of --runtime.deterministic and",
+    "--runtime.devices 0,1 --runtime.replicas 3": "3 is more than the 2 GPUs of --runtime.devices",
+    "--runtime.devices cpu --runtime.require-gpu": "use only one of --runtime.devices cpu and",
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "--train.lerning-rate 3",
-            "unknown option '--train.lerning-rate'; did you mean '--train.l",
-        ),
-        ("--epochs 3", "unknown option '--epochs'; did you mean '--train.epochs'?"),
-        ("--train.lr 3", "did you mean '--train.learning-rate'?"),
-        ("--lr 3", "did you mean '--train.learning-rate'?"),
-        ("--trian.lr 3", "did you mean '--train.learning-rate'?"),
-        ("--bs 3", "did you mean '--train.batch-size' or '--export.batch-sizes'?"),
-        ("--optim adam", "did you mean '--train.optimizer'?"),
-        (
-            "--model.epochs 3",
-            "--model.epochs: convnet has no option 'epochs'; did you mean '--train.epochs'?",
-        ),
-        ("--train-epochs 3", "did you mean '--train.epochs'?"),
-        ("--directory x", "did you mean '--clean.directory' or '--export.directory'?"),
-        ("--train.xx 3", "unknown option '--train.xx'; --help after the recipe shows all"),
-        ("-x 3", "unknown option '-x'; --help after the recipe shows all"),
-        ("--zzzzzzzzz", "unknown option '--zzzzzzzzz'; --help after the recipe shows all"),
-        ("--", "unknown option '--'; --help"),
-        (
-            "--train.epochs three",
-            "--train.epochs must be a whole number, from 1 to 1,000,000,000, received 'three'",
-        ),
-        ("--train.epochs 3 again", "1,000,000,000, received '3 again'"),
-        ("--train.epochs", "--train.epochs needs a value: a whole number"),
-        (
-            "--train.steps x",
-            "--train.steps must be a whole number, from 1 to 1,000,000,000 or None, received",
-        ),
-        ("--train.engine tape", "unknown engine 'tape'; "),
-        ("--data.cache ram", "--data.cache must be one of auto, device, memory, disk, none, rec"),
-        (
-            "--runtime.replicas x",
-            "--runtime.replicas must be auto or a whole number, from 1 to 1,024, received 'x'",
-        ),
-        (
-            "--data.image-size 8",
-            "must be 2 values, each a whole number, from 1 to 16,384 or None, received '8'",
-        ),
-        ("--data.augment padding=4", "'padding=4' comes before any operation"),
-        ("--model.options filters", "words of the form name=value; 'filters' is not"),
-        ("--export.no-enabled true", "--export.no-enabled takes no value, received 'true'"),
-        (
-            "--export.name -x",
-            "--export.name needs a value: one word or None; one that starts with -",
-        ),
-        ("--export.name=", "--export.name must be a plain file name, received ''"),
-        ("--run-directory=", "--run-directory must be a path or None, received ''"),
-        ("--config=", "--config needs a file"),
-        ("--export.directory a\x1bb", "a path in UTF-8 without control characters"),
-        (f"--train.epochs {'9' * 5000}", "1,000,000,000, received '9999"),
-        ("json.dumps", "the recipe 'json.dumps' needs arguments"),
-    ],
-)
-def test_misspelt_options_and_values_are_refused_in_one_line(words, message):
+@pytest.mark.parametrize("words", REFUSED, ids=lambda words: ascii(words)[1:60])
+def test_invalid_words_are_refused_in_one_line(words):
     with pytest.raises(UsageError) as caught:
         configure(words.split(" "))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+    message = str(caught.value)
+    assert REFUSED[words] in message and "\n" not in message and len(message) < 1000
 
 
-def test_an_empty_word_is_no_recipe():
-    with pytest.raises(UsageError, match="unknown recipe ''"):
-        configure([""])
-
-
-def test_values_may_look_like_flags_where_they_are_numbers_or_follow_an_equals_sign():
+def test_values_may_look_like_flags_if_they_are_numbers_or_follow_an_equals_sign():
     config = configure(["--export.name=-x", "--train.batch_size", "16", "--train.batch-size=8"])
     assert (config.export.name, config.train.batch_size) == ("-x", 8)
-    for number in ("-1", "-.5", "-inf", "-NaN"):
-        with pytest.raises(UsageError, match="--train.learning-rate must be a number, above 0"):
-            configure(["--train.learning-rate", number.lower()])
 
 
-def test_a_name_is_looked_for_without_running_any_code(tmp_path, monkeypatch):
+def test_a_dotted_name_is_found_without_running_any_code(tmp_path, monkeypatch):
     (tmp_path / "loud").mkdir()
     (tmp_path / "loud/__init__.py").write_text("raise SystemExit('it ran')")
     (tmp_path / "loud/mine.py").write_text("def net(x): ...")
@@ -275,50 +165,55 @@ def test_a_name_is_looked_for_without_running_any_code(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
     with pytest.raises(UsageError, match=r"wrong.py, line 1, is not valid Python: invalid syntax"):
         configure(["--model.name", "loud.wrong.net"])
-    for name in ("loud.mine.net.x", "loud.nothing.x", "...", "loud..", ".mine", "a\0.b", "tiny.x"):
+    for name in ("loud.mine.net.x", "loud.nothing.x", "...", ".mine", "a\0.b", "tiny.x"):
         with pytest.raises(UsageError, match="there is no module"):
             configure(["--model.name", name])
 
 
-def test_help_lists_the_recipes_and_their_options(capsys):
-    for words in (["--help"], ["-h"]):
-        with pytest.raises(SystemExit) as caught:
-            configure(words)
-        assert caught.value.code == 0
-        text = capsys.readouterr().out
-        for name in registry.names("recipes"):
-            assert name in text and registry.find("recipes", name).summary in text
+def shown(capsys, *words):
     with pytest.raises(SystemExit) as caught:
-        configure(["digits", "--help"])
-    text = capsys.readouterr().out
+        configure(list(words))
     assert caught.value.code == 0
-    for flag in (
-        "--source.options",
-        "--train.patience",
-        "--runtime.replicas",
-        "--export.no-enabled",
+    return capsys.readouterr().out
+
+
+def test_help_lists_the_recipes(capsys):
+    text = shown(capsys, "--help")
+    assert text == shown(capsys, "-h") and "--help REGISTRY" in text
+    for name in registry.names("recipes"):
+        assert f"{name} " in text and registry.find("recipes", name).summary in text
+
+
+def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    text = shown(capsys, "digits", "--help")
+    assert max(map(len, text.splitlines())) <= 90
+    assert "--recipe" not in text and "\ntrain: How the model is trained.\n" in text
+    whole = " ".join(text.split())
+    for part in (
+        "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
+        "default: 40)",
+        "--export.enabled, --export.no-enabled Write and verify",
+        "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
+        "package.module.function; default: convnet)",
+        "(one of auto, host, device; default: auto)",
+        "package.module.function; default: crop padding=1)",
     ):
-        assert flag in text
+        assert part in whole
 
 
 def test_help_describes_a_registry_with_every_option(capsys):
     for kind in registry.REGISTRIES:
-        with pytest.raises(SystemExit) as caught:
-            configure(["--help", kind])
-        assert caught.value.code == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = shown(capsys, "--help", kind).splitlines()
         for name in registry.names(kind):
             function = registry.find(kind, name)
             at = lines.index(f"{name}: {function.summary}")
             for option, about in function.options.items():
                 at += 1
-                assert lines[at] == f"    {option}: {about}. {about.meaning}", (kind, name)
                 assert about.meaning, (kind, name, option)
+                assert lines[at] == f"    {option}: {about}. {about.meaning}", (kind, name)
     with pytest.raises(UsageError, match="unknown registry 'model'; did you mean 'models'"):
         configure(["--help", "model"])
-    with pytest.raises(SystemExit):
-        configure(["--help"])
-    assert "--help REGISTRY" in capsys.readouterr().out
 
 
 def test_neither_help_nor_an_error_imports_tensorflow_or_numpy():
@@ -333,24 +228,10 @@ for words in (["--help"], ["--help", "models"], ["digits", "--help"], ["nothing"
         main(words)
     except (SystemExit, UsageError):
         pass
-heavy = {"tensorflow", "keras", "numpy", "sklearn", "matplotlib", "tensorflow_datasets"}
+heavy = {"tensorflow", "keras", "numpy", "sklearn", "matplotlib", "tensorflow_datasets", "rich"}
 sys.exit(", ".join(heavy & set(sys.modules)) or 0)
 """
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-500:]
-
-
-def test_a_module_that_is_not_a_command_names_the_right_one(tmp_path):
-    result = run_module("pipeline.evaluate", "runs/mine", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "python -m pipeline.export runs/mine evaluates" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_as_a_program_an_error_is_one_line_and_exit_code_2(tmp_path):
-    result = run_module("pipeline.fit", "digit", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: unknown recipe 'digit'; did you mean 'digits'?\n"
-    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Configs as files and in Python: read back as they were, refused by name when damaged."""
+"""Configs as files and in Python: saved and loaded unchanged, invalid values refused by name."""
 
 import json
 
@@ -20,25 +20,19 @@ from pipeline.utils.errors import UsageError
     size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
     padding=st.integers(0, 9),
     options=st.fixed_dictionaries(
-        {},
-        optional={
-            "filters": st.integers(1),
-            "blocks": st.integers(1),
-            "momentum": st.floats(0, 1) | st.integers(0, 1),
-        },
+        {}, optional={"filters": st.integers(1), "momentum": st.floats(0, 1) | st.integers(0, 1)}
     ),
-    enabled=st.booleans(),
     patience=st.none() | st.integers(1, 9),
     directory=st.sampled_from(["a", "with space", "ümlaut/x=y", "-dash", "None"]),
 )
-def test_a_saved_config_reads_back_as_it_was(
-    tmp_path, epochs, rate, size, padding, options, enabled, patience, directory
+def test_a_saved_config_is_loaded_unchanged(
+    tmp_path, epochs, rate, size, padding, options, patience, directory
 ):
     config = configure([]).changed(
         train={"epochs": epochs, "learning_rate": rate, "patience": patience},
         data={"image_size": size, "augment": {"flip": {}, "crop": {"padding": padding}}},
         model={"options": options},
-        export={"enabled": enabled, "directory": directory},
+        export={"enabled": False, "directory": directory},
     )
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config.as_json()))
@@ -50,13 +44,12 @@ def test_a_saved_config_reads_back_as_it_was(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON file"),
-        ("{", "is no JSON file"),
+        ("", "is not a JSON file"),
+        ("[" * 100_000, "is not a JSON file"),
         ("[]", "has no section 'source'"),
         ('{"source": {"name": "tfds"}}', "tfds needs --source.dataset"),
         ('{"source": {"nam": "tfds"}}', "unknown option 'source.nam'; did you mean 'name'"),
-        ('{"source": {"name": 5}}', "--source.name must be one word, received 5"),
-        ("[" * 100_000, "is no JSON file"),
+        ('{"source": {"name": 5}}', "--source.name must be arrays, .*; got 5"),
     ],
 )
 def test_a_damaged_config_file_is_refused(tmp_path, text, message):
@@ -66,84 +59,46 @@ def test_a_damaged_config_file_is_refused(tmp_path, text, message):
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("section", "value", "message"),
-    [
-        ("train", {"epoch": 3}, "unknown option 'train.epoch'; did you mean 'epochs'"),
-        ("train", {"lr": 3}, "unknown option 'train.lr'; did you mean 'learning_rate'"),
-        (
-            "train",
-            {"epochs": "3"},
-            "--train.epochs must be a whole number, from 1 to 1,000,000,000, received '3'",
-        ),
-        ("train", None, "--train must be a section, received None"),
-        (
-            "data",
-            {"augment": {"crop": None}},
-            "--data.augment must be words of the form name=value",
-        ),
-        ("recipe", "../up", "the recipe's name must be a plain file name"),
-        ("recipe", "x" * 300, "the recipe's name must be a plain file name"),
-        ("run_directory", "a\0b", "--run-directory must be a path in UTF-8"),
-        ("trian", {}, "unknown option 'trian'; did you mean 'train'"),
-    ],
-)
-def test_wrong_values_in_a_config_file_are_named(tmp_path, section, value, message):
+INVALID = [
+    ({"train": {"epoch": 3}}, "unknown option 'train.epoch'; did you mean 'epochs'"),
+    ({"train": {"lr": 3}}, "unknown option 'train.lr'; did you mean 'learning_rate'"),
+    ({"trian": {}}, "unknown option 'trian'; did you mean 'train'"),
+    ({"train": {"epochs": "3"}}, "must be a whole number from 1 to 1,000,000,000; got '3'"),
+    ({"train": {"epochs": True}}, "must be a whole number from 1 to 1,000,000,000; got True"),
+    ({"train": {"batch_size": 2.5}}, "--train.batch-size must be a whole number"),
+    ({"train": {"class_weight": {"a": True}}}, "--train.class-weight must be words of the form"),
+    ({"train": {"class_weight": {"a\nb": "x"}}}, r"--train.class-weight must be words of the form"),
+    ({"train": {"optimizer_options": {"a\u2028": 1}}}, r"-options a\u2028: adam has no option"),
+    ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
+    ({"train": 3}, "--train must be a section; got 3"),
+    ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
+    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of auto, float32"),
+    ({"export": {"batch_sizes": [8, None]}}, "must be values separated by commas"),
+    ({"export": {"batch_sizes": []}}, "1 to 100 values; got ()"),
+    ({"data": {"augment": {"crop": None}}}, "--data.augment must be"),
+    ({"run_directory": 5}, "--run-directory must be"),
+    ({"run_directory": "a\0b"}, "--run-directory must be a path in UTF-8"),
+    ({"recipe": "../up"}, "--recipe must be a plain file name"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), INVALID, ids=lambda one: ascii(one)[:40])
+def test_invalid_values_are_refused_in_python_and_in_a_file(tmp_path, changes, message):
+    with pytest.raises(UsageError) as caught:
+        configure([]).changed(**changes)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**configure([]).as_json(), section: value}))
+    values = configure([]).as_json()
+    for name, value in changes.items():
+        nested = isinstance(value, dict) and name in values
+        values[name] = {**values[name], **value} if nested else value
+    path.write_text(json.dumps(values))
     with pytest.raises(UsageError) as caught:
         read(path)
     assert message in str(caught.value) and str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"train": {"epochs": "3"}},
-            "--train.epochs must be a whole number, from 1 to 1,000,000,000, received '3'",
-        ),
-        (
-            {"train": {"batch_size": 2.5}},
-            "--train.batch-size must be a whole number, from 1 to 1,000,000,000, received 2.5",
-        ),
-        (
-            {"runtime": {"seed": None}},
-            "--runtime.seed must be a whole number, at least 0 and below 2**31, received None",
-        ),
-        (
-            {"train": {"epochs": True}},
-            "--train.epochs must be a whole number, from 1 to 1,000,000,000, received True",
-        ),
-        ({"train": {"class_weight": {"a": True}}}, "--train.class-weight a must be a number from"),
-        ({"train": {"class_weight": {"a\nb": "x"}}}, r"--train.class-weight a\nb must be a number"),
-        ({"train": {"optimizer_options": {"a\u2028": 1}}}, r"-options a\u2028: adam has no option"),
-        ({"export": {"batch_sizes": [8, None]}}, "--export.batch-sizes must be values with commas"),
-        ({"export": {"batch_sizes": [True]}}, "--export.batch-sizes must be values with commas"),
-        ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be values with commas"),
-        (
-            {"runtime": {"precision": "half"}},
-            "--runtime.precision must be one of auto, float32",
-        ),
-        ({"data": {"augment": ["flip"]}}, "--data.augment must be words of the form name=value"),
-        ({"train": 3}, "--train must be a section, received 3"),
-        ({"run_directory": 5}, "--run-directory must be"),
-    ],
-)
-def test_values_of_a_wrong_type_are_refused_in_python_too(changes, message):
-    with pytest.raises(UsageError) as caught:
-        configure([]).changed(**changes)
-    assert message in str(caught.value)
-
-
-def test_changed_names_an_unknown_option():
-    with pytest.raises(UsageError, match=r"unknown option 'train.epoch'; did you mean 'epochs'"):
-        configure([]).changed(train={"epoch": 3})
-    with pytest.raises(UsageError, match="unknown option 'trian'"):
-        configure([]).changed(trian={})
-
-
-def test_the_digest_ignores_only_what_cannot_change_the_result(tmp_path):
+def test_the_digest_ignores_only_options_that_cannot_change_the_result(tmp_path):
     config = configure([])
     assert config.digest() == config.changed(run_directory=tmp_path).digest()
     assert config.digest() == config.changed(log={"progress": False}).digest()

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.data import disk_cache
-from pipeline.utils import temp_files
+from pipeline.utils import locks, temp_files
 from pipeline.utils.errors import UsageError
 
 COUNT, SHAPE = 1000, (40, 40, 3)
@@ -128,7 +128,7 @@ def test_a_builder_that_died_leaves_nothing_behind(tmp_path):
 
 def test_who_comes_second_waits_and_then_finds_it(tmp_path, monkeypatch):
     where, said = place(tmp_path), queue.Queue()
-    monkeypatch.setattr(disk_cache, "print", said.put, raising=False)
+    monkeypatch.setattr(locks, "print", said.put, raising=False)
     with ThreadPoolExecutor(1) as pool:
         # The lock belongs to the open file, so that a thread stands for another process.
         with where.folder.with_name(f"{where.folder.name}.lock").open("w") as file:

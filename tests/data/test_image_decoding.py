@@ -10,7 +10,6 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from pipeline.data import image_decoding
-from pipeline.export import malformed_files
 
 GENERATOR = np.random.default_rng(5)
 SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(np.uint8)
@@ -142,7 +141,15 @@ def test_a_bomb_is_refused_before_it_is_decoded(kind, contents):
 
 def dear():
     """Kind, a small file that would take minutes or gigabytes, and what is said of it."""
-    yield "scans", malformed_files._scans(9400, 100), "too many scans for its pixels"
+    jpeg = FILES["jpeg"]
+    frame, scan, end = (
+        jpeg.index(b"\xff\xc0") + 5,
+        jpeg.index(b"\xff\xda"),
+        jpeg.rindex(b"\xff\xd9"),
+    )
+    head = jpeg[:frame] + struct.pack(">HH", 9400, 9400) + jpeg[frame + 4 : scan]
+    repeated = head + jpeg[scan:end] * 100 + jpeg[end:]
+    yield "scans", repeated, "too many scans for its pixels"
     png = FILES["png"]
     texts = b"".join(chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17))
     yield "texts", png[:33] + texts + png[33:], "more than 16 texts"

@@ -161,7 +161,7 @@ def test_splits_are_kept_through_a_run_that_is_gone(tmp_path):
     assert begun(second) == kept, "resumed"
     assert json.loads((tmp_path / "second/config.json").read_text())["data"]["splits"]
     wrong = settings(80, "fourth", splits=tmp_path / "first")
-    with pytest.raises(UsageError, match="--data.splits: .*first is not the folder of a run, and"):
+    with pytest.raises(UsageError, match="--data.splits: .*first is neither a run directory nor"):
         preflight.check(wrong)
     (tmp_path / "third/splits.npz").write_bytes(b"none")
     with pytest.raises(UsageError, match="splits.npz is damaged; give another --data.splits"):

@@ -164,8 +164,8 @@ def test_the_command_judges_all_labels_and_goes_on_after_an_interrupt(
 def test_bad_requests_are_told_in_one_line(workplace, monkeypatch):
     run = a_run(*flipped(0)[:2])
     for words, said in {
-        ("--folds", "1"): "--folds must be a whole number from 2 to 1000, received 1",
-        ("--folds", "x"): "--folds must be a whole number from 2 to 1000, received x",
+        ("--folds", "1"): "--folds must be a whole number from 2 to 1000; got 1",
+        ("--folds", "x"): "--folds must be a whole number from 2 to 1000; got x",
         (
             "--folds",
             "300",

@@ -101,10 +101,10 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
     assert "state.index is damaged; the one before it is taken" in said
-    assert "which is not its end" in said and "export     saved_models/digits/2" in said
+    assert "not to its end" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     card = Path("saved_models/digits/2/assets.extra/MODEL_CARD.md").read_text()
-    assert "steps of" in card and "before the run was at its end" in card
+    assert "before the run was complete" in card
     assert "train " in card.partition("Examples: ")[2].partition("\n")[0]
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
@@ -151,7 +151,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(workplace
     why = "cannot be written: No space left on device"
     assert lines == [
         f"warning    run {why}; checkpoints/step-00000012 and result.json are in {kept}; "
-        f"once there is room: cp -r {kept}/. run",
+        f"once there is space: cp -r {kept}/. run",
         f"export     NOT published: saved_models/digits {why}",
     ]
     assert said[-1] == "next       once this is fixed: python -m pipeline.export run"
@@ -163,7 +163,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(workplace
     disk.full = []
     shutil.copytree(kept, "run", dirs_exist_ok=True)
     assert __main__.main(["run"]) == 0
-    assert "trained for 12 steps of 12" in capsys.readouterr().out
+    assert "trained for 12 of 12 steps" in capsys.readouterr().out
     after = json.loads(Path("run/result.json").read_text())
     assert after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
     assert fit_main(FILLED) == 0 and "was complete" in capsys.readouterr().out
@@ -189,10 +189,10 @@ def test_a_run_that_could_not_be_exported_is_only_exported_when_it_is_started_ag
 
 def test_data_that_are_gone_are_said_to_be_and_where_they_lie_now(place, capsys):
     Path("examples.npz").rename("moved.npz")
-    gone = r"--source.path of arrays must be an existing path, received 'examples.npz'"
+    gone = r"--source.path of arrays must be an existing path; got 'examples.npz'"
     with pytest.raises(UsageError, match=f"{gone}; .* --source.path PATH") as e:
         __main__.main(["mine"])
-    assert "an export is proved on real examples" in str(e.value)
+    assert "an export is verified with real examples" in str(e.value)
     words = ["mine", "--source.path", "moved.npz"]
     with pytest.raises(UsageError, match="--source.path (.|\n)*--force accepts it"):
         __main__.main(words)
@@ -221,8 +221,8 @@ def test_the_gate_holds_a_worse_version_back(place, capsys):
     assert __main__.main(["mine", *words]) == 1
     said = capsys.readouterr().out
     assert "FAILED     quality: " in said and "version 1, which is served, has 1.5000" in said
-    assert "saved_models/digits/.refused is whole, but worse than" in said
-    assert "-m pipeline.export mine --export.tolerance None publishes it all the same" in said
+    assert "saved_models/digits/.refused is intact, but worse than" in said
+    assert "-m pipeline.export mine --export.tolerance None publishes it anyway" in said
     assert files.versions(Path("saved_models/digits")).keys() == {1}
     assert contents("mine") == before
     assert Path("saved_models/digits/batching.config").read_text() == beside, "of what is served"
@@ -237,7 +237,7 @@ def test_a_finished_run_whose_version_was_pruned_stays_finished(place, capsys):
     config = command_line.read(Path("mine/config.json"))
     assert fit(config, run_directory="mine").export == Path("saved_models/digits/1")
     said = capsys.readouterr().out
-    assert "saved_models/digits/1, since deleted for newer versions; " in said
+    assert "saved_models/digits/1 was deleted because there are newer ones; " in said
     assert files.versions(Path("saved_models/digits")).keys() == {2}
 
 
@@ -257,19 +257,19 @@ def test_a_version_is_pinned_and_unpinned(versions, capsys):
     manifest.write_text(json.dumps({**about, "options": options}))
     assert __main__.main(["digits", "--pin", "2"]) == 0
     said = capsys.readouterr().out
-    assert "pinned     saved_models/digits/2 (was nothing)" in said
+    assert "pinned     saved_models/digits/2 (before: nothing)" in said
     assert "served     saved_models/digits/2, by servers that read" in said
     assert models_config.pinned(versions) == (2,)
     batches = versions / "batching.config"
     assert "max_batch_size { value: 5 }" in batches.read_text(), "of the version that is served"
     assert __main__.main(["--pin=1"]) == 0, "the only model needs no name"
-    assert "(was 2)" in capsys.readouterr().out
+    assert "(before: 2)" in capsys.readouterr().out
     assert __main__.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
     assert models_config.pinned(versions) == ()
     assert "max_batch_size { value: 5 }" not in batches.read_text()
     assert __main__.main(["digits", "--unpin"]) == 0
-    assert "pinned     nothing (as before)" in capsys.readouterr().out
+    assert "pinned     nothing (unchanged)" in capsys.readouterr().out
 
 
 def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
@@ -284,17 +284,23 @@ def test_a_version_that_fails_its_proof_is_not_pinned(versions, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "python -m pipeline.export takes a run, or --pin VERSION; there are none in runs/"),
-        (["run/1"], "run/1 is no run: it has no config.json"),
+        ([], "python -m pipeline.export needs a run, or --pin VERSION; runs/ has no runs;"),
+        (["run/1"], "run/1 is not a run: it has no config.json"),
         (
             ["digits", "--pin", "4"],
             "--pin 4: saved_models/digits has no such version; choose from 1",
         ),
-        (["digits", "--pin", "x"], "--pin must be a whole number or None, received 'x'"),
+        (["digits", "--pin", "x"], "--pin must be a whole number or None; got 'x'"),
         (["digits", "--pin"], "--pin needs a value: a whole number"),
         (["digits", "--pin", "-1"], "--pin -1: saved_models/digits has no such version"),
-        (["digits", "--pin", "1", "--unpin"], "give --pin VERSION, such as --pin 3, or --unpin"),
-        (["digit", "--unpin"], "no exported model 'digit' in saved_models; did you mean 'digits'?"),
+        (
+            ["digits", "--pin", "1", "--unpin"],
+            "give either --pin VERSION, such as --pin 3, or --unpin",
+        ),
+        (
+            ["digit", "--unpin"],
+            "saved_models has no exported model 'digit'; did you mean 'digits'?",
+        ),
         (["digits", "--pin", "1", "--keep", "3"], "unknown option '--keep'"),
         (["--pin", "1", "--export.directory", "nowhere"], "--pin needs the name of a model in now"),
         (["a\nb"], "RUN or NAME must be a path in UTF-8 without control characters"),
@@ -310,18 +316,24 @@ def test_wrong_words_are_refused(versions, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["min"], "min is no run: it has no config.json; did you mean"),
-        (["mine", "--train.epochs", "3", "--force"], "--train.epochs is not for an export, which"),
-        (["mine", "--source.name", "folder"], "--source.name is not for an export"),
-        (["mine", "--runtime.precision", "auto"], "--runtime.precision is not for an export"),
+        (["min"], "min is not a run: it has no config.json; did you mean"),
+        (
+            ["mine", "--train.epochs", "3", "--force"],
+            "--train.epochs does not apply to an export, which",
+        ),
+        (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
+        (
+            ["mine", "--runtime.precision", "auto"],
+            "--runtime.precision does not apply to an export",
+        ),
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
-        (["mine", "--task", "regression"], "--task.name is not for an export"),
-        (["mine", "--export.no-enabled"], "--export.no-enabled asks for no export"),
-        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be a number, at least 0"),
-        (["mine", "--export.keep", "0"], "--export.keep must be a whole number, from 1 to "),
+        (["mine", "--task", "regression"], "--task.name does not apply to an export"),
+        (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
+        (["mine", "--export.tolerance", "-1"], "--export.tolerance must be a number of at least 0"),
+        (["mine", "--export.keep", "0"], "--export.keep must be a whole number from 1 to "),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
-        (["mine", "--dry-run"], "--dry-run is not for an export, which"),
-        (["mine", "--run-directory", "x"], "--run-directory is not for an export"),
+        (["mine", "--dry-run"], "--dry-run does not apply to an export, which"),
+        (["mine", "--run-directory", "x"], "--run-directory does not apply to an export"),
     ],
 )
 def test_wrong_words_for_a_run_are_refused(place, words, message):
@@ -345,7 +357,7 @@ import sys
 from pipeline.utils.errors import UsageError
 from pipeline.export.__main__ import main
 for words in (["--help"], ["mine", "--help"], [], ["nothing"], ["mine", "--export.keep", "0"],
-              ["--pin", "7"], ["--unpin"]):
+              ["--pin", "7"]):
     try:
         main(words)
     except (SystemExit, UsageError):
@@ -364,4 +376,4 @@ def test_as_a_program_it_is_python_m_pipeline_export(place):
     assert (result.returncode, result.stderr) == (0, "")
     assert models_config.pinned(Path("saved_models/digits")) == (1,)
     result = run_module("pipeline.export", "min", cwd=place)
-    assert result.returncode == 2 and result.stderr.startswith("error: min is no run")
+    assert result.returncode == 2 and result.stderr.startswith("error: min is not a run")

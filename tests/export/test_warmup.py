@@ -1,14 +1,17 @@
-"""The warm-up file against TensorFlow Serving's own messages and TensorFlow's own parser."""
+"""The warm-up file, written and checked, against TensorFlow's own readers and writers."""
 
 import io
 
+import exports
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.export import warmup
-from pipeline.serving.savedmodel_session import Session, as_strings
+from pipeline.serving.savedmodel_session import Session
+from pipeline.utils.errors import Failure
 
 REQUESTS = {
     "serving_default": {"images": np.arange(24, dtype=np.uint8).reshape(2, 3, 4)},
@@ -16,75 +19,124 @@ REQUESTS = {
 }
 
 
-def records(path):
-    return [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-
-
-def parsed(path):
-    """(signature, inputs) of each record, by the official messages."""
-    logs = pytest.importorskip(
-        "tensorflow_serving.apis.prediction_log_pb2", reason="needs the extra serving"
-    )
-    for record in records(path):
-        log = logs.PredictionLog.FromString(record)
+def requests(path):
+    for record in tf.data.TFRecordDataset(str(path)):
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
         assert log.WhichOneof("log_type") == "predict_log"
-        assert log.SerializeToString(deterministic=True) == record, "there are unknown fields"
         yield log.predict_log.request
 
 
-def test_the_records_are_those_of_the_official_messages(tmp_path):
+def test_there_is_a_record_for_each_signature_size_and_file_type(tmp_path):
     assert warmup.write(tmp_path / "file", "mödel", REQUESTS, (4, 1, 4)) == 5
-    found = list(parsed(tmp_path / "file"))
-    assert [(r.model_spec.name, r.model_spec.signature_name) for r in found] == [
-        *(("mödel", "serving_default"), ("mödel", "classify"), ("mödel", "classify")),
-        *(("mödel", "serving_default"), ("mödel", "classify")),
-    ]
-    texts = iter((b"one\x00", b"two", b"one\x00"))  # each kind of file at the smallest size
+    found = list(requests(tmp_path / "file"))
+    assert {r.model_spec.name for r in found} == {"mödel"}
+    default, classify = REQUESTS
+    names = [default, classify, classify, default, classify]
+    assert [r.model_spec.signature_name for r in found] == names
+    texts = iter((b"one\x00", b"two", b"one\x00"))
     for request, size in zip(found, (1, 1, 1, 4, 4), strict=True):
-        ((name, proto),) = request.inputs.items()
-        values = tf.make_ndarray(proto)
-        if name == "images":
-            assert values.shape == (size, 3, 4) and values.dtype == np.uint8
-        else:
-            assert values.tolist() == [next(texts)] * size
+        ((name, tensor),) = request.inputs.items()
+        # Parsed by the C++ code that parses requests in the server.
+        dtype = tf.uint8 if name == "images" else tf.string
+        values = tf.io.parse_tensor(tensor.SerializeToString(), dtype).numpy()
+        expected = (
+            np.zeros((size, 3, 4)) if name == "images" else np.array([next(texts)] * size, "O")
+        )
+        np.testing.assert_array_equal(values, expected)
 
 
-@pytest.mark.parametrize("size", [1, 300])
-@pytest.mark.parametrize(
-    ("values", "first"),
-    [
-        (np.arange(8, dtype=np.uint8).reshape(2, 4), np.zeros(4, np.uint8)),
-        (np.ones((2, 4), np.float32), np.zeros(4, np.float32)),
-        (np.ones((2, 1), np.int64), np.zeros(1, np.int64)),
-        ([b"a\x00b", b"c"], b"a\x00b"),
-        ([b"x" * 300], b"x" * 300),
-    ],
-)
-def test_a_tensor_has_every_row_in_the_room_of_one(values, first, size):
-    """Read by the C++ code that reads requests in the server."""
-    serialized = warmup.tensor(values, size)
-    dtype = tf.string if isinstance(values, list) else tf.as_dtype(values.dtype)
-    found = tf.io.parse_tensor(serialized, dtype).numpy()
-    assert found.shape == (size, *np.shape(values)[1:])
-    assert all(np.array_equal(row, first) for row in found)
-    assert len(serialized) < 400
+@pytest.mark.parametrize("values", [np.ones((2, 4), np.float32), np.ones((2, 1), np.int64)])
+def test_a_large_batch_takes_no_more_space_than_one_example(values):
+    serialized = warmup.tensor(values, 300).SerializeToString()
+    found = tf.io.parse_tensor(serialized, values.dtype).numpy()
+    assert found.shape == (300, *values.shape[1:]) and not found.any() and len(serialized) < 40
 
 
 def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
-    file = digits_run.export / warmup.FILE
-    session = Session(digits_run.export)
-    asked, files = [], set()
-    for request in parsed(file):
-        inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
-        inputs = {n: as_strings(list(v)) if v.dtype == object else v for n, v in inputs.items()}
-        answer = session.run(request.model_spec.signature_name, inputs)
-        (size,) = {len(values) for values in (*inputs.values(), *answer.values())}
-        asked.append((request.model_spec.signature_name, size))
-        if asked[-1] == ("image_bytes", 1):
-            image = Image.open(io.BytesIO(inputs["image_bytes"][0]))
+    sent, files = [], set()
+    for request in requests(digits_run.export / warmup.FILE):
+        signature = request.model_spec.signature_name
+        (tensor,) = request.inputs.values()
+        sent.append((signature, tensor.tensor_shape.dim[0].size))
+        if sent[-1] == ("image_bytes", 1):
+            image = Image.open(io.BytesIO(tensor.string_val[0]))
             files.add((image.format, image.size))
     signatures = ("serving_default", "image_bytes", "classify")
     first = [(name, 1) for name in (*signatures, *signatures[1:] * 2)]
-    assert asked == first + [(name, size) for size in (8, 64) for name in signatures]
+    assert sent == first + [(name, size) for size in (8, 64) for name in signatures]
     assert files == {("PNG", (8, 8)), ("JPEG", (8, 8)), ("PNG", (16, 16))}
-    assert len(asked) < warmup.MOST_RECORDS
+
+
+# The check
+
+
+@pytest.fixture(scope="module")
+def session(swift):
+    return Session(swift)
+
+
+def images(size=2, **more):
+    tensor = tf.make_tensor_proto(np.zeros((size, 8, 8, 3), np.uint8))
+    return exports.record("serving_default", {"images": tensor, **more})
+
+
+def checked(session, directory, records):
+    (directory / "assets.extra").mkdir(exist_ok=True)
+    exports.write_records(directory / warmup.FILE, records)
+    announced = []
+    return warmup.check(session, directory, announced.append), announced
+
+
+def test_every_record_is_sent(session, tmp_path):
+    detail, announced = checked(session, tmp_path, [images(1), images(5)])
+    assert detail.startswith("batches of serving_default 1 5; ")
+    assert announced == [
+        f"record {n} (serving_default, {size} examples)" for n, size in ((0, 1), (1, 5))
+    ]
+
+
+NUMBER = {"x": tf.make_tensor_proto([1])}
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([images(), exports.record("other", {})], "record 1 cannot be read: it is not a Predict"),
+        ([exports.record("other", NUMBER)], "no such signature"),
+        ([exports.record("serving_default", NUMBER)], "the inputs are"),
+        ([images(more=NUMBER["x"])], "the inputs are"),
+        (
+            [exports.record("serving_default", {"images": tf.make_tensor_proto([[1.0]])})],
+            "record 0 (serving_default, 1 examples): status 3",
+        ),
+        ([], "no record for serving_default"),
+        ([b"\xff"], "record 0 cannot be read"),
+    ],
+)
+def test_a_bad_record_is_named(session, tmp_path, records, message):
+    with pytest.raises(Failure) as caught:
+        checked(session, tmp_path, records)
+    assert message in str(caught.value)
+
+
+def test_a_missing_or_too_long_file_fails(session, tmp_path):
+    with pytest.raises(Failure, match="tf_serving_warmup_requests cannot be read: .*No such file"):
+        warmup.check(session, tmp_path, print)
+    exports.write_records(tmp_path / "f", [b"x"] * 1000)
+    assert len(list(warmup.records(tmp_path / "f"))) == 1000
+    exports.write_records(tmp_path / "f", [b"x"] * 1001)
+    with pytest.raises(Failure, match="more than 1000 records"):
+        list(warmup.records(tmp_path / "f"))
+
+
+@pytest.mark.parametrize("at", [0, 9, 12, 300, -1, None])
+def test_a_damaged_file_fails(tmp_path, at):
+    exports.write_records(tmp_path / "f", [b"y" * 700])
+    raw = bytearray((tmp_path / "f").read_bytes())
+    if at is None:
+        del raw[350:]
+    else:
+        raw[at] ^= 1
+    (tmp_path / "f").write_bytes(raw)
+    with pytest.raises(Failure, match="record 0 is damaged"):
+        list(warmup.records(tmp_path / "f"))

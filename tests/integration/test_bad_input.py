@@ -1,8 +1,7 @@
-"""What people really have in their folders: handled, or refused with the file named in one line."""
+"""Files that people have: read, or refused in one line that names the file."""
 
 import io
 import os
-import socket
 
 import numpy as np
 import pytest
@@ -88,7 +87,7 @@ def task_of(source, size=(8, 8)):
 
 
 def refusals(source):
-    """What is said of each example that cannot be decoded."""
+    """The message for each example that cannot be decoded."""
     task = task_of(source)
     for example in source.examples("train"):
         try:
@@ -106,67 +105,46 @@ def test_odd_images_are_read_and_upright(root):
     np.testing.assert_array_equal(upright, PIXELS)
 
 
-def test_every_bad_file_is_named_in_one_line(root):
+def test_every_bad_file_or_record_is_named_in_one_line(root, tmp_path):
+    contents = [*GOOD.values(), *(content for content, _ in BAD.values())]
+    path = records(tmp_path / "a.tfrecord", contents)
+    found = list(refusals(registry.load("sources", "tfrecord")(path=path)))
+    messages = [message for _, message in BAD.values()]
+    places = [f"record {number} of a.tfrecord" for number in range(len(GOOD), len(contents))]
     for name, (content, _) in BAD.items():
         (root / "bee" / name).write_bytes(content)
-    said = list(refusals(registry.load("sources", "folder")(path=root)))
-    assert len(said) == len(BAD)
-    for name, line in zip(sorted(BAD), said, strict=True):
-        assert line.startswith(f"bee/{name} cannot be decoded: {BAD[name][1]}"), line
+    found += refusals(registry.load("sources", "folder")(path=root))
+    messages += [message for _, (_, message) in sorted(BAD.items())]
+    places += [f"bee/{name}" for name in sorted(BAD)]
+    for place, message, line in zip(places, messages, found, strict=True):
+        assert line.startswith(f"{place} cannot be decoded: {message}"), line
         assert "\n" not in line and "{{" not in line and "tf.Tensor" not in line
-
-
-def test_every_bad_record_is_named_in_one_line(tmp_path):
-    contents = [*GOOD.values(), *(content for content, _ in BAD.values())]
-    source = registry.load("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", contents))
-    said = list(refusals(source))
-    assert len(said) == len(BAD)
-    for number, line in enumerate(said, start=len(GOOD)):
-        message = list(BAD.values())[number - len(GOOD)][1]
-        assert line.startswith(f"record {number} of a.tfrecord cannot be decoded: {message}"), line
-        assert "\n" not in line and "{{" not in line and "tf.Tensor" not in line
-
-
-def test_a_page_among_the_pictures_ends_the_load_with_its_name(root):
-    (root / "ant/page.jpg").write_bytes(b"<html>")
-    source = registry.load("sources", "folder")(path=root)
-    with pytest.raises(UsageError, match=r"^ant/page.jpg cannot be decoded: the file is no JPEG"):
-        loaded(source, task_of(source))
 
 
 def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
     (root / "ant/page.jpg").write_bytes(b"<html>")
-    done = run_module(
-        "pipeline.fit",
-        *("digits", "--source.name", "folder", "--source.path", root),
-        *("--data.image-size", 8, 8, "--data.cache", "memory"),
-        cwd=tmp_path,
-    )
+    words = ("--source.name", "folder", "--source.path", root, "--data.image-size", 8, 8)
+    done = run_module("pipeline.fit", "digits", *words, "--data.cache", "memory", cwd=tmp_path)
     assert done.returncode == 2 and not (tmp_path / "runs").exists()
-    assert done.stderr.splitlines()[-1].startswith(
-        "error: ant/page.jpg cannot be decoded: the file"
-    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ant/page.jpg cannot be decoded: the file")
     assert "Traceback" not in done.stderr
 
 
 def test_one_class_is_refused(tmp_path):
     (tmp_path / "f/only").mkdir(parents=True)
     (tmp_path / "f/only/a.png").write_bytes(encoded())
-    source = registry.load("sources", "folder")(path=tmp_path / "f")
-    with pytest.raises(UsageError, match=r"at least 2 classes, found .*only"):
-        task_of(source)
     images, _ = images_and_labels()
     np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, int))
-    with pytest.raises(UsageError, match="at least 2 classes"):
-        task_of(registry.load("sources", "arrays")(path=tmp_path / "one.npz"))
-    with pytest.raises(UsageError, match="at least 2 classes"):
-        task_of(
-            registry.load("sources", "tfrecord")(path=records(tmp_path / "a.tfrecord", [encoded()]))
-        )
+    records(tmp_path / "a.tfrecord", [encoded()])
+    paths = {"folder": "f", "arrays": "one.npz", "tfrecord": "a.tfrecord"}
+    for name, path in paths.items():
+        with pytest.raises(UsageError, match="at least 2 classes"):
+            task_of(registry.load("sources", name)(path=tmp_path / path))
 
 
 @pytest.mark.parametrize(
-    ("message", "wanted"),
+    ("message", "expected"),
     [
         ("{{function_node __wrapped__X}} it broke [Op:X] name: ", "it broke"),
         ("assertion failed: [damaged record in] [/a b/c] [number] [4]\n\t [[{{node A}}]]", None),
@@ -183,50 +161,25 @@ def test_one_class_is_refused(tmp_path):
         ("Key: label.  Can't parse serialized Example.\n\t [[{{node B}}]]", "Key: label.  Can't"),
     ],
 )
-def test_the_reason_of_an_error_is_one_plain_line(message, wanted):
+def test_the_reason_of_an_error_is_one_plain_line(message, expected):
     error = tf.errors.InvalidArgumentError(None, None, message)
-    assert reason(error).startswith(wanted or "damaged record in /a b/c number 4")
+    assert reason(error).startswith(expected or "damaged record in /a b/c number 4")
     assert "\n" not in reason(error)
 
 
-def test_what_is_no_plain_file_is_an_example_that_cannot_be_decoded(root, monkeypatch):
-    """And is never opened: a pipe would wait for a writer, the others have no end."""
-    (root / "ant/endless.jpg").symlink_to("/dev/zero")
+def test_a_pipe_is_an_example_that_cannot_be_decoded(root):
+    """It is never opened: that would wait for a writer."""
     os.mkfifo(root / "ant/pipe.png")
-    monkeypatch.chdir(root)  # the path of a socket is short
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind("bee/socket.png")
-    with (root / "bee/long.png").open("wb") as file:
-        file.truncate(2**29 + 1)  # a hole
-    bad = {"ant/endless.jpg", "ant/pipe.png", "bee/long.png", "bee/socket.png"}
     source = registry.load("sources", "folder")(path=root)
-    (note,) = source.info.notes
-    assert "4 files cannot be read, such as ant/endless.jpg: not a regular file; --clean" in note
+    assert "ant/pipe.png: not a regular file" in source.info.notes[0]
     settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
-    left_out = apply.clean(source, settings).dropped
-    undecodable = [id for id, why in left_out.items() if why == "undecodable"]
-    assert {source.location(id) for id in undecodable} == bad
-    with pytest.raises(UsageError, match=r"ant/endless.jpg cannot be decoded: .* --clean.enabled"):
+    excluded = apply.clean(source, settings).dropped
+    assert "ant/pipe.png" in map(source.location, excluded)
+    with pytest.raises(UsageError, match=r"ant/pipe.png cannot be decoded: .* --clean.enabled"):
         loaded(source, task_of(source))
-    (root / "ant/endless.jpg").unlink()
-    (root / "ant/pipe.png").unlink()
-    source = registry.load("sources", "folder")(path=root)
-    assert "bee/long.png: larger than 512 MiB" in source.info.notes[0]
 
 
-def test_links_back_into_the_data_bring_no_images_of_other_classes(root):
-    before = registry.load("sources", "folder")(path=root).info.splits
-    (root / "ant/up").symlink_to(root)
-    (root / "ant/beside").symlink_to(root / "bee")
-    source = registry.load("sources", "folder")(path=root)
-    assert source.info.splits == before
-    assert "ant/beside (a link back into the data), ant/up (a link back" in source.info.notes[0]
-    (root / "ant/self").symlink_to("self")
-    with pytest.raises(UsageError, match="ant/self cannot be read: Too many levels"):
-        registry.load("sources", "folder")(path=root)
-
-
-def test_a_header_that_decoding_refuses_does_not_hide_the_size_of_the_others(root):
+def test_one_bad_header_does_not_hide_the_common_size(root):
     for path in root.rglob("*.*"):
         path.unlink()
     for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
@@ -243,26 +196,18 @@ def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
     assert registry.load("sources", "folder")(path=root).fingerprint() != before
 
 
-def test_nothing_of_a_run_is_written_among_the_data(root, monkeypatch):
+def test_a_run_directory_among_the_data_is_refused(root, monkeypatch):
     monkeypatch.chdir(root)
     settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
-    with pytest.raises(UsageError, match="--run-directory: runs lies in ., the data"):
+    with pytest.raises(UsageError, match="--run-directory: runs is inside ., the data"):
         preflight.check(settings)
 
 
-def test_names_and_records_that_are_no_text(root, tmp_path):
+def test_names_that_are_not_unicode_are_kept_in_a_manifest(tmp_path):
     name = os.fsdecode(b"\xff.png")
     entries = [{"id": 1, "file": f"a/{name}", "reason": "undecodable", "action": "drop"}]
     manifest.write(tmp_path / "manifest.jsonl", entries)
     assert manifest.read(tmp_path / "manifest.jsonl") == entries
-    (tmp_path / "records").mkdir()
-    path = records(tmp_path / "records/train.tfrecord", [encoded()] * 2)
-    whole = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in (*whole, b"\xff\xff\xff"):
-            writer.write(record)
-    with pytest.raises(UsageError, match="train.tfrecord: record 2 is no tf.Example"):
-        loaded(registry.load("sources", "tfrecord")(path=path.parent))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +244,7 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny"
 
 
-def test_a_label_out_of_range_is_named_and_can_be_left_out(tmp_path):
+def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
     images, labels = images_and_labels(30, (8, 8, 1))
     labels[[11, 12]] = -1, 7
     path = tmp_path / "mine.npz"

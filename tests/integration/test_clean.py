@@ -239,7 +239,7 @@ def test_the_command_ends_with_1_where_a_run_would_stop(tmp_path, workplace, cap
 
 
 def test_nothing_is_written_among_the_data(folder):
-    with pytest.raises(UsageError, match="lies in .*, the data"):
+    with pytest.raises(UsageError, match="is inside .*, the data"):
         words = ["--source.name", "folder", "--source.path", str(folder)]
         clean.main([*words, "--clean.directory", str(folder / "new")])
     assert not (folder / "new").exists()

@@ -1,14 +1,14 @@
-"""A run that is stopped anywhere and given again comes out as if it had never been stopped."""
+"""A run that is stopped at any time and repeated ends as if it had never been stopped."""
 
 import os
-import subprocess
-import sys
+import signal
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, run_python
 from stopping import changes, everything, require_equal, stop_after
 
 from pipeline.fit import fit
+from pipeline.runtime.signals import Stops
 from pipeline.utils.errors import Terminated
 
 
@@ -19,39 +19,62 @@ def whole(tmp_path_factory):
     return everything(fit("digits", run_directory=folder, **changes()), folder)
 
 
-# A call takes 2 of the 8 steps of an epoch. It is asked after 4 calls of training, 1 of validation
-# and at the beginning of the next epoch, or of one that is taken up: the 3rd time within the first
-# epoch, the 4th at its last step, the 5th in its validation, the 6th after it.
+# A call takes 2 of the 8 steps of an epoch. `Stops.reason` is asked after each of the 4 calls of
+# training, after the call of validation, and at the start of an epoch, also of a resumed one. So 3
+# stops a new run within its first epoch, 4 at its last step, 5 in its validation, 6 after it.
 @pytest.mark.parametrize(
     ("engine", "then", "stops"),
     [
-        ("model_fit", "model_fit", (3, 1)),
-        pytest.param("gradient_tape", "gradient_tape", (3, 1), marks=pytest.mark.long),
-        ("model_fit", "gradient_tape", (4, 4)),
-        ("gradient_tape", "model_fit", (5, 2)),
-        pytest.param("model_fit", "model_fit", (5, 7), marks=pytest.mark.long),
-        pytest.param("gradient_tape", "gradient_tape", (1, 13), marks=pytest.mark.long),
-        pytest.param("gradient_tape", "model_fit", (17,), marks=pytest.mark.long),
+        ("model_fit", "gradient_tape", (3, 4)),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("model_fit", "model_fit", (5, 7)),
+                ("gradient_tape", "gradient_tape", (1, 13)),
+                ("model_fit", "gradient_tape", (4, 4)),
+                ("gradient_tape", "model_fit", (5, 2)),
+                ("gradient_tape", "model_fit", (17,)),
+            )
+        ),
     ],
 )
-def test_stopped_anywhere_it_comes_out_as_the_whole(tmp_path, whole, engine, then, stops):
-    engines = [engine, then, then]
+def test_a_stopped_run_ends_as_the_whole(tmp_path, whole, engine, then, stops):
     for number, calls in enumerate(stops):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Terminated):
             stop_after(patch, calls)
-            fit("digits", run_directory=tmp_path, **changes(train={"engine": engines[number]}))
+            train = {"engine": then if number else engine}
+            fit("digits", run_directory=tmp_path, **changes(train=train))
     run = fit("digits", run_directory=tmp_path, **changes(train={"engine": then}))
     require_equal(everything(run, tmp_path), whole)
     names = sorted(path.name for path in tmp_path.glob("checkpoints/*"))
     assert len(names) <= 4 and all(name.startswith("step-") for name in names)
 
 
+def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypatch, capsys):
+    """As an interrupted notebook cell that is run again."""
+    asked, original = [], Stops.reason
+
+    def interrupted(stops, *arguments):
+        asked.append(stops)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(stops, *arguments)
+
+    monkeypatch.setattr(Stops, "reason", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit("digits", run_directory=tmp_path, **changes())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert f"--run-directory {tmp_path} " in capsys.readouterr().out
+    run = fit("digits", run_directory=tmp_path, **changes())
+    assert "resumed    " in capsys.readouterr().out
+    require_equal(everything(run, tmp_path), whole)
+
+
 @pytest.mark.long
-def test_so_it_does_on_two_replicas(tmp_path):
-    process = subprocess.run(
-        [sys.executable, REPOSITORY / "tests/support/stopping.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+def test_a_stopped_run_on_two_replicas_ends_as_the_whole(tmp_path):
+    process = run_python(REPOSITORY / "tests/support/stopping.py", cwd=tmp_path)
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stdout.endswith("2 of 2\n")

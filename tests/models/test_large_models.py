@@ -102,13 +102,6 @@ def test_whitening_makes_patches_white(images):
     assert np.abs(np.diag(covariance)[: seen.sum() // 2] - 1).max() < 0.02
 
 
-def test_whitening_reads_many_images_in_parts():
-    images, parts, whole = np.float32(photographs()[:130]), Whitening(), Whitening()
-    parts.adapt(np.tile(images, (8, 1, 1, 1)))  # 1,040 images are more than a million patches
-    whole.adapt(images)
-    np.testing.assert_allclose(parts.kernel, whole.kernel, rtol=1e-3, atol=1e-3)
-
-
 def test_airbench_begins_as_the_paper_says():
     model = built("airbench", (32, 32, 3), width=16)
     whitening = model.get_layer("whitening")

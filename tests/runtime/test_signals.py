@@ -12,7 +12,7 @@ import pytest
 from stopping import changes
 
 from pipeline.config import registry
-from pipeline.config.validation import parse_duration
+from pipeline.config.formats import parse_duration
 from pipeline.fit import fit
 from pipeline.runtime.signals import Stops
 from pipeline.training.callbacks.time_budget import Pace, Reserve

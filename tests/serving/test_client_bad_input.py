@@ -211,9 +211,9 @@ def test_examples_that_are_none(models, examples, said):
 @pytest.mark.parametrize("signature", [None, [], 3])
 def test_a_signature_has_a_name(models, signature):
     here = Client(models / "pictures/1")
-    with pytest.raises(UsageError, match="the signature must be a name, received"):
+    with pytest.raises(UsageError, match="the signature must be a name; got"):
         here.predict(signature)
-    with pytest.raises(UsageError, match="the signature must be a name, received"):
+    with pytest.raises(UsageError, match="the signature must be a name; got"):
         here.classify([{"image/encoded": b"x"}], signature)
 
 

@@ -135,7 +135,7 @@ def test_what_is_broken_is_named_and_the_rest_answered(ask, models, pictures, la
         "data/a/empty.png": kind,
         "data/b/text.jpg": kind,
         "data/b/circle.png": "Too many levels of symbolic links",
-        "data/b/pipe.png": "it is no regular file",
+        "data/b/pipe.png": "it is not a regular file",
         "gone.png": "No such file or directory",
     }
     assert "answered   9, 6 skipped" in ran.said

@@ -242,7 +242,10 @@ def test_the_program_says_nothing_but_what_it_has_to(pictures, models, monkeypat
             "--timeout must be seconds, more than 0",
         ),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
-        (["{models}/pictures", "data", "--output", "data/notes.txt/x"], "--output: .* is a file"),
+        (
+            ["{models}/pictures", "data", "--output", "data/notes.txt/x"],
+            "--output: .* is not a directory",
+        ),
         (["nowhere", "data"], "'nowhere' is no folder and no address"),
         (["", "data"], "'' is no folder"),
         (["data", "data"], "holds no exported version"),

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from PIL import Image
+from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.data import image_decoding
-from pipeline.export import _warmup_reader, proof
+from pipeline.export import proof, warmup
 from pipeline.serving import version_manifest
 from pipeline.tasks import _guards
-from pipeline.utils import wire
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
 MEAN, DEVIATION, TEMPERATURE = (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), 1.5
@@ -170,7 +170,8 @@ def write(
     tf.saved_model.save(module, str(directory), signatures=signatures)
     proof.write_golden(directory / proof.GOLDEN, golden)
     if warm:
-        write_warm_up(directory, {name: sides["inputs"] for name, sides in golden.items()})
+        inputs = {name: sides["inputs"] for name, sides in golden.items()}
+        warmup.write(directory / warmup.FILE, "small", inputs, SIZES)
     write_manifest(directory)
 
 
@@ -187,24 +188,14 @@ def swift_version(directory: Path) -> None:
     write(directory, {"serving_default": ("pixels", parts)}, parts)
 
 
-def write_warm_up(directory: Path, requested: dict[str, dict[str, Any]]) -> None:
-    """A record for each signature and size."""
-    records = []
-    for signature, inputs in requested.items():
-        for size in SIZES:
-            tensors = {key: tf.make_tensor_proto(values[:size]) for key, values in inputs.items()}
-            records.append(record(signature, tensors))
-    write_records(directory / _warmup_reader.FILE, records)
-
-
 def record(signature: str, tensors: dict[str, Any]) -> bytes:
     """A PredictionLog of a PredictRequest."""
-    spec = wire.write([(1, b"small"), (3, signature.encode())])
-    entries = [
-        (2, wire.write([(1, key.encode()), (2, proto.SerializeToString())]))
-        for key, proto in tensors.items()
-    ]
-    return wire.write([(6, wire.write([(1, wire.write([(1, spec), *entries]))]))])
+    log = prediction_log_pb2.PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.name, request.model_spec.signature_name = "small", signature
+    for name, tensor in tensors.items():
+        request.inputs[name].CopyFrom(tensor)
+    return log.SerializeToString()
 
 
 def write_records(path: Path, records: list[bytes]) -> None:
@@ -227,6 +218,16 @@ def write_manifest(directory: Path, **more: Any) -> None:
     }
     text = json.dumps({"precision": "float32", **more, "files": files})
     (directory / version_manifest.MANIFEST).write_text(text)
+
+
+def failures(directory: Path) -> dict[str, str]:
+    """Name -> message of the failed checks of a version, run in this process."""
+    lines = io.StringIO()
+    proof.main([str(directory), "0"], lines)
+    results = map(json.loads, lines.getvalue().splitlines())
+    failed = {r["check"]: r["detail"] for r in results if not r.get("passed", True)}
+    failed.pop("finished", None)  # Python TensorFlow is imported here
+    return failed
 
 
 class Server:

@@ -178,10 +178,19 @@ def _serve(requests: socket.socket) -> list[str]:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
+    _open_streams(1 if "PYTHONUNBUFFERED" in environment else -1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.write(status, os.getpid().to_bytes(8, "little"))  # from now on it may get signals
     os.close(status)
     return words
+
+
+def _open_streams(buffering: int) -> None:
+    """As at the start of Python; those of the server know that theirs can seek."""
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
 
 
 def _run(words: list[str]) -> None:

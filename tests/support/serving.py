@@ -337,14 +337,14 @@ def both(backend):
         yield {"8501": re.search(r":(\d+)/", http)[1], "8500": grpc.rpartition(":")[2]}
 
 
-WAYS = {"curl": 0, "REST": 1, "gRPC": 2}
+WAYS = {"curl": 0, "Python": 1}
 
 
 def shown(document, signature, way, ports, capsys):
     """What an example prints that calls a signature in one of the WAYS; ports as of `both`."""
     part = document.partition(f"## Calling `{signature}`\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```(\w+)\n(.*?)```", part, flags=re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "python", "python"]
+    assert [language for language, _ in blocks] == ["sh", "python"]
     _, code = blocks[WAYS[way]]
     for port, own in ports.items():
         code = code.replace(f"localhost:{port}", f"127.0.0.1:{own}")

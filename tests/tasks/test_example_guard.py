@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import malformed_files
+from pipeline.export import bad_requests
 from pipeline.tasks import _example_guard, _guards
-from pipeline.utils import wire
 
 ASKED = tf.function(_example_guard.examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
@@ -23,18 +22,36 @@ def message():
     return example.SerializeToString()
 
 
+def field(number, content):
+    """A field of a message: a length of less than 128, and that many bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def of_list(number, content):
+    """An example whose feature k has a list, by its field number: bytes 1, floats 2, integers 3."""
+    feature = field(1, b"k") + field(2, field(number, content))
+    return field(1, field(1, feature))
+
+
+def varint(value):
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
 def of_length(length):
     """An example whose text is said to be so long, and is of three bytes."""
-    held = wire.write([(2, length)])[1:]  # as a number is written
-    return malformed_files._example_of(b"k", 1, b"\n" + held + b"abc")
+    return of_list(1, b"\n" + varint(length) + b"abc")
 
 
 def test_examples_are_let_through():
     good = [message(), b"", *exports.requests(3)["classify"]["inputs"], of_length(3)]
     good.append(good[0] + good[2])  # two messages make one
     # A number after the other, as old writers do, and not packed.
-    good.append(malformed_files._example_of(b"k", 2, b"\x0d\0\0\x80\x3f\x0d\0\0\0\0"))
-    good.append(malformed_files._example(b"k", 3, [1, 2**63]))
+    good.append(of_list(2, b"\x0d\0\0\x80\x3f\x0d\0\0\0\0"))
+    good.append(of_list(3, b"\x08\x01\x08" + varint(2**63)))
     assert ASKED(good).numpy().all()
     for text in good:
         tf.train.Example.FromString(text)
@@ -79,7 +96,7 @@ def test_fuzzed_examples_are_refused_or_parsed():
         [tf.TensorSpec((None,), tf.string)],
     )
     originals = [message(), *exports.requests(3)["classify"]["inputs"]]
-    strings = list(malformed_files.fuzzed(originals, 3000, seed=4))
+    strings = list(bad_requests.mutated(originals, 3000, seed=4))
     sound = ASKED(strings).numpy()
     assert 100 < sound.sum() < 2900
     for text in np.array(strings, object)[sound]:

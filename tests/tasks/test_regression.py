@@ -10,8 +10,7 @@ import serving
 import tensorflow as tf
 from sklearn import metrics as reference
 
-from pipeline.config import config, registry
-from pipeline.contracts import Info
+from pipeline.config import registry
 from pipeline.data import batching
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.fit import fit
@@ -86,10 +85,6 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
     found, wanted = coefficients(model, task), least_squares(splits["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
-
-
-def test_one_step_is_the_whole_training_split(diabetes):
-    assert len(diabetes[1]["train"]) == RECIPE.train.batch_size
 
 
 def test_the_recipe_ends_with_a_verified_export(run):
@@ -180,22 +175,6 @@ def test_the_gradient_is_that_of_the_mean_squared_error():
     np.testing.assert_allclose(gradients[0], by_hand, rtol=1e-12)
 
 
-def test_metrics_weigh_each_example():
-    generator = np.random.default_rng(0)
-    y, outputs, weight = generator.normal(size=(3, 9, 1)).astype(np.float32)
-    weight = np.abs(weight[:, 0])
-    wanted = {
-        "rmse": reference.root_mean_squared_error(y, outputs, sample_weight=weight),
-        "mae": reference.mean_absolute_error(y, outputs, sample_weight=weight),
-    }
-    for metric in make(METADATA).metrics():
-        metric.update_state(y, outputs, sample_weight=weight)
-        assert float(metric.result()) == pytest.approx(wanted.pop(metric.name), rel=1e-5)
-    assert not wanted
-    losses = make(METADATA).loss()(y, outputs)
-    np.testing.assert_allclose(losses, ((y - outputs) ** 2)[:, 0], rtol=1e-5)
-
-
 def test_evaluation_equals_scikit_learn(tmp_path):
     generator = np.random.default_rng(0)
     truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
@@ -224,13 +203,6 @@ def test_a_person_sees_the_features_and_both_numbers():
     assert axes.get_title() == "6.5, true 7.25"
     assert [bar.get_width() for bar in axes.patches] == [2.0, 1.0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["width", "height"]
-
-
-def test_numbers_of_any_type_are_learned_from():
-    task = make(METADATA)
-    decoded = task.decode({"id": 5, "features": tf.constant([3, 4], tf.int16), "target": 1.5})
-    assert decoded["features"].dtype == tf.float32 == decoded["target"].dtype
-    assert decoded["features"].numpy().tolist() == [3, 4] and decoded["id"] == 5
 
 
 GOOD = np.linspace(0, 1, 40).reshape(20, 2)
@@ -272,12 +244,6 @@ def test_columns_of_another_form_are_refused(columns, message):
         make(ArraySource(columns).info)
 
 
-def test_every_feature_has_one_name():
-    fields = {"features": tf.TensorSpec((3,)), "target": tf.TensorSpec(())}
-    with pytest.raises(UsageError, match="3 features and 2 names"):
-        make(Info({"train": 1}, fields, feature_names=("a", "b")))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -294,19 +260,3 @@ def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, m
     with pytest.raises(UsageError, match=message) as caught:
         fit("regression_linear", **changes)
     assert "\n" not in str(caught.value) and not list(workplace.iterdir())
-
-
-def test_padding_counts_nowhere(diabetes):
-    task, splits = diabetes
-    settings = RECIPE.changed(train={"batch_size": 16})
-    batches = batching.training(splits["train"], settings.train, 0)
-    model = build(task, settings, MACHINE, batches)
-    held = batching.evaluation(
-        splits["test"], config.Train(batch_size=16)
-    )  # 64, 35 and 29 of padding
-    model.step.set_inputs(batches, held)
-    logs = model.evaluate(held.dataset, return_dict=True, verbose=0)
-    inputs = task.prepare({"features": splits["test"].column("features")})["features"]
-    truth, predicted = splits["test"].column("target"), model(inputs).numpy()[:, 0]
-    assert logs["loss"] == pytest.approx(reference.mean_squared_error(truth, predicted), rel=1e-5)
-    assert logs["mae"] == pytest.approx(reference.mean_absolute_error(truth, predicted), rel=1e-5)

@@ -92,8 +92,8 @@ def test_a_loss_of_another_kind_of_problem_is_refused(name, metadata):
     ("options", "message"),
     [
         ({"loss": "focl"}, "unknown loss 'focl'; did you mean 'focal'"),
-        ({"loss": "focal", "loss_options": {"gamma": 11}}, "gamma of focal must be a number, from"),
-        ({"loss": "huber", "loss_options": {"delta": 0}}, "delta of huber must be a number, above"),
+        ({"loss": "focal", "loss_options": {"gamma": 11}}, "gamma of focal must be a number from"),
+        ({"loss": "huber", "loss_options": {"delta": 0}}, "delta of huber must be a number above"),
         ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
         ({"loss": "focal", "label_smoothing": 0.1}, "remove them, or --train.loss"),
         ({"loss": "focal", "class_weight": {"a": 2.0}}, "remove them, or --train.loss"),

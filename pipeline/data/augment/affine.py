@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.validation import require_range
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _boxes, _geometry, _pixel_values
@@ -17,7 +16,7 @@ def affine(
     *,
     rotation: Annotated[float, (0, 180)] = 15.0,
     translation: Annotated[float, (0, 1)] = 0.0,
-    scale: tuple[float, ...] = (1.0, 1.0),
+    scale: Annotated[tuple[float, float], "ascending", (0.01, 100)] = (1.0, 1.0),
     shear: Annotated[float, (0, 80)] = 0.0,
     interpolation: Literal["bilinear", "nearest"] = "bilinear",
     fill: Literal["zero", "edge", "reflect"] = "zero",
@@ -39,7 +38,6 @@ def affine(
             its border pixels (`reflect`).
     """
     images = _pixel_values.of(batch, "affine")
-    require_range(scale, "--data.augment: affine scale", 0.01, 100)
     height, width = images.shape[1:3]
     angle = np.radians(_steps(-rotation, rotation))
     turn = draw.integers(seeds, len(angle), draw=0)

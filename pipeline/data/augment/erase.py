@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.validation import require_range
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _pixel_values
@@ -16,8 +15,8 @@ def erase(
     seeds: tf.Tensor,
     *,
     probability: Annotated[float, (0, 1)] = 0.5,
-    area: tuple[float, ...] = (0.02, 0.33),
-    ratio: tuple[float, ...] = (0.3, 3.3),
+    area: Annotated[tuple[float, float], "ascending", (1e-6, 1)] = (0.02, 0.33),
+    ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.3, 3.3),
     fill: Literal["zero", "mean", "noise"] = "zero",
 ) -> Example:
     """Covers one rectangle that lies wholly inside the image.
@@ -37,8 +36,6 @@ def erase(
             (from 0 to 1 in images of floats).
     """
     images = _pixel_values.of(batch, "erase")
-    require_range(area, "--data.augment: erase area", 1e-6, 1.0)
-    require_range(ratio, "--data.augment: erase ratio", 1e-3, 1e3)
     height, width = images.shape[1:3]
     # Roots from tables: powers and exponentials round differently on different devices.
     root = draw.choice(seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1)

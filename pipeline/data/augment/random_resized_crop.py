@@ -5,7 +5,6 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.validation import require_range
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _boxes, _geometry, _pixel_values
@@ -15,8 +14,8 @@ def random_resized_crop(
     batch: Example,
     seeds: tf.Tensor,
     *,
-    scale: tuple[float, ...] = (0.08, 1.0),
-    ratio: tuple[float, ...] = (0.75, 1.3333),
+    scale: Annotated[tuple[float, float], "ascending", (1e-6, 1)] = (0.08, 1.0),
+    ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.75, 1.3333),
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
     """A window of a random area and shape at a random place, resized to the image's size.
@@ -33,8 +32,6 @@ def random_resized_crop(
         probability: Of an image to be changed.
     """
     images = _pixel_values.of(batch, "random_resized_crop")
-    require_range(scale, "--data.augment: random_resized_crop scale", 1e-6, 1.0)
-    require_range(ratio, "--data.augment: random_resized_crop ratio", 1e-3, 1e3)
     height, width = images.shape[1:3]
     # Roots and exponentials from tables: they round differently on different devices.
     root = draw.choice(seeds, np.sqrt(np.linspace(*scale, 1024) * height * width), draw=1)

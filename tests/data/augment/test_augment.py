@@ -6,8 +6,6 @@ import tensorflow as tf
 from pictures import OPERATIONS, batch_of
 
 from pipeline.data import seeds
-from pipeline.data.augment import _pixel_values
-from pipeline.utils.errors import UsageError
 
 
 def test_flip_mirrors_half_of_the_images():
@@ -40,13 +38,6 @@ def test_crop_is_a_window_of_the_padded_image(fill, mode):
     assert len(set(places)) == 49
     rows, columns = np.array(places).T
     assert abs(np.corrcoef(rows, columns)[0, 1]) < 0.2
-
-
-def test_crop_without_padding_changes_nothing():
-    batch, own = batch_of()
-    np.testing.assert_array_equal(
-        OPERATIONS["crop"](batch, own, padding=0)["image"], batch["image"]
-    )
 
 
 def test_flip_up_down_is_drawn_on_its_own():
@@ -127,27 +118,3 @@ def test_color_jitter_is_pillows_enhancement():
         for i, image in enumerate(batch["image"].numpy()):
             exact = np.asarray(kind(Image.fromarray(image)).enhance(float(factors[number][i])))
             assert np.abs(exact.astype(int) - after[i]).max() <= 1, name
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("erase", {"area": (0.3, 0.1)}, "erase area must be two numbers"),
-        ("random_resized_crop", {"scale": (0.5, 1.5)}, "scale must be .* from 1e-06 to 1"),
-        ("affine", {"scale": (1.0,)}, "scale must be two numbers"),
-    ],
-)
-def test_ranges_that_are_none_are_refused(name, options, message):
-    with pytest.raises(UsageError, match=message):
-        OPERATIONS[name](*batch_of(), **options)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float32])
-def test_a_rectangle_is_put_in_for_any_dtype(dtype):
-    generator = np.random.default_rng(6)
-    inner, outer = generator.integers(0, 2**7, (2, 5, 6, 7, 3)).astype(dtype) * 200
-    rows, columns = generator.random((5, 6)) < 0.5, generator.random((5, 7)) < 0.5
-    mask = rows[:, :, None, None] & columns[:, None, :, None]
-    done = _pixel_values.in_rectangle(rows, columns, tf.constant(inner), tf.constant(outer))
-    assert done.dtype == dtype
-    np.testing.assert_array_equal(done, np.where(mask, inner, outer))

@@ -130,23 +130,6 @@ def test_the_loss_of_two_labels_is_the_mean_of_their_losses():
     np.testing.assert_array_equal(TASK.loss()(label, outputs), plain(label, outputs))
 
 
-def test_gradients_of_weighted_soft_labels_are_those_of_the_loss():
-    label, share, y, outputs = mixed_target()
-    loss = TASK.training_loss(0.1, {"b": 3.0})
-
-    def gradient(function):
-        with tf.GradientTape() as tape:
-            tape.watch(outputs)
-            value = tf.reduce_sum(function())
-        return tape.gradient(value, outputs)
-
-    other = label[np.arange(16) ^ 1]
-    apart = gradient(
-        lambda: share * loss(label, outputs) + (1 - share) * loss(other, outputs),
-    )
-    np.testing.assert_allclose(gradient(lambda: loss(y, outputs)), apart, atol=2e-6)
-
-
 def test_accuracy_counts_the_larger_share():
     label, share, y, outputs = mixed_target()
     (accuracy,) = TASK.metrics()

@@ -9,7 +9,6 @@ from scipy import ndimage
 from pipeline.config import registry
 from pipeline.data import seeds
 from pipeline.data.augment.rand_augment import OPERATIONS
-from pipeline.utils.errors import UsageError
 
 rand_augment = registry.load("augment", "rand_augment")
 COUNT, SIZE, MAGNITUDE = 280, 24, 17.0
@@ -98,14 +97,3 @@ def test_layers_follow_each_other_and_draw_anew():
     assert 0.8 < changed < 1
     again = (seeds.integers(seeds.fold(own, n), len(OPERATIONS)).numpy() for n in (0, 1))
     assert abs(np.corrcoef(*again)[0, 1]) < 0.2
-
-
-def test_flat_images_stay_finite_and_floats_are_refused():
-    _, own = batch_of()
-    flat = {"image": tf.fill([COUNT, SIZE, SIZE, 3], tf.constant(77, tf.uint8))}
-    done = rand_augment(flat, own, layers=1)["image"].numpy()
-    kinds = seeds.integers(seeds.fold(own, 0), len(OPERATIONS)).numpy()
-    for name in ("equalize", "autocontrast", "sharpness", "color"):
-        assert (done[kinds == OPERATIONS.index(name)] == 77).all()
-    with pytest.raises(UsageError, match="rand_augment needs images of dtype uint8, not float32"):
-        rand_augment({"image": tf.zeros([COUNT, SIZE, SIZE, 3])}, own)

@@ -103,13 +103,13 @@ def test_milestones_must_rise_after_the_warm_up(options):
         (
             "step",
             {"at": 0.5},
-            "at of step must be values with commas (a single one: `value,`), each a number",
+            "at of step must be values separated by commas, each a number",
         ),
-        ("step", {"at": (0.5, 2)}, "each a number, from 0 to 1, received (0.5, 2)"),
-        ("step", {"factor": 1.5}, "factor of step must be a number, from 0 to 1"),
-        ("linear", {"final": -1}, "final of linear must be a number, from 0 to 1"),
-        ("polynomial", {"power": -1}, "power of polynomial must be a number, from 0 to 10"),
-        ("cosine", {"warmup": 2}, "warmup of cosine must be a number, from 0 to 1"),
+        ("step", {"at": (0.5, 2)}, "each a number from 0 to 1; got (0.5, 2)"),
+        ("step", {"factor": 1.5}, "factor of step must be a number from 0 to 1"),
+        ("linear", {"final": -1}, "final of linear must be a number from 0 to 1"),
+        ("polynomial", {"power": -1}, "power of polynomial must be a number from 0 to 10"),
+        ("cosine", {"warmup": 2}, "warmup of cosine must be a number from 0 to 1"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(name, options, message):

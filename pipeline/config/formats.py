@@ -1,0 +1,60 @@
+"""Texts with a fixed format: durations, amounts of memory, lists of GPUs, file names."""
+
+import re
+import unicodedata
+
+_UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
+
+
+def parse_duration(text: str) -> float:
+    """`90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
+    found = re.fullmatch(
+        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
+    )
+    parts = [float(part or 0) for part in found.groups()] if found else []
+    if not any(parts):
+        raise ValueError(text)
+    return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
+
+
+def parse_memory(text: str) -> tuple[float, bool]:
+    """`8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True), a share of the GPU's memory.
+
+    Raises ValueError for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", text.strip(), flags=re.IGNORECASE)
+    if not found:
+        raise ValueError(text)
+    number, unit = float(found[1]), found[2].upper()
+    value = number / 100 if unit == "%" else number * _UNITS[unit]
+    if not (0 < value <= 1 if unit == "%" else 2**20 <= value < 2**50):
+        raise ValueError(text)
+    return value, unit == "%"
+
+
+def parse_devices(text: str) -> tuple[int, ...] | None:
+    """`0,2` -> (0, 2); None for `auto` and `cpu`. Raises ValueError for anything else."""
+    if text in ("auto", "cpu"):
+        return None
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text):
+        raise ValueError(text)
+    numbers = tuple(map(int, text.split(",")))
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(text)
+    return numbers
+
+
+def is_printable(text: str) -> bool:
+    """Whether a path can be encoded as UTF-8 and printed on one line of a terminal."""
+    return not {"Cc", "Cs", "Zl", "Zp"}.intersection(map(unicodedata.category, text))
+
+
+def is_file_name(name: str) -> bool:
+    """Whether the text can be a plain file name on any file system."""
+    plain = name not in ("", ".", "..") and not set(name) & set("/\\")
+    return plain and is_printable(name) and len(name.encode()) <= 200
+
+
+def is_model_name(name: str) -> bool:
+    """Whether TensorFlow Serving can serve a model under this name."""
+    return is_file_name(name) and ":" not in name and name[0] != "."

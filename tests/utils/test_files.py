@@ -1,0 +1,149 @@
+"""Atomic writes, temporary files and locks: what a killed process left is removed, nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from pipeline.config import registry
+from pipeline.runtime import run_directory
+from pipeline.utils import files, locks, temp_files
+
+
+def abandoned(*places):
+    """Leaves unfinished work in some directories, as a killed process does."""
+    child = os.fork()
+    if child == 0:
+        for place in map(Path, places):
+            (temp_files.folder(place) / "variables").mkdir()
+            temp_files.file(place).write_text("{")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_only_the_work_of_killed_processes_is_swept(tmp_path):
+    foreign = [".unpublished-x", f".unpublished-{'0' * 31}g", "notes.txt", ".hidden"]
+    for name in foreign:
+        (tmp_path / name).write_text(name)
+    mine = [temp_files.folder(tmp_path), temp_files.file(tmp_path)]
+    abandoned(tmp_path)
+    assert len(temp_files.sweep(tmp_path)) == 2 and temp_files.sweep(tmp_path) == []
+    assert all(path.exists() for path in mine)
+    for path in mine:
+        temp_files.remove(path)
+    assert sorted(os.listdir(tmp_path)) == sorted(foreign)
+    assert temp_files.sweep(tmp_path / "nowhere") == []
+
+
+def test_a_disk_without_locks_keeps_everything(tmp_path, monkeypatch):
+    def refuse(handle, operation):
+        raise OSError("no locks here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locks.fcntl, "flock", refuse)
+        path = temp_files.folder(tmp_path)
+        assert temp_files.sweep(tmp_path) == [] and path.is_dir()
+    assert temp_files.sweep(tmp_path) == [path]
+
+
+def test_published_directories_are_readable_and_no_number_is_used_twice(tmp_path):
+    folder = temp_files.folder(tmp_path / "m")
+    (folder / "saved_model.pb").touch()
+    version = files.publish(folder, tmp_path / "m")
+    assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
+    (tmp_path / "m/7").mkdir()
+    (tmp_path / "m/8").write_text("a file that came meanwhile")
+    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "9"
+    assert (tmp_path / "m/8").read_text() == "a file that came meanwhile"
+    (tmp_path / "m/9").rmdir()
+    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "10"
+    assert temp_files.sweep(tmp_path / "m") == []
+
+
+def test_no_descriptors_stay_open(tmp_path):
+    files.write_text(tmp_path / "x.json", "{}")
+    opened = len(os.listdir("/proc/self/fd"))
+    for number in range(9):
+        files.write_text(tmp_path / "x.json", "{}")
+        temp_files.remove(temp_files.folder(tmp_path))
+        files.publish_as(temp_files.folder(tmp_path), tmp_path / f"step-{number}")
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    files.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        files.write_json(path, {"a": object()})
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device: '.*/x.json'"):
+        files.write_text(path, "new")
+    assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["x.json"]
+
+
+def test_what_is_removed_disappears_at_once_even_if_the_process_is_killed(tmp_path, monkeypatch):
+    folder = tmp_path / "step-00000007"
+    (folder / "state").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(temp_files.shutil, "rmtree", lambda *_, **__: None)  # killed meanwhile
+        temp_files.remove(folder)
+    (left,) = os.listdir(tmp_path)
+    assert temp_files.is_ours(left) and [p.name for p in temp_files.sweep(tmp_path)] == [left]
+
+
+def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
+    config = registry.load("recipes", "digits")().changed(run_directory="mine")
+    with run_directory.opened(config) as run:
+        run.checkpoints.mkdir()
+    models = Path("saved_models/digits")
+    models.mkdir(parents=True)
+    other = temp_files.folder(models)  # of another run, which exports to the same directory
+    abandoned(run.path, run.checkpoints, models)
+    with run_directory.opened(config):
+        pass
+    assert sorted(os.listdir("mine")) == [".lock", "checkpoints", "config.json"]
+    assert os.listdir(run.checkpoints) == [] and os.listdir(models) == [other.name]
+    temp_files.remove(other)
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.long)])
+def test_the_disk_does_not_fill_over_many_kills(workplace, count):
+    """Starts in one run directory, each killed with SIGKILL at some moment of its work."""
+    for place in ("killed/checkpoints", "saved_models/digits"):
+        Path(place).mkdir(parents=True)
+        Path(place, ".unpublished-x").touch()
+    with run_directory.opened(registry.load("recipes", "digits")().changed(run_directory="begun")):
+        pass
+    Path("begun/config.json").rename("killed/config.json")
+    process = subprocess.run(
+        [sys.executable, str(REPOSITORY / "tests/support/races.py"), "0", str(count)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout)["cycles"]
+    assert found["left"] == [] and found["most"] <= 3 and found["torn"] == []
+    assert 1 <= found["kept"] <= 3
+    for place in ("killed/checkpoints", "saved_models/digits"):
+        assert Path(place, ".unpublished-x").exists()
+
+
+def test_a_temporary_directory_is_removed_together_with_abandoned_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(temp_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    abandoned(tmp_path)
+    (tmp_path / "foreign").touch()
+    with temp_files.temporary() as folder:
+        assert sorted(os.listdir(tmp_path)) == sorted([folder.name, "foreign"])
+        (folder / "x").touch()
+    assert os.listdir(tmp_path) == ["foreign"]
