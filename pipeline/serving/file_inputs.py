@@ -19,6 +19,7 @@ TABLES = (".csv", ".npy")
 _OTHER_IMAGES = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff")
 _MAX_IMAGE_BYTES = 2**29  # of one file
 _MAX_BATCH_BYTES = 2**26  # of the files in one request
+_NO_ARRAY = "it does not contain an array of numbers (rows, features)"
 _MIN_HEADER = 4  # columns; shorter headers of 0, 1, 2 may be a row
 
 
@@ -105,11 +106,11 @@ def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None)
 
 def _array(name: str) -> np.ndarray:
     try:
-        array = np.load(name, mmap_mode="r", allow_pickle=False)
-    except (EOFError, ValueError):
-        array = None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise ValueError("it does not contain an array of numbers (rows, features)")
+        array = np.lib.format.open_memmap(name, mode="r")
+    except ValueError:
+        raise ValueError(_NO_ARRAY) from None
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise ValueError(_NO_ARRAY)
     return array
 
 

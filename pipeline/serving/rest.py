@@ -39,8 +39,8 @@ _MAX_REPLY = 2**31  # bytes
 _MAX_ERROR = 2**20  # bytes
 _FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-After header
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
-_JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
-"""Kind of an output's dtype -> kinds of JSON numbers that fit it."""
+# Kind of an output's dtype -> types of the JSON values that fit it.
+_JSON_TYPES = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
 
 class Rest(Transport):
@@ -153,11 +153,9 @@ class Rest(Transport):
         return response, reply
 
     def _unavailable(self, error: BaseException, deadline: float) -> ServingError:
-        late = time.monotonic() >= deadline
         while inner := error.__cause__ or error.__context__:
-            late |= isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError)
             error = inner
-        if late or isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             message = f"no answer within {self._timeout:g} s"
             return ServingError(self._url, "DEADLINE_EXCEEDED", message + self._by_proxy())
         message = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -236,9 +234,9 @@ def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, 
 def _array(value: Any, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "O":
         return signatures.strings(_decoded(value))
-    given = np.array(value)
-    if given.size and given.dtype.kind not in _JSON_KINDS[dtype.kind]:
-        raise TypeError(json.dumps(value)[:100])
+    for one in np.array(value, object).flat:
+        if type(one) not in _JSON_TYPES[dtype.kind]:
+            raise TypeError(json.dumps(one)[:100])
     with np.errstate(over="raise"):  # a number beyond float32
         return np.array(value, dtype)
 

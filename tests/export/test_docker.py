@@ -6,7 +6,6 @@ import subprocess
 
 import numpy as np
 import pytest
-import serving
 
 from pipeline.export import proof
 from pipeline.serving import signatures
@@ -64,7 +63,6 @@ def test_the_released_server_answers_as_the_export_does(container, whole, kind):
     http_port, grpc_port = container
     address = f"http://127.0.0.1:{http_port}/v1/models/small"
     if kind == "rpc":
-        serving.needs_stubs()
         address = f"grpc://127.0.0.1:{grpc_port}/small"
     golden = proof.read_golden(whole / proof.GOLDEN)
     with Client(address) as client:
