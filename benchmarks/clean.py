@@ -110,7 +110,7 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
     scanned = scan.scan(source)
     entries = issues.find(source, scanned)
     found, others = collections.defaultdict(set), []
-    for line in issues.notes(source, scanned, entries):
+    for line in issues.notes(scanned, entries):
         print(" ", line)
     for entry in entries:
         if "of" not in entry:

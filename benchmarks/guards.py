@@ -52,7 +52,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     step = statistics.median(row["step"] for row in rows)
     added = statistics.median(row["guarded"] - row["plain"] for row in rows)
     variables = [variable for group in model.state.values() for variable in group]
-    check = cpu_seconds(lambda: checkpoints.require(variables, 1), 1)
+    check = cpu_seconds(lambda: checkpoints.require_finite(variables, 1), 1)
     print(
         f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add {1e6 * added:.0f} us, "
         f"{added / step:.2%}; check before a save {1e3 * check:.0f} ms"

@@ -93,11 +93,9 @@ def measure(images, truth, confusions, seed):
         )
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()
-        out = label_noise.out_of_fold(
-            config, Path(directory), source, [], FOLDS, Path(directory), fit=fit
-        )
+        out = label_noise.out_of_fold(config, source, [], FOLDS, Path(directory), fit=fit)
         seconds = time.monotonic() - start
-    label_noise.doubted(out, NAMES)
+    label_noise.suspicious(out, NAMES)
     given, probabilities = out["truth"].astype(np.int64), out["probabilities"]
     wrong = given != truth[out["id"]]
     print(f"seed {seed}: {wrong.mean():.3f} of {COUNT:,} labels are wrong, {seconds:.0f} s")

@@ -1,10 +1,10 @@
 """From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
 `Config` and its sections describe a run; `from pipeline.fit import fit` starts one and returns a
-`Run`; a `Client` asks an exported model. `Source` and `Task` here are the sections of a `Config`;
-the base classes of the same names, for sources and tasks of your own, are in `pipeline.contracts`.
+`Run`; a `Client` queries an exported model. `Source` and `Task` here are sections of a `Config`;
+the base classes of the same names, for custom sources and tasks, are in `pipeline.contracts`.
 
-Every name is imported when it is first used: `import pipeline` imports nothing else.
+Names are imported on first use: `import pipeline` imports nothing else.
 """
 
 import importlib
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it; a name that is a module itself -> that module.
+# Public name -> the module that defines it; for a module, the module itself.
 _MODULES = {
     "Config": "pipeline.config.config",
     **dict.fromkeys(

@@ -17,14 +17,14 @@ From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 commands:
 {commands}
 
-pipeline COMMAND --help  shows what a command takes."""
+pipeline COMMAND --help  shows the arguments of a command."""
 
 
 def main() -> None:
-    """Runs the command that the first argument names, as `python -m pipeline.COMMAND` does.
+    """The console script `pipeline`: runs a command as `python -m pipeline.COMMAND` does.
 
-    This is the console script `pipeline`. The current folder comes last on Python's path, so that
-    dotted names such as `mine.model.function` are found and no file there shadows a package.
+    The current directory comes last on Python's path, so that dotted names such as
+    `mine.model.function` are found but no file there shadows a package.
     """
     if not sys.argv[1:] or sys.argv[1] not in commands():
         run_command(_list)
@@ -36,10 +36,9 @@ def main() -> None:
 
 
 def commands() -> dict[str, str]:
-    """Command -> the first line of its module's docstring; nothing is imported.
+    """Command -> the first line of its docstring, without importing it.
 
-    A command is a module of this package, or the `__main__.py` of a package in it, that defines
-    the function `main`.
+    A command is a module, or the `__main__.py` of a subpackage, with a function `main`.
     """
     found = {}
     for path in (*_PACKAGE.glob("[!_]*.py"), *_PACKAGE.glob("*/__main__.py")):
@@ -51,7 +50,7 @@ def commands() -> dict[str, str]:
 
 
 def _list(arguments: list[str]) -> int:
-    """Prints the commands; UsageError for a word that is not one of them."""
+    """Prints the commands; UsageError for any other word."""
     known = commands()
     if arguments and arguments[0] not in ("--help", "-h"):
         raise UsageError(

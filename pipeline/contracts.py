@@ -1,10 +1,10 @@
-"""The few types that rooms exchange: Example, Info, Source, Task, Batches, Engine.
+"""The types that packages exchange: Example, Info, Source, Task, Batches, Engine, Decision.
 
-An example is a dictionary of tensors from the disk until `Task.target`. It has `id` (int64,
-unique over all splits of the source and the same in every run), one raw field (`image`,
-`features`, ...) and what is to be learned (`label`, `target`). A batch is the same dictionary with
-the batch as the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64), both
-of shape (batch,).
+An example is a dictionary of tensors on its whole way from the disk to `Task.target`. It has `id`
+(int64, unique over all splits of the source and the same in every run), one raw field (`image`,
+`features`, ...) and labels (`label`, `target`). A batch is the same dictionary with the batch as
+the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64), both of shape
+(batch,).
 """
 
 import abc
@@ -22,26 +22,29 @@ from pipeline.utils.tf_data import joined, short_columns
 
 Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
+Signatures = dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]
+"""Signature name -> (function, its arguments)."""
+Requests = dict[str, dict[str, np.ndarray | list[bytes]]]
+"""Signature name -> its arguments by name."""
 _KEY = (0x70697065, 0x6C696E65)  # of SipHash
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a source says of itself."""
+    """A source's description of itself."""
 
     splits: Mapping[str, int]
-    """Examples in each split; the names are train, validation and test, of which train is there."""
+    """Number of examples in each split: `train`, and optionally `validation` and `test`."""
     fields: Mapping[str, tf.TensorSpec]
     """Shape and dtype of each field of an example."""
     class_names: tuple[str, ...] | None = None
-    """Names of the labels 0, 1, ...; None where the source has none."""
+    """Names of the labels 0, 1, ...; None if the source has none."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the numbers in `features`, in their order; None where the source has none."""
+    """Names of the numbers in `features`, in their order; None if the source has none."""
     image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Height, width and channels that all images have where `image` holds encoded bytes; None for
-    each that differs."""
+    """Common height, width and channels of encoded images; None for each that differs."""
     notes: tuple[str, ...] = ()
-    """Lines that a person should read, such as what was left out."""
+    """Lines for the user, such as what was excluded."""
 
     def field(self, name: str) -> tf.TensorSpec:
         """Shape and dtype of a field; UsageError if the source does not have it."""
@@ -60,34 +63,34 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def examples(self, split: str) -> tf.data.Dataset:
-        """The split's examples one by one, in an order that never changes, each with its `id`."""
+        """The split's examples one by one with their `id`, in an order that never changes."""
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example] | None:
         """Position in `examples` (int64, scalar) -> that example, called inside `tf.data`.
 
-        None where examples can be read only one after the other.
+        None if examples can only be read one after the other.
         """
         return None
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        """The fields that are numbers or short vectors (`is_short`), of all examples.
+        """The numbers and short vectors (`is_short`) of all examples, (examples, ...).
 
-        In the order of `examples`, (examples, ...). No image is decoded or read where that can be
-        avoided: a source that keeps such fields apart answers from there.
+        In the order of `examples`. A source that stores such fields separately overrides this, so
+        that no image is read or decoded for them.
 
         Raises UsageError if the examples cannot be read.
         """
         return short_columns(self.examples(split), split)
 
     def fingerprint(self) -> str | None:
-        """Another text for other data; None where that cannot be told without reading them all.
+        """A text that changes with the data; None if that would need reading all of them.
 
-        It may change although the data have not, as by a time of the files.
+        It may also change when the data have not, for example with the time of a file.
         """
         return None
 
     def content(self) -> str:
-        """Another text for other examples or names; reads all examples and decodes none."""
+        """A text that changes with examples and names only; reads all examples, decodes none."""
         names = (self.info.class_names, self.info.feature_names)
         digest = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
         for split in self.info.splits:
@@ -96,29 +99,29 @@ class Source(abc.ABC):
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """What a person calls the example: a file, or a record in one."""
+        """What to call the example in messages: a file, or a record in one."""
         return f"example {id}"
 
 
 def _hashes(example: Example) -> Example:
-    """Of each field, with its type and shape."""
+    """The hash of each field, with its type and shape."""
     contents = [tf.io.serialize_tensor(example[name]) for name in sorted(example)]
     hashes = [tf.strings.to_hash_bucket_strong(c, 2**63 - 1, _KEY) for c in contents]
     return {"hashes": tf.stack(hashes)}
 
 
 class Task(abc.ABC):
-    """What the problem is. Answers questions; holds no loop, step or optimizer.
+    """What the problem is. It answers questions and has no loop, step or optimizer.
 
     A task is made from its metadata alone: what was learned from the data but is not a weight, such
     as class names, sizes and means. They are JSON and part of the run, so that every later process
     makes the same task. A registered function makes the task of a source; `learn` adds the metadata
-    that only the training examples show.
+    that only the training examples have.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
-    """By which number of `evaluate` versions of a model are compared; 1 where more is better, -1
-    where less is."""
+    """The metric of `evaluate` by which versions of a model are compared; 1 if higher is better,
+    -1 if lower is."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -135,15 +138,15 @@ class Task(abc.ABC):
 
         Args:
             columns: The short fields of all examples of a split, (examples, ...).
-            split: Its name.
-            locate: Id -> what a person calls the example.
+            split: Name of the split.
+            locate: Id -> what to call the example.
         """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Metadata that change with the training examples, replacing those of the same name.
+        """Metadata that depend on the training examples, replacing those of the same name.
 
-        Asked once, after the splits are made and checked, so that nothing held out is learned from.
-        `decode` must not depend on them: it has been done by then.
+        Called once, after the splits are made and checked, so that nothing held out is learned
+        from. `decode` must not depend on them, because it comes before.
 
         Args:
             column: Name of a decoded field -> its values in all training examples, (examples, ...).
@@ -153,21 +156,21 @@ class Task(abc.ABC):
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """Metadata that calibrate the answers of the trained network, such as a temperature.
 
-        Asked once, after training; none where answers are no probabilities.
+        Called once, after training; empty if answers are not probabilities.
 
         Args:
-            outputs: Of the network, for examples that were held out, (examples, ...).
-            truth: What `target` gives as y for them.
+            outputs: The network's outputs for held-out examples, (examples, ...).
+            truth: Their y from `target`.
         """
         return {}
 
     def limitations(self) -> list[str]:
-        """What those who use the answers should know of them: sentences of the model card."""
+        """Sentences of the model card about what to expect from the answers."""
         return []
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
-        """A decoded batch to what the network eats. Cheap, batched, in the step and the export."""
+        """A decoded batch to the network's input. Cheap, batched, in the step and the export."""
 
     @abc.abstractmethod
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
@@ -188,13 +191,11 @@ class Task(abc.ABC):
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
     ) -> Callable[[Any, Any], tf.Tensor]:
-        """As `loss`, for training; raises UsageError for what this kind of problem cannot have."""
-        for flag, given in {
-            "label-smoothing": label_smoothing,
-            "class-weight": class_weight,
-        }.items():
-            if given:
-                raise UsageError(f"--train.{flag} is for classification only; leave it away")
+        """As `loss`, for training; raises UsageError for options that the task does not have."""
+        options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
+        for flag, value in options.items():
+            if value:
+                raise UsageError(f"--train.{flag} is for classification only; remove it")
         return self.loss()
 
     @abc.abstractmethod
@@ -203,7 +204,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, outputs: Any, batch: Example) -> Example:
-        """Outputs to what a caller wants to know; the batch is the first axis of every tensor."""
+        """Outputs to what a client gets; the batch is the first axis of every tensor."""
 
     @abc.abstractmethod
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -211,31 +212,27 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """File name -> matplotlib figure of what `evaluate` returned."""
+        """File name -> matplotlib figure of the metrics from `evaluate`."""
 
     @abc.abstractmethod
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Draws one decoded example and its answer, for a person."""
+        """Draws one decoded example and its answer."""
 
     @abc.abstractmethod
-    def serve(
-        self, model: Callable[..., Any]
-    ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
-        """Signature name -> (function, its arguments), with `model(inputs, training=False)`.
+    def serve(self, model: Callable[..., Any]) -> Signatures:
+        """The signatures of the export, which call `model(inputs, training=False)`.
 
-        Each function begins with the guards of `endpoints`: what comes in may be anything.
+        Each function begins with the guards of `tasks/_guards.py`: a request can contain anything.
         """
 
     @abc.abstractmethod
-    def requests(
-        self, columns: Mapping[str, np.ndarray]
-    ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
-        """Signature name -> its arguments for these decoded examples: what a client would send."""
+    def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
+        """What a client would send to each signature for these decoded examples."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Some neighbouring parts of each batch, which is cut into `of` equal ones: one a replica."""
+    """`count` consecutive parts of each batch, which is cut into `of` equal ones: one a replica."""
 
     first: int = 0
     count: int = 1
@@ -244,17 +241,17 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """What an engine eats: tickets for batches, all of one shape.
+    """What an engine trains on: tickets for batches of one static shape.
 
     Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run, over all
-    epochs. Evaluation: one pass, the last batch padded with examples of weight 0.
+    epochs. Evaluation: one pass, with the last batch padded by examples of weight 0.
     """
 
     tickets: Callable[..., tf.data.Dataset]
-    """(first step, share of each batch = all) -> dataset of the tickets from there to
-    `last_step`; with several parts in the share, those of one step follow each other."""
+    """(first step, share of each batch = all) -> dataset of the tickets from there to `last_step`;
+    if the share has several parts, those of one step follow each other."""
     materialize: Callable[[Any], Example]
-    """Ticket -> batch, called inside the compiled step; the identity where the host feeds."""
+    """Ticket -> batch, called inside the compiled step; the identity if the host makes batches."""
     raise_if_undecodable: Callable[[int, int], None]
     """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
     be decoded, if there is one."""
@@ -263,8 +260,7 @@ class Batches:
     last_step: int
     first_step: int = 0
     first_epoch: int = 0
-    """The first one that is not finished: all its steps may have been done, but not its
-    validation."""
+    """The first unfinished epoch: its steps may all be done, but not its validation."""
 
     @property
     def dataset(self) -> tf.data.Dataset:
@@ -273,7 +269,7 @@ class Batches:
 
     @property
     def epochs(self) -> int:
-        """Epochs of the whole run; the last may be cut short."""
+        """Epochs of the whole run; the last may be incomplete."""
         return -(-self.last_step // self.steps_per_epoch)
 
     def end_of(self, epoch: int) -> int:
@@ -294,7 +290,7 @@ class Decision:
 
 
 # (model, train, validation, callbacks) -> history: name of a metric -> value per epoch.
-# The model comes compiled from `build`; the callbacks are Keras's; the epochs are those of `train`.
+# The model is compiled by `build`; the callbacks are Keras's; the epochs are those of `train`.
 Engine = Callable[
     [keras.Model, Batches, Batches | None, list[keras.callbacks.Callback]],
     dict[str, list[float]],

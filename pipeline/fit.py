@@ -12,7 +12,7 @@ from pipeline.runtime import cluster, run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
-from pipeline.utils import console, temp_files
+from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
@@ -26,21 +26,21 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
     """Trains a recipe, tests it, exports it and verifies the export.
 
     Args:
-        recipe: Name of a function in `pipeline/recipes`, a dotted name, or a Config.
+        recipe: Name of a recipe, a dotted name, or a Config.
         changes: As for `Config.changed`: `fit("digits", train={"epochs": 3})`.
 
     Raises:
-        UsageError: The request cannot be carried out; nothing has been changed on the disk.
+        UsageError: The request cannot be carried out.
     """
     if not isinstance(recipe, str | Config):
-        raise UsageError(f"a recipe is a name or a Config, received {recipe!r}")
+        raise UsageError(f"a recipe must be a name or a Config; got {recipe!r}")
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
     preflight.check(config)
     if not config.dry_run:
         return _fit(config)
     with temp_files.temporary() as folder:
-        # About four batches that are not held out.
+        # About four batches of training examples.
         share = 1 - config.data.validation - config.data.test
         few = math.ceil(4 * config.train.batch_size / share)
         return _fit(
@@ -55,7 +55,7 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
 
 def _fit(config: Config) -> Run:
     stops = Stops(config.runtime.time_limit)
-    with console.lasting(), stops.listening():
+    with stops.listening():
         return _run(config, stops)
 
 
@@ -64,7 +64,7 @@ def _run(config: Config, stops: Stops) -> Run:
 
     start = time.monotonic()
     workers = cluster.of_run(config)
-    # Imports TensorFlow; the modules below do, too
+    # Imports TensorFlow, as do the modules below
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
@@ -76,7 +76,7 @@ def _run(config: Config, stops: Stops) -> Run:
     data = dataset.load(config)
     trainer, decisions = prepare(config, machine, data, stops)
     trainer.build()
-    if not machine.is_chief:
+    if workers is not None and not workers.is_chief:
         return _work(config, trainer, data, workers)
 
     # Training
@@ -113,10 +113,10 @@ def _run(config: Config, stops: Stops) -> Run:
 
 
 def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Cluster) -> Run:
-    """Trains in a worker that is not the chief, which alone writes, tests and exports."""
+    """Trains in a worker other than the chief, which writes, tests and exports."""
     from pipeline.training import progress_report
 
-    trainer.resume(RunDirectory(config.run_directory))
+    trainer.resume(RunDirectory(config.run_directory or run_directory.RUNS))
     progress_report.worker(workers)
     trainer.train()
     trainer.wait_for_workers()
@@ -126,7 +126,7 @@ def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Clu
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
-    the run directory could not take the result."""
+    if the result could not be written into the run directory."""
     config = command_line.configure(arguments)
     run = fit(config)
     good = run.export or not config.export.enabled

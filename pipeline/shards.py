@@ -1,4 +1,4 @@
-"""Counts the examples of TFRecord files and takes their sha256, to find damage later."""
+"""Counts the examples of TFRecord files and computes their sha256, to detect damage later."""
 
 import json
 from pathlib import Path
@@ -8,22 +8,22 @@ from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.shards"
 _HELP = f"""\
-usage: {PROGRAM} FOLDER > FOLDER/shards.json
+usage: {PROGRAM} DIRECTORY > DIRECTORY/shards.json
 
-Prints the number of examples and the sha256 of each TFRecord file in FOLDER, as JSON. Saved as
-shards.json beside the files, it is compared by every later run, which so finds a file that was
-cut off between two records, replaced, or removed."""
+Prints the number of examples and the sha256 of each TFRecord file in DIRECTORY, as JSON. Save it as
+shards.json next to the files: every later run compares the files with it, and so detects a file
+that was truncated between two records, replaced, or removed."""
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.shards FOLDER`: prints the manifest of a folder."""
+    """`python -m pipeline.shards DIRECTORY`: prints the manifest of a directory."""
     if arguments[:1] in (["--help"], ["-h"]):
         print(_HELP)
         return 0
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UsageError(f"give one folder: {PROGRAM} FOLDER > FOLDER/shards.json")
+        raise UsageError(f"expected one directory: {PROGRAM} DIRECTORY > DIRECTORY/shards.json")
     folder = Path(arguments[0])
-    require_path(folder, "FOLDER")
+    require_path(folder, "DIRECTORY")
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a directory")
     from pipeline.data import shards

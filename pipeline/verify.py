@@ -55,14 +55,6 @@ python3 -m venv {environment}
 {_PROGRAM} {shlex.quote(str(directory))} --python {environment}/bin/python"""
 
 
-def _interpreter(name: str) -> Path:
-    path = shutil.which(name)
-    if path is None:
-        example = "serving-2.20/bin/python"
-        raise UsageError(f"--python: {name!r} is not a program; give an interpreter, as {example}")
-    return Path(path).absolute()
-
-
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; 1 if a check failed, else 0."""
     if "--help" in arguments or "-h" in arguments:
@@ -78,8 +70,11 @@ def main(arguments: list[str]) -> int:
     if options.runtime_version is not None:
         print(instructions(options.directory, options.runtime_version))
         return 0
-    python = None if options.python is None else _interpreter(options.python)
-    outcome = verify(repository.chosen(options.directory), fuzz=options.fuzz, python=python)
+    python = shutil.which(options.python) if options.python else None
+    if options.python and python is None:
+        raise UsageError(f"--python: {options.python!r} is not a program")
+    version = repository.chosen(options.directory)
+    outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
     name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
     if not files.is_version(name):
         why = f"{name!r} is not a version number, so it is never served"

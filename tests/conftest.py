@@ -24,6 +24,13 @@ import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+# They take minutes. Started last, they would run on one core while the other is idle.
+SLOW = ("test_distributed.py", "test_fit.py", "test_clean.py", "test_export_command.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Starts with the slow files; the files of a directory keep their order."""
+    items.sort(key=lambda item: item.path.name not in SLOW)
 
 
 @pytest.fixture

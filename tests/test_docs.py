@@ -1,5 +1,6 @@
 """README and docs: they build without warnings, and what they name and show exists and works."""
 
+import ast
 import contextlib
 import io
 import re
@@ -109,6 +110,22 @@ def test_links_files_commands_and_options_exist(path):
         section, _, option = flag.removeprefix("--").partition(".")
         known = section in ("source", "task") and option in options
         assert known or flag in cli_parser.flags(Config) or flag == "--section.option", flag
+
+
+def test_every_promise_names_tests_that_exist():
+    page = _read(REPOSITORY / "docs/promises.md")
+    rows = re.findall(r"^\| (?!promise)(.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 80
+    missing = []
+    for promise, _, names in (row.rpartition(" | ") for row in rows):
+        found = re.findall(r"`([\w/]+\.py)::(\w+)`", names)
+        assert found, promise
+        for file, name in found:
+            path = REPOSITORY / "tests" / file
+            tree = ast.parse(_read(path) if path.exists() else "")
+            functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            missing += [] if name in functions else [f"{file}::{name} ({promise})"]
+    assert not missing, "\n".join(["", *missing])
 
 
 def test_the_first_example_of_the_readme_works(workplace):

@@ -10,7 +10,7 @@ from conftest import REPOSITORY, run_python
 import pipeline
 from pipeline.runtime import environment
 
-_HEAVY = ("tensorflow", "keras", "numpy", "tyro", "pipeline.config", "pipeline.fit")
+_HEAVY = ("tensorflow", "keras", "numpy", "pipeline.config", "pipeline.fit")
 _MEASURE = f"""
 import sys, time
 before = time.perf_counter()

@@ -142,7 +142,8 @@ def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
     for field in dataclasses.fields(kind):
         hint, place = hints[field.name], (*above, field.name)
         if dataclasses.is_dataclass(hint):
-            found |= flags(hint, place)
+            nested: Any = hint
+            found |= flags(nested, place)
             if not above and field.name in _open_sections(kind):
                 found[f"--{field.name}"] = found[f"--{field.name}.name"]
         elif hint is bool:

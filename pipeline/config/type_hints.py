@@ -54,20 +54,15 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     return _scalar(hint, words[0])
 
 
-_WORDS: dict[Any, dict[str, Any]] = {
-    types.NoneType: {"None": None},
-    bool: {"True": True, "False": False},
-}
-
-
 def _scalar(hint: Any, word: str) -> Any:
-    try:
-        if hint in _WORDS:
-            return _WORDS[hint][word]
-        if hint is Path and not word:  # an empty shell variable would be the current directory
-            raise ValueError
+    if hint is Path and not word:  # an empty shell variable would be the current directory
+        raise ValueError(describe(hint))
+    if hint in (str, Path):
         return hint(word)
-    except (ValueError, KeyError):
+    value = _require(hint, _literal(word))
+    try:
+        return float(value) if hint is float else value
+    except OverflowError:
         raise ValueError(describe(hint)) from None
 
 
@@ -267,7 +262,7 @@ def describe(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         for choices in filter(callable, hint.__metadata__):
-            return choices()
+            return str(choices())
         limits = list(map(_limit, _limits(hint)))
         if limits and arguments[0] in (Path, str):
             return limits[0]

@@ -1,4 +1,4 @@
-"""The augmentations of a run in their order, wherever they are carried out."""
+"""The augmentations of a run, applied in their order on the host or inside the step."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from pipeline.data import seeds
 from pipeline.utils.errors import UsageError
 
 _WHOLE = Share()
-# Times that the largest pixel of a batch may shrink, or of floats grow. A change of the range from
-# 0 ... 255 to 0 ... 1 shrinks it 255 times, `color_jitter` with its defaults makes floats 3 times
-# as bright.
+# Factor by which the largest pixel of a batch may shrink, or grow if images are floats. Rescaling
+# from 0 ... 255 to 0 ... 1 shrinks it by 255; `color_jitter` with its defaults makes floats up to 3
+# times as bright.
 _SCALE = 16
 
 
 class Augmenter:
-    """A batch to the augmented batch, a pure function of it: on the host as inside the step.
+    """A batch to the augmented batch, as a pure function: the same on the host and in the step.
 
     Args:
         operations: Name -> options of registered augmentations, in order.
@@ -38,21 +38,21 @@ class Augmenter:
         return seeds.example_seeds(self._seed, batch["epoch"], batch["id"])
 
     def __call__(self, batch: Example) -> Example:
-        """Each operation gets seeds of its own, and as `lasting_seed` those of no epoch.
+        """Each operation gets separate seeds, and a `lasting_seed` that is the same in all epochs.
 
         Raises:
-            UsageError: An operation does not fit the examples, or leaves a field with another
-                dtype or shape; when it is traced.
+            UsageError: An operation does not fit the examples, or changes the dtype or shape of a
+                field; raised when it is traced.
         """
         for _, _, after in self._stages(batch):
             batch = after
         return batch
 
     def require_range(self, batch: Example) -> None:
-        """Carries the operations out, eagerly, to see what they make of the pixels.
+        """Applies the operations eagerly and checks the range of the pixels.
 
         Raises:
-            UsageError: One leaves the range of the images, as from 0 ... 255 to 0 ... 1.
+            UsageError: One changes the range of the images, such as from 0 ... 255 to 0 ... 1.
         """
         for name, before, after in self._stages(batch):
             if "image" in before:
@@ -75,22 +75,21 @@ class Augmenter:
 
 
 def _require_fields(name: str, before: Example, after: Any) -> None:
-    """Raises UsageError unless what an operation has made of a batch has the fields it had."""
+    """Raises UsageError unless the result of an operation has the fields of its input."""
     if not isinstance(after, Mapping):
         raise UsageError(
             f"--data.augment: {name} must return the batch, a dictionary of tensors; "
-            f"it returns {type(after).__name__}"
+            f"got {type(after).__name__}"
         )
     for field, value in before.items():
         if field not in after:
-            raise UsageError(f"--data.augment: {name} must return the field {field!r} too")
+            raise UsageError(f"--data.augment: {name} must also return the field {field!r}")
         given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
         if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
             levels = _levels(given.dtype) if field == "image" else ""
             raise UsageError(
-                f"--data.augment: {name} gets {field!r} as {given.dtype.name}{levels} of shape "
-                f"{given.shape} and must return it so; it returns {made.dtype.name} of shape "
-                f"{made.shape}"
+                f"--data.augment: {name} must return {field!r} as {given.dtype.name}{levels} of "
+                f"shape {given.shape}; got {made.dtype.name} of shape {made.shape}"
             )
 
 
@@ -99,16 +98,16 @@ def _levels(dtype: tf.DType) -> str:
 
 
 def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
-    """Raises UsageError where the images of a batch, taken together, have another scale.
+    """Raises UsageError if the images of a batch, taken together, have another scale.
 
-    A single image may turn dark, and noise may leave the range of floats.
+    A single image may become dark, and noise may leave the range of floats.
     """
     old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
-    # A black batch says nothing; integers cannot grow out of their range.
+    # A black batch reveals nothing; integers cannot leave their range.
     if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
         raise UsageError(
             f"--data.augment: {name} must keep the range of the images, "
-            f"{before.dtype.name}{_levels(before.dtype)}: the largest value of the first batch is "
+            f"{before.dtype.name}{_levels(before.dtype)}; the largest value of the first batch is "
             f"{old:g} before it and {new:g} after it"
         )
 
@@ -116,12 +115,11 @@ def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
 def placed(
     batches: Batches, options: config.Data, seed: int, cache: str
 ) -> tuple[Batches, list[Decision]]:
-    """The batches that the step gets, augmented if that is done on the host; and the decision.
+    """The input of the step, augmented if that is done on the host; and the decision.
 
     Args:
-        batches: Of training, as `batching.training` makes them. Where they come back as they are,
-            the step augments them.
-        options: The operations, and what was asked for.
+        batches: From `batching.training`. If they are returned unchanged, the step augments them.
+        options: The operations, and where to apply them.
         seed: Of the run.
         cache: Where the decoded examples are: device, memory, ... or none.
     """
@@ -133,26 +131,26 @@ def placed(
     return batches, [decision]
 
 
-def _place(asked: str, cache: str) -> tuple[str, str]:
+def _place(requested: str, cache: str) -> tuple[str, str]:
     """`host` or `device`, and why."""
     if cache == "device":
-        return "device", "in the compiled step, as the examples lie on the device"
-    if asked != "auto":
-        return asked, "asked for"
+        return "device", "in the compiled step, as the examples are on the device"
+    if requested != "auto":
+        return requested, "requested"
     if tf.config.list_logical_devices("GPU"):
         return "device", "in the compiled step, on the GPU"
     # Flip and crop before `convnet` on CIFAR-10: both within 2 % of each other, spread 30 %.
-    return "device", "in the compiled step; the host, the same CPU, is no faster"
+    return "device", "in the compiled step; the host is the same CPU"
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches with augmented tickets, made by `tf.data` beside the training.
+    """The same batches with augmented tickets, computed by `tf.data` in parallel to training.
 
     Raises:
-        UsageError: An operation does not fit the examples; when a dataset is made.
+        UsageError: An operation does not fit the examples; raised when a dataset is made.
     """
 
-    # Autograph would wrap a UsageError in a text of its own.
+    # Autograph would add its own text to a UsageError.
     @tf.autograph.experimental.do_not_convert
     def augmented(ticket: Any) -> Example:
         return augmenter(batches.materialize(ticket))

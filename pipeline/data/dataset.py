@@ -1,4 +1,4 @@
-"""The data of a run: from its config to decoded splits and the task that has learned from them."""
+"""The data of a run: from its config to decoded splits and a task with its metadata."""
 
 import dataclasses
 import time
@@ -24,31 +24,37 @@ class Data:
 
     source: Source
     metadata: Metadata
-    """Of the task, those learned from the training examples too."""
+    """Of the task, including what it learned from the training examples."""
     task: Task
     splits: dict[str, Split]
-    """Decoded examples: train, and validation and test as far as there are any."""
+    """Decoded examples: train, and validation and test if they exist."""
     cleaning: Cleaning
     decisions: list[Decision]
-    """On what is left out, the cache, the splits."""
+    """About excluded examples, the cache, the splits."""
     seconds: float
-    """Taken to read and decode them all, or to find them in a cache on the disk."""
+    """To read and decode all examples, or to find them in the disk cache."""
 
     @property
     def cache(self) -> str:
-        """Where the decoded examples lie."""
+        """Where the decoded examples are kept."""
         return next(decision.value for decision in self.decisions if decision.name == "cache")
 
     def write(self, run: RunDirectory) -> None:
-        """What a run that is resumed must find again, into the run's folder."""
+        """Writes what a resumed run must find again into the run directory.
+
+        If the fingerprint is new, all examples are read to compute a digest of their content.
+        """
         self.cleaning.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
-        _record(run, self.source)
+        fingerprint, before = self.source.fingerprint(), _recorded(run)
+        if before is None or before["fingerprint"] != fingerprint:
+            content = None if fingerprint is None else self.source.content()
+            files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
 def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
-    """What `_record` has written; None in a new run."""
+    """The fingerprint and content that `Data.write` recorded; None in a new run."""
     try:
         before = safe_io.read_json(run.source)
         found = {"fingerprint": before["fingerprint"], "content": before["content"]}
@@ -56,63 +62,52 @@ def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
             raise ValueError
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
     return found
-
-
-def _record(run: RunDirectory, source: Source) -> None:
-    """By what the data of a run are known: cheaply, and where that has changed, by their content.
-
-    All examples are read for that, unless it has been written before.
-    """
-    fingerprint, before = source.fingerprint(), _recorded(run)
-    if before is None or before["fingerprint"] != fingerprint:
-        content = None if fingerprint is None else source.content()
-        files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
     """Raises UsageError if the content of examples has changed whose ids and classes are the same.
 
-    Where the fingerprint has changed all examples are read: a copy, a hard link or other
-    permissions change the times of a file alone.
+    If the fingerprint has changed, all examples are read: copying a file, a hard link or other
+    permissions change only its times.
     """
     before = _recorded(run)
     if before is None or before["fingerprint"] == source.fingerprint():
         return []
     if before["content"] is not None and before["content"] == source.content():
         return []
-    what = "a file has another content; the examples and classes are the same"
+    what = "the content of a file differs, with the same examples and classes"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} have changed since the run in {run} began: {what}; "
-            "bring them back, go on with --force, or give a new --run-directory"
+            "restore them, continue with --force, or use a new --run-directory"
         )
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
-def _unlearned(metadata: Metadata, train: Split, limit: int | None) -> list[Decision]:
-    """A note on classes without an example to train on; UsageError if there is but one with any."""
+def _missing_classes(metadata: Metadata, train: Split, limit: int | None) -> list[Decision]:
+    """A note about classes without a training example; UsageError if fewer than two have any."""
     names = metadata.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
     if np.count_nonzero(counts) < 2:
-        more = "examples of other classes" + (" or a larger --data.limit" if limit else "")
+        more = " or a larger --data.limit" if limit else ""
         raise UsageError(
             f"train has examples of one class only, {names[int(counts.argmax())]!r}, and a "
-            f"classifier needs two; give {more}"
+            f"classifier needs two; add examples of other classes{more}"
         )
-    lacking = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
-    if not lacking:
+    missing = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
+    if not missing:
         return []
-    some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3:,} others" if lacking[3:] else "")
-    return [Decision("note", f"train has no example of {some}", "which cannot be learned")]
+    some = ", ".join(missing[:3]) + (f" and {len(missing) - 3:,} others" if missing[3:] else "")
+    return [Decision("note", f"train has no example of {some}", "these cannot be learned")]
 
 
-def _copied(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
-    """A note on images that are in two splits, unless a cleaning has dealt with them."""
+def _leaked_copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
+    """A note about images that are in two splits, unless cleaning has handled them."""
     if config.clean.enabled or config.clean.allow_leakage:
         return []
     found = splits.copies(parts)
@@ -123,32 +118,32 @@ def _copied(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
     such = " and ".join(map(source.location, pair))
     remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
     what = f"exact copies of images in another split: {counts}"
-    return [Decision("note", what, f"such as {such}; {remedy} leaves them out")]
+    return [Decision("note", what, f"such as {such}; {remedy} excludes them")]
 
 
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
-    """The source, or the sample of it that `--data.limit` asks for; and the splits of an earlier
-    run that are kept: split -> ids.
+    """The source, limited to the sample of `--data.limit`; and the splits of an earlier run that
+    are kept: split -> ids.
 
     Raises UsageError if one of them cannot be read.
     """
     path = run_directory.earlier_splits(config)
-    known = splits.read_examples(path, "give another --data.splits") if path else {}
+    known = splits.read_examples(path, "choose another --data.splits") if path else {}
     source = registry.call("sources", config.source.name, config.source.options)
     return splits.limited(source, config.data, known), known
 
 
 def task_of(config: Config, info: Info | Metadata) -> Task:
-    """The task of a source, or of the metadata of a run."""
+    """The task for a source, or for the metadata of a run."""
     size = config.data.image_size
     options = {"image_size": size} if size else {}
     return registry.call("tasks", config.task.name, {**options, **config.task.options}, info)
 
 
 def load(config: Config) -> Data:
-    """Opens the source, cleans, decodes, divides, learns the metadata.
+    """Opens the source, cleans, decodes and divides the examples, and learns the metadata.
 
-    A run that is resumed must find the examples and metadata that it began with.
+    A resumed run must find the examples and metadata that it began with.
 
     Raises:
         UsageError: Any of this cannot be done; the message names the file, record or option.
@@ -163,11 +158,11 @@ def load(config: Config) -> Data:
     if config.run_directory:
         run = RunDirectory(config.run_directory)
         splits.require_same_examples(run.splits, parts, source.location)
-    metadata = {**task.metadata, **task.learn(parts["train"].column)}
-    metadata = run_directory.frozen(config.run_directory, metadata)
-    notes = _unlearned(metadata, parts["train"], config.data.limit)
+    learned = {**task.metadata, **task.learn(parts["train"].column)}
+    metadata = run_directory.frozen(config.run_directory, learned)
+    notes = _missing_classes(metadata, parts["train"], config.data.limit)
     decisions += [] if config.dry_run else notes
-    decisions += _copied(source, parts, config)
+    decisions += _leaked_copies(source, parts, config)
     if config.run_directory:
         decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
     task = task_of(config, metadata)

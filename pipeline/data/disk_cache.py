@@ -1,14 +1,12 @@
-"""Decoded examples in a folder of the disk: built once, checked when opened, shared by runs."""
+"""Decoded examples in a directory on disk: built once, verified when opened, shared by runs."""
 
 import dataclasses
 import hashlib
 import json
-import math
 import os
-import shutil
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example
-from pipeline.data.example_store import DIGEST, Indexed
+from pipeline.data.example_store import DIGEST, Store, row_bytes
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
@@ -26,15 +24,15 @@ _MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
-class Disk(Indexed):
+class Disk(Store):
     """One file for each field, row after row; short fields are read into memory.
 
-    Rows are read by `pread`, which leaves what it read to the kernel's cache of files: that is
-    as fast as memory and not counted as memory of this process. (A memory map is counted, and
-    holds Python's lock while the disk turns.)
+    Rows are read by `pread` through the kernel's page cache, which is as fast as memory and does
+    not count as memory of this process. (A memory map does, and blocks Python's lock while the disk
+    is read.)
 
     Args:
-        folder: Written by `built`, and checked.
+        folder: Written by `obtained`, and verified.
         specs: Of the columns: the fields of an example, and perhaps `DIGEST`.
     """
 
@@ -46,7 +44,7 @@ class Disk(Indexed):
                 values = np.fromfile(folder / name, spec.dtype.as_numpy_dtype)
                 short[name] = values.reshape(-1, *spec.shape)
             else:
-                # Open as long as the store lives, even if another run replaces the folder.
+                # Open as long as the store exists, even if another run replaces the directory.
                 self._files[name] = os.open(folder / name, os.O_RDONLY)
                 weakref.finalize(self, os.close, self._files[name])
         digest = short.pop(DIGEST, None)
@@ -70,31 +68,30 @@ class Disk(Indexed):
         try:
             self.take(rows)
         except OSError as error:
-            raise UsageError(f"--data.cache disk: {error}; run again, it is then rebuilt") from None
+            raise UsageError(f"--data.cache disk: {error}; run again to rebuild it") from None
 
     def _read(self, name: str, rows: np.ndarray) -> np.ndarray:
         spec = self.specs[name]
-        each = _bytes(spec)
+        each = row_bytes({name: spec})
         values = np.empty((len(rows), each), np.uint8)
-        # Neighbours in one call: evaluation reads in order.
+        # Consecutive rows in one call: evaluation reads in order.
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            part = memoryview(values[start:end]).cast("B")
+            part = values[start:end].reshape(-1).data
             if os.preadv(self._files[name], [part], int(rows[start]) * each) != len(part):
-                raise OSError(f"the file of {name!r} was cut off while it was in use")
+                raise OSError(f"the file of {name!r} was truncated while it was in use")
         return values.view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where the examples of one split are kept, and what they must have been made from.
+    """Where the examples of one split are cached, and what they must have been made from.
 
     Args:
-        directory: Holds the caches of many data sets.
-        title: Beginning of the folder's name, for people.
-        identity: What the cache is of; another one gets another folder. JSON.
-        state: What it was made from; if it has changed the folder is built anew. Its keys are what
-            a person calls them. JSON.
+        directory: Of the caches of many data sets.
+        title: Beginning of the directory's name, for people.
+        identity: Of the data; each identity has a separate directory. JSON.
+        state: If it has changed, the directory is rebuilt. The keys appear in messages. JSON.
     """
 
     directory: Path
@@ -111,57 +108,38 @@ class Place:
 def obtained(
     place: Place,
     specs: Mapping[str, tf.TensorSpec],
-    count: int,
-    batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+    batches: Iterable[Mapping[str, np.ndarray]],
 ) -> tuple[Disk, str]:
-    """The store at a place, built from `batches` unless it is there and whole; and which of both.
+    """The store of a place, built from `batches` unless a good one exists; and which of both.
 
     Args:
         place: Where, and of what.
         specs: Of the fields of a decoded example.
-        count: So many examples at most.
-        batches: Makes the columns of the decoded examples, some at a time.
+        batches: The columns of the decoded examples, in pieces; only read to build the store.
 
     Raises:
         UsageError: The disk is full or cannot be written.
     """
+    folder = place.folder
     try:
-        lock = place.folder.with_name(f"{place.folder.name}.lock")
+        lock = folder.with_name(f"{folder.name}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
-        with locks.in_turn(lock, f"waiting for another process to build or check {place.folder}"):
+        with locks.in_turn(lock, f"waiting for another process to build or verify {folder}"):
             temp_files.sweep(place.directory)
             wrong = _wrong(place, specs)
             if wrong:
-                _require_room(place.directory, count * sum(_bytes(s) for s in specs.values()))
-                _build(place, specs, batches())
-            return Disk(place.folder, specs), f"built, {wrong}" if wrong else "found and checked"
+                _build(place, specs, batches)
+            return Disk(folder, specs), f"built, {wrong}" if wrong else "found and verified"
     except OSError as error:
         raise UsageError(
-            f"--data.cache disk: cannot write {place.folder}: {error.strerror or error}; "
+            f"--data.cache disk: cannot write {folder}: {error.strerror or error}; "
             "choose another --data.cache-directory, or another --data.cache"
         ) from None
 
 
-def _require_room(directory: Path, size: int) -> None:
-    """Before anything is written: a disk filled to the brim harms others, too."""
-    free = shutil.disk_usage(directory).free
-    if size > free:
-        raise UsageError(
-            f"--data.cache disk: the decoded examples need {_shown(size)}, but {directory} has "
-            f"{_shown(free)} free; free some, or choose another --data.cache-directory or "
-            "--data.cache"
-        )
-
-
-def _shown(size: int) -> str:
-    """A number of bytes, in the unit that leaves digits before the point."""
-    unit, name = next((u for u in ((1e9, "GB"), (1e6, "MB")) if size >= u[0]), (1e3, "kB"))
-    return f"{size / unit:,.1f} {name}"
-
-
 def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
-    """Why the folder cannot be used, empty if it can."""
+    """Why the directory cannot be used; empty if it can."""
     try:
         manifest = safe_io.read_json(place.folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
@@ -171,63 +149,57 @@ def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
         if changed:
             return f"because {changed[0]} changed"
         for name, file in known.items():
-            if _checksum(place.folder / name) != [file["bytes"], file["crc32"]]:
+            if _checksum(place.folder / name) != (file["bytes"], file["crc32"]):
                 return f"because {name!r} was damaged"
     except FileNotFoundError:
-        return "because it was not there"
+        return "because it did not exist"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "because it was damaged"
     return ""
 
 
-def _checksum(path: Path) -> list[int]:
-    """Length and CRC-32 of a file; 3 GB/s where the kernel has it in memory."""
-    total, checksum, buffer = 0, 0, bytearray(_CHUNK)
+def _checksum(path: Path) -> tuple[int, int]:
+    """Length and CRC-32 of a file; 3 GB/s if it is in the page cache."""
+    total, checksum = 0, 0
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            checksum = zlib.crc32(memoryview(buffer)[:count], checksum)
-            total += count
-    return [total, checksum]
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+            total += len(chunk)
+    return total, checksum
 
 
 def _build(
     place: Place, specs: Mapping[str, tf.TensorSpec], batches: Iterable[Mapping[str, np.ndarray]]
 ) -> None:
-    """Writes beside, and puts the new folder in the place of the old one when it is whole."""
+    """Writes a new directory, then replaces the old one."""
     folder = place.folder
-    beside = temp_files.folder(folder.parent)
+    temporary = temp_files.folder(folder.parent)
     try:
         manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
-        manifest["files"] = _written(beside, specs, batches)
-        files.write_json(beside / _MANIFEST, manifest)
+        manifest["files"] = _write(temporary, specs, batches)
+        files.write_json(temporary / _MANIFEST, manifest)
         if folder.exists():
             temp_files.remove(folder)
-        files.publish_as(beside, folder)
+        files.publish_as(temporary, folder)
     except BaseException:
-        temp_files.remove(beside)
+        temp_files.remove(temporary)
         raise
 
 
-def _written(
+def _write(
     folder: Path,
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> dict[str, dict[str, int]]:
-    opened = {name: (folder / name).open("wb") for name in specs}
+    """Writes the files; name -> length and CRC-32."""
     sums = {name: {"bytes": 0, "crc32": 0} for name in specs}
-    try:
-        for batch in batches:
-            for name, file in opened.items():
-                content = memoryview(np.ascontiguousarray(batch[name]).view(np.uint8)).cast("B")
+    for name in specs:
+        (folder / name).touch()
+    for batch in batches:
+        for name, total in sums.items():
+            content = batch[name].tobytes()
+            with (folder / name).open("ab") as file:
                 file.write(content)
-                sums[name]["bytes"] += len(content)
-                sums[name]["crc32"] = zlib.crc32(content, sums[name]["crc32"])
-    finally:
-        for file in opened.values():
-            file.close()
+            total["bytes"] += len(content)
+            total["crc32"] = zlib.crc32(content, total["crc32"])
     return sums
-
-
-def _bytes(spec: tf.TensorSpec) -> int:
-    """Of one row."""
-    return spec.dtype.size * math.prod(spec.shape)

@@ -1,4 +1,4 @@
-"""Where the decoded examples of a split lie: in memory, on the device, or nowhere."""
+"""Where the decoded examples of a split are kept: in memory, on the device, or nowhere."""
 
 import abc
 import functools
@@ -13,7 +13,7 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, chosen, is_short, without_autotune
 
 DIGEST = "_digest"
-"""Column of the hashes of the pixels, beside the fields of the examples."""
+"""Column of the hashes of the pixels, next to the fields of the examples."""
 
 
 class Store(abc.ABC):
@@ -21,10 +21,10 @@ class Store(abc.ABC):
 
     Args:
         specs: Shape and dtype of each field of one decoded example.
-        short: Those fields that are numbers or short vectors (`id`, `label`, ...), in memory:
-            name -> (rows, ...).
-        digest: Hash of the pixels of each example, int64 (rows,); None where there are no images,
-            or where they are not kept.
+        short: The fields that are numbers or short vectors (`id`, `label`, ...), in memory: name ->
+            (rows, ...).
+        digest: Hash of the pixels of each example, int64 (rows,); None without images, or if they
+            are not kept.
     """
 
     def __init__(
@@ -44,28 +44,23 @@ class Store(abc.ABC):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of some rows, for Python."""
 
-    @staticmethod
-    def materialize(ticket: Any) -> Example:
-        """A ticket to its examples, inside the compiled step; where it holds them, itself."""
+    def gather(self, rows: tf.Tensor) -> Example:
+        """The examples of some rows, int64 (n,), inside `tf.data`."""
+        raise NotImplementedError(f"{type(self).__name__} has no random access")
+
+    def ticket(self, rows: tf.Tensor) -> Any:
+        """The input of the step for these rows, made inside `tf.data`."""
+        return self.gather(rows)
+
+    def materialize(self, ticket: Any) -> Example:
+        """A ticket to its examples, inside the compiled step; by default the ticket has them."""
         return ticket
 
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:  # noqa: B027 - what is decoded needs no words
+    def raise_if_undecodable(self, rows: np.ndarray) -> None:  # noqa: B027 - nothing to decode
         """Raises UsageError naming the first of these rows that cannot be decoded, if any."""
 
 
-class Indexed(Store):
-    """Decoded examples that can be had in any order."""
-
-    @abc.abstractmethod
-    def gather(self, rows: tf.Tensor) -> Example:
-        """The examples of some rows, int64 (n,), inside `tf.data`."""
-
-    def ticket(self, rows: tf.Tensor) -> Any:
-        """What travels to the step, made inside `tf.data`."""
-        return self.gather(rows)
-
-
-class Memory(Indexed):
+class Memory(Store):
     """Columns in the memory of the host: name -> (rows, ...)."""
 
     def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
@@ -84,7 +79,7 @@ class Memory(Indexed):
 class Device(Memory):
     """A copy of the columns on each device that computes; the step gathers its batch by row.
 
-    What goes to a device for each example are the eight bytes of its row.
+    Only the eight bytes of its row are sent to a device for each example.
     """
 
     def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
@@ -108,24 +103,19 @@ class Device(Memory):
 
 
 def _device() -> str:
-    """The device of this replica; outside of replicas, of the first one."""
+    """The device of this replica; outside of replicas, the first GPU, or the CPU."""
     if not tf.distribute.has_strategy():
-        return computing_devices()[0]
+        gpus = tf.config.list_logical_devices("GPU")
+        return (gpus or tf.config.list_logical_devices("CPU"))[0].name
     context = tf.distribute.get_replica_context()
     devices = context.devices if context else tf.distribute.get_strategy().extended.worker_devices
-    # MirroredStrategy gives a list of lists, and says the job and the task too.
+    # MirroredStrategy gives a list of lists, and full names with the job and the task.
     found = tf.DeviceSpec.from_string(tf.nest.flatten(devices)[0])
     return f"/device:{found.device_type}:{found.device_index}"
 
 
-def computing_devices() -> list[str]:
-    """Names of the GPUs, else of the CPU."""
-    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")[:1]
-    return [device.name for device in found]
-
-
 class Undecoded(Store):
-    """Nothing is kept: each example is read and decoded whenever it is wanted.
+    """Nothing is kept: each example is read and decoded when it is needed.
 
     Args:
         source: Of the examples.
@@ -147,14 +137,17 @@ class Undecoded(Store):
         self._source, self._task, self._split = source, task, split
 
 
-class OnTheFly(Undecoded, Indexed):
-    """Of a source that has a reader for this split."""
+class OnTheFly(Undecoded):
+    """For a source that has a reader for this split."""
 
     @functools.cached_property
     def _read(self) -> Callable[[tf.Tensor], Example]:
-        # First asked for while a function is traced, whose constants no other could use.
+        # In a function that is being traced, its constants would be unusable anywhere else.
         with tf.init_scope():
-            return self._source.reader(self._split)
+            reader = self._source.reader(self._split)
+        if reader is None:
+            raise ValueError("a source without a reader needs the store Sequential")
+        return reader
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
@@ -162,37 +155,38 @@ class OnTheFly(Undecoded, Indexed):
     def _decoded(self, row: tf.Tensor) -> Example:
         return self._task.decode(self._read(row))
 
+    def _take(self, row: int) -> Example:
+        try:
+            return self._decoded(tf.constant(row, tf.int64))
+        except READ_ERRORS as error:
+            raise undecodable(self._source, int(self.short["id"][row]), error) from None
+
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        self.raise_if_undecodable(rows)
-        parts = [self._decoded(tf.constant(row, tf.int64)) for row in rows]
+        parts = [self._take(row) for row in rows]
         return {name: np.stack([part[name].numpy() for part in parts]) for name in self.specs}
 
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for row in rows:
-            try:
-                self._decoded(tf.constant(row, tf.int64))
-            except READ_ERRORS as error:
-                raise undecodable(self._source, int(self.short["id"][row]), error) from None
+            self._take(row)
 
 
 class Sequential(Undecoded):
-    """Of a source that gives its examples only one after the other; see `sequential_batches`."""
+    """For a source that reads its examples only one after the other; see `sequential_batches`."""
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
-        """The examples of these rows as they are in the source, in its order."""
+        """The raw examples of these rows, in the source's order."""
         return chosen(self._source.examples(self._split), rows)
 
     def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
-        """The same, decoded."""
+        """Raw examples, decoded."""
         return raw.map(self._task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        rows = np.asarray(rows)
-        self.raise_if_undecodable(rows)
-        some = np.unique(rows)
+        some, inverse = np.unique(np.asarray(rows), return_inverse=True)
+        self.raise_if_undecodable(some)
         whole = self.decoded(self.raw(some)).batch(len(some))
         (found,) = without_autotune(whole).as_numpy_iterator()
-        return {name: values[np.searchsorted(some, rows)] for name, values in found.items()}
+        return {name: values[inverse] for name, values in found.items()}
 
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for example in self.raw(np.asarray(rows)):
@@ -203,18 +197,20 @@ class Sequential(Undecoded):
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
-    """One line that names the example."""
+    """An error of one line that names the example."""
     return UsageError(
         f"{source.location(id)} cannot be decoded: {reason(error)}; "
-        "--clean.enabled finds such examples and leaves them out"
+        "--clean.enabled finds such examples and excludes them"
     )
 
 
 def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     """Shape and dtype of each field of a decoded example."""
+    fields = source.info.fields.items()
+    example = {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
+    return tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
 
-    def example() -> Example:
-        fields = source.info.fields.items()
-        return {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
 
-    return tf.data.Dataset.from_tensors(example()).map(task.decode).element_spec
+def row_bytes(specs: Mapping[str, tf.TensorSpec]) -> int:
+    """Bytes of one decoded example."""
+    return sum(spec.dtype.size * spec.shape.num_elements() for spec in specs.values())

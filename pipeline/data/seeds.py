@@ -1,8 +1,8 @@
-"""One seed per example and the random numbers drawn from it, on any device, whatever the batch.
+"""One seed per example and random numbers drawn from it, independent of device and batch.
 
 The generator is SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which TensorFlow has on the CPU,
-on GPUs and under XLA with the same bits; `tf.random.stateless_*` takes one seed for a whole batch.
+OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which gives the same bits on the
+CPU, on GPUs and under XLA; `tf.random.stateless_*` takes one seed for a whole batch.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _int64(value: int) -> tf.Tensor:
-    """A 64-bit pattern as the int64 of the same bits; products wrap around alike."""
+    """A 64-bit pattern as the int64 with the same bits; products wrap around in the same way."""
     return tf.constant(np.uint64(value).astype(np.int64))
 
 
 def _shift(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Logical right shift; the arithmetic one of int64 would pull in the sign."""
+    """Logical right shift; that of int64 is arithmetic."""
     return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64((1 << (64 - bits)) - 1)
 
 
@@ -44,23 +44,23 @@ def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
 def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: int = 0) -> tf.Tensor:
     """int64 numbers in 0 ... `below` - 1, one per seed; biased by less than `below` / 2**32.
 
-    `below` may be a tensor, with a number for each seed.
+    `below` may be a tensor with a number for each seed.
     """
     return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))
 
 
 def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
-    """Float32 values of a table of one axis, one per seed, each alike probable.
+    """Float32 values of a 1-D table, one per seed, uniformly chosen.
 
-    A table of quantiles draws from any distribution, with the same bits on every device: roots,
-    sines and exponentials are taken by NumPy when the table is made.
+    A table of quantiles draws from any distribution, with the same bits on every device: NumPy
+    computes roots, sines and exponentials when the table is made.
     """
     values = tf.constant(np.asarray(table), tf.float32)
     return tf.gather(values, integers(seeds, len(table), draw))
 
 
 def between(seeds: tf.Tensor, low: float, high: float, draw: int = 0) -> tf.Tensor:
-    """Float32 multiples of 2**-10 from `low` to `high`, both included, one per seed."""
+    """Float32 multiples of 2**-10 from `low` to `high`, inclusive, one per seed."""
     first, last = round(low * 1024), round(high * 1024)
     steps = first + integers(seeds, last - first + 1, draw)
     return tf.cast(steps, tf.float32) * (1.0 / 1024)

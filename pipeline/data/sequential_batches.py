@@ -1,9 +1,9 @@
-"""Batches of a source that is read from the beginning to the end: two-level shuffling.
+"""Batches of a source that is read from beginning to end: two-level shuffling.
 
-Each epoch begins at another place of the split and goes once around, block by block; each block is
-shuffled. Both are functions of (seed, epoch), so a resumed run needs no state: it passes by what it
-had taken, without decoding it. Examples move within their block only: where neighbours in the
-source are alike (sorted by class), a cache in memory or on the disk shuffles them all.
+Each epoch begins at another position of the split and reads it once around, in blocks; each block
+is shuffled. Both are functions of (seed, epoch), so a resumed run needs no state: it skips the
+examples it had used, without decoding them. Examples move within their block only: if neighbors in
+the source are alike (sorted by class), a cache in memory or on disk shuffles better.
 """
 
 from typing import Any
@@ -12,21 +12,27 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Share
 from pipeline.data import seeds
+from pipeline.data.example_store import Sequential
 from pipeline.data.splits import Split
 
 BLOCK = 4096
-"""Examples, as they are in the source, that are shuffled together; two blocks are in memory."""
+"""Raw examples that are shuffled together; two blocks are in memory."""
 _WHOLE = Share()
 
 
 def batches(
-    split: Split, batch_size: int, steps_per_epoch: int, last_step: int, seed: int | None = None
+    split: Split,
+    store: Sequential,
+    batch_size: int,
+    steps_per_epoch: int,
+    last_step: int,
+    seed: int | None = None,
 ) -> Batches:
-    """Of training with a seed; without one a single pass in the source's order.
+    """Batches for training with a seed; without one, a single pass in the source's order.
 
-    Where the split is too short for the last batch its first example is repeated with weight 0.
+    `store` is that of the split. If the split is too short for the last batch, its first example is
+    repeated with weight 0.
     """
-    store = split.store
     raw, count = store.raw(split.rows), len(split)
     short = max(0, steps_per_epoch * batch_size - count)
 
@@ -36,21 +42,17 @@ def batches(
         drawn = seeds.example_seeds(seed, epoch, tf.constant([-1], tf.int64))
         start = seeds.integers(drawn, count)[0]
         around = raw.skip(start).concatenate(raw.take(start))
-        return around.batch(BLOCK).map(lambda block: shuffled(block, epoch)).unbatch()
-
-    def shuffled(block: Example, epoch: tf.Tensor) -> Example:
-        order = tf.argsort(seeds.example_seeds(seed, epoch, block["id"]))
-        return {name: tf.gather(values, order) for name, values in block.items()}
+        return around.batch(BLOCK).map(lambda block: _shuffled(block, seed, epoch)).unbatch()
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
-        begun, passed = divmod(first_step, steps_per_epoch)
+        first_epoch, passed = divmod(first_step, steps_per_epoch)
 
         def epoch_of(epoch: tf.Tensor) -> tf.data.Dataset:
-            gone = tf.where(epoch == begun, tf.constant(passed * batch_size, tf.int64), 0)
+            gone = tf.where(epoch == first_epoch, tf.constant(passed * batch_size, tf.int64), 0)
             rest = store.decoded(examples(epoch).skip(gone)).batch(batch_size, drop_remainder=True)
-            return rest.enumerate().map(lambda number, batch: weighed(epoch, gone, number, batch))
+            return rest.enumerate().map(lambda number, batch: weighted(epoch, gone, number, batch))
 
-        def weighed(epoch: tf.Tensor, gone: tf.Tensor, number: tf.Tensor, batch: Example) -> Any:
+        def weighted(epoch: tf.Tensor, gone: tf.Tensor, number: tf.Tensor, batch: Example) -> Any:
             place = gone + number * batch_size + tf.range(batch_size, dtype=tf.int64)
             weight = tf.cast(place < count, tf.float32)
             return {**batch, "weight": weight, "epoch": tf.fill([batch_size], epoch)}
@@ -61,12 +63,10 @@ def batches(
             cut = {k: tf.reshape(v, (share.of, size, *v.shape[1:])) for k, v in batch.items()}
             return tf.data.Dataset.from_tensor_slices({k: v[mine] for k, v in cut.items()})
 
-        epochs = -(-last_step // steps_per_epoch)
-        steps = tf.data.Dataset.range(begun, epochs).flat_map(epoch_of).take(last_step - first_step)
-        made = steps.flat_map(parts)
-        made = made.apply(
-            tf.data.experimental.assert_cardinality((last_step - first_step) * share.count)
-        )
+        steps, epochs = last_step - first_step, -(-last_step // steps_per_epoch)
+        made = tf.data.Dataset.range(first_epoch, epochs).flat_map(epoch_of).take(steps)
+        made = made.flat_map(parts)
+        made = made.apply(tf.data.experimental.assert_cardinality(steps * share.count))
         return made.prefetch(2 * share.count)
 
     return Batches(
@@ -77,3 +77,8 @@ def batches(
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,
     )
+
+
+def _shuffled(block: Example, seed: int, epoch: tf.Tensor) -> Example:
+    order = tf.argsort(seeds.example_seeds(seed, epoch, block["id"]))
+    return {name: tf.gather(values, order) for name, values in block.items()}

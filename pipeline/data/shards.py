@@ -1,16 +1,16 @@
-"""Sharded TFRecord files: which belong together, and a manifest that finds what is cut or changed.
+"""Sharded TFRecord files: missing shards, and a manifest that reveals truncated or changed files.
 
-`python -m pipeline.shards FOLDER > FOLDER/shards.json` writes one; every later run compares it.
+`python -m pipeline.shards DIRECTORY > DIRECTORY/shards.json` writes the manifest; every later run
+compares the files with it.
 """
 
-import hashlib
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.data.sources import _record_files
-from pipeline.utils import safe_io
+from pipeline.utils import files, safe_io
 from pipeline.utils.errors import UsageError
 
 MANIFEST = "shards.json"
@@ -18,86 +18,77 @@ _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file is taken for TFRecords by its name: `x.tfrecord`, `x-00000-of-00010`, ..."""
+    """Whether a file name is that of TFRecords: `x.tfrecord`, `x-00000-of-00010`, ..."""
     known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
     return bool(known) and not name.startswith(".")
 
 
-def records(files: Sequence[Path]) -> _record_files.Records:
+def records(paths: Sequence[Path]) -> _record_files.Records:
     """All records of these files.
 
     Raises:
-        UsageError: As for `record_files.index`; or a shard of `...-00000-of-00010` is missing, or a
-            manifest beside the files says otherwise.
+        UsageError: A file cannot be read or is damaged, a shard of `...-00000-of-00010` is missing,
+            or a manifest next to the files does not match them.
     """
-    require_all(files)
-    found = _record_files.index(files)
-    counts = (found.first[1:] - found.first[:-1]).tolist()
-    for folder in sorted({path.parent for path in files if (path.parent / MANIFEST).is_file()}):
-        here = zip(files, counts, strict=True)
-        _compare(folder, {path.name: count for path, count in here if path.parent == folder})
+    _require_all(paths)
+    found = _record_files.index(paths)
+    counts = dict(zip(paths, (found.first[1:] - found.first[:-1]).tolist(), strict=True))
+    for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):
+        _compare(folder, {path.name: n for path, n in counts.items() if path.parent == folder})
     return found
 
 
-def note(files: Sequence[Path]) -> str | None:
-    """What a person should know of files that no manifest tells of; None if there are none."""
-    bare = sorted({path.parent for path in files if not (path.parent / MANIFEST).is_file()})
+def note(paths: Sequence[Path]) -> str | None:
+    """A note for the user about files without a manifest; None if all have one."""
+    bare = sorted({path.parent for path in paths if not (path.parent / MANIFEST).is_file()})
     if not bare:
         return None
     folder, target = (shlex.quote(str(path)) for path in (bare[0], bare[0] / MANIFEST))
     return (
-        f"{bare[0]} has no {MANIFEST}, so a file that was cut between two records would not be "
-        f"noticed; python -m pipeline.shards {folder} > {target} writes one"
+        f"{bare[0]} has no {MANIFEST}, so a file that was truncated between two records would go "
+        f"unnoticed; python -m pipeline.shards {folder} > {target} writes one"
     )
 
 
-def require_all(files: Sequence[Path]) -> None:
-    """Raises UsageError naming the first shard that is not among the files."""
-    there = set(files)
-    for path in files:
+def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
+    """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a directory."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if is_shard(path.name))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    if not paths:
+        raise UsageError(f"{folder} contains no TFRecord files, such as train-00000-of-00010")
+    return {
+        path.name: {"examples": len(_record_files.index([path])), "sha256": files.sha256(path)}
+        for path in paths
+    }
+
+
+def _require_all(paths: Sequence[Path]) -> None:
+    present = set(paths)
+    for path in paths:
         if found := _SHARD.fullmatch(path.name):
             stem, number, count = found.groups()
             for at in range(int(count)):
-                wanted = f"{stem}-{at:0{len(number)}}-of-{count}"
-                if path.with_name(wanted) not in there:
-                    raise UsageError(f"{path.parent}: the shard {wanted} is missing")
-
-
-def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a folder."""
-    try:
-        files = sorted(path for path in folder.iterdir() if is_shard(path.name))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
-    if not files:
-        raise UsageError(f"{folder} holds no TFRecord files, such as train-00000-of-00010")
-    return {
-        path.name: {"examples": len(_record_files.index([path])), "sha256": _sha256(path)}
-        for path in files
-    }
+                name = f"{stem}-{at:0{len(number)}}-of-{count}"
+                if path.with_name(name) not in present:
+                    raise UsageError(f"{path.parent}: the shard {name} is missing")
 
 
 def _compare(folder: Path, counts: dict[str, int]) -> None:
     path = folder / MANIFEST
     try:
-        said = safe_io.read_json(path)
-        wanted = {str(n): (int(v["examples"]), str(v["sha256"])) for n, v in said.items()}
-        if any("/" in name or "\0" in name for name in wanted):
-            raise ValueError("a name that leads out of the folder")
+        entries = safe_io.read_json(path).items()
+        expected = {Path(n).name: (int(v["examples"]), str(v["sha256"])) for n, v in entries}
     except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
-        meant = '{"FILE": {"examples": 10, "sha256": "..."}}'
-        raise UsageError(f"{path} is not of the form {meant}") from None
-    for name, (examples, digest) in wanted.items():
+        form = '{"FILE": {"examples": 10, "sha256": "..."}}'
+        raise UsageError(f"{path} is not of the form {form}") from None
+    for name, (examples, digest) in expected.items():
         if not (folder / name).is_file():
-            raise UsageError(f"{folder}: {name} is missing, which {MANIFEST} names")
+            raise UsageError(f"{folder}: {name} is listed in {MANIFEST} but missing")
         if counts.get(name, examples) != examples:
             raise UsageError(
-                f"{folder / name} holds {counts[name]} examples, {MANIFEST} says {examples}"
+                f"{folder / name} has {counts[name]} examples; {MANIFEST} lists {examples}"
             )
-        if name in counts and _sha256(folder / name) != digest:
-            raise UsageError(f"{folder / name} has another sha256 than {MANIFEST} says")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if name in counts and files.sha256(folder / name) != digest:
+            raise UsageError(f"{folder / name} does not match the sha256 in {MANIFEST}")

@@ -1,4 +1,4 @@
-"""Which examples are trained on and which are held out, by hashes that others do not change."""
+"""Which examples are trained on and which are held out, by hashes of their ids."""
 
 import dataclasses
 import hashlib
@@ -14,17 +14,17 @@ from pipeline.config.config import Data
 from pipeline.contracts import Example, Source
 from pipeline.data import seeds
 from pipeline.data.example_store import Store
+from pipeline.data.split_names import SPLITS
 from pipeline.utils import files, npz
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import chosen
 
-PARTS = ("train", "validation", "test")
-_ANEW = "start again in a new --run-directory"
+_RESTART = "start again in a new --run-directory"
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Decoded examples of one split: some rows of a store that several splits may share."""
+    """Decoded examples of one split: some rows of a store, which several splits may share."""
 
     store: Store
     rows: np.ndarray
@@ -44,22 +44,23 @@ class Split:
         return self.store.take(self.rows[np.asarray(positions)])
 
     def first(self, count: int) -> "Split":
-        """The first examples of it."""
+        """The first `count` examples of the split."""
         return Split(self.store, self.rows[:count])
 
 
 def shares(
-    there: Collection[str], options: Data, known: Mapping[str, np.ndarray]
+    existing: Collection[str], options: Data, known: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Part that is held out of `train` -> its share.
+    """Split that is held out of `train` -> its share.
 
     Args:
-        there: The splits of the source, which are not divided.
+        existing: The splits of the source, which are not divided.
         options: Of the config.
-        known: Part -> ids of an earlier run, if the splits of one are kept.
+        known: Split -> ids of an earlier run, if its splits are kept.
     """
-    asked = {"validation": options.validation, "test": options.test}
-    return {n: s for n, s in asked.items() if n not in there and (s or len(known.get(n, ())))}
+    requested = {"validation": options.validation, "test": options.test}
+    missing = {name: share for name, share in requested.items() if name not in existing}
+    return {name: share for name, share in missing.items() if share or len(known.get(name, ()))}
 
 
 def parts(
@@ -68,27 +69,27 @@ def parts(
     seed: int,
     known: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Which part each example of `train` belongs to: positions in `PARTS`, int64 (examples,).
+    """Which split each example of `train` belongs to: indices of `SPLITS`, int64 (examples,).
 
-    A hash of the seed and the id, or of the group where there are groups, is compared with the
-    shares. Nothing else is in the hash: an example does not move when others, or other classes, are
+    A hash of the seed and the id, or of the group if there are groups, is compared with the shares.
+    The hash depends on nothing else: an example does not move when other examples or classes are
     added or removed. Shares are met up to the noise of a coin toss for each example or group.
 
     Args:
-        columns: `id`, and `group` if there are groups, int64 (examples,).
-        shares: Of validation and test; a part that is not in it has no share.
+        columns: `id`, and perhaps `group`, int64 (examples,).
+        shares: Of validation and test; a split that is missing has no share.
         seed: Of the hash.
-        known: Part -> ids of an earlier run that stay in it; a new example of a known group goes
-            where the group is.
+        known: Split -> ids of an earlier run that stay in it; a new example of a known group joins
+            its group.
     """
     ids = columns["id"]
     keys = columns.get("group", ids)
     place = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
     part = np.zeros(len(ids), np.int64)
-    # From the two ends, so that another share for validation moves no example into the test.
-    part[place < shares.get("validation", 0.0)] = PARTS.index("validation")
-    part[place >= 1.0 - shares.get("test", 0.0)] = PARTS.index("test")
-    members = [np.isin(ids, known.get(name, ())) for name in PARTS]
+    # From both ends, so that another share for validation moves no example into the test split.
+    part[place < shares.get("validation", 0.0)] = SPLITS.index("validation")
+    part[place >= 1.0 - shares.get("test", 0.0)] = SPLITS.index("test")
+    members = [np.isin(ids, known.get(name, ())) for name in SPLITS]
     for number, mine in enumerate(members):
         part[np.isin(keys, keys[mine])] = number
     for number, mine in enumerate(members):
@@ -99,32 +100,33 @@ def parts(
 def divide(
     train: Split, shares: Mapping[str, float], seed: int, known: Mapping[str, np.ndarray]
 ) -> dict[str, Split]:
-    """Holds parts of `train` out, and what remains as `train`; arguments as for `parts`."""
-    columns = {name: train.column(name) for name in ("id", "group") if name in train.store.short}
+    """Divides `train` into the splits of the shares and the rest; arguments as for `parts`."""
+    names: tuple[str, ...] = ("id", "group")
+    columns = {name: train.column(name) for name in names if name in train.store.short}
     part = parts(columns, shares, seed, known)
     return {
         name: Split(train.store, train.rows[part == number])
-        for number, name in enumerate(PARTS)
+        for number, name in enumerate(SPLITS)
         if name in shares or name == "train"
     }
 
 
-def require_apart(
+def require_disjoint(
     splits: Mapping[str, Split], locate: Callable[[int], str], kept: Path | None = None
 ) -> None:
-    """Raises UsageError where splits share a group, or an id.
+    """Raises UsageError if splits share an id or a group.
 
     Args:
-        splits: As the source, or `divide`, has made them.
-        locate: What a person calls the example of an id.
+        splits: Of the source, or of `divide`.
+        locate: Id -> the name of the example in messages.
         kept: The earlier run whose splits are kept, if any: it may have had no groups.
     """
     for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
         ids = np.intersect1d(first.column("id"), second.column("id"))
         if len(ids):
             raise UsageError(
-                f"the source gives {len(ids):,} examples of {one} ids that {other} has, such as "
-                f"{ids[0]}: they would be taken for the same; give each its own"
+                f"{one} and {other} share {len(ids):,} ids, such as {ids[0]}; the source must give "
+                "each example a unique id"
             )
         if "group" not in first.store.short or "group" not in second.store.short:
             continue
@@ -134,24 +136,24 @@ def require_apart(
                 locate(int(split.column("id")[split.column("group") == groups[0]][0]))
                 for split in (first, second)
             )
-            remedy = "move each group into one split, or give no groups"
+            remedy = "move each group into one split, or remove the groups"
             if kept:
-                remedy = f"give no groups, or leave out --data.splits {kept}"
+                remedy = f"remove the groups, or --data.splits {kept}"
             raise UsageError(
-                f"{len(groups):,} groups are in {one} and in {other}: {' and '.join(names)} belong "
-                f"together; {remedy}"
+                f"{len(groups):,} groups are in both {one} and {other}, such as the group of "
+                f"{' and '.join(names)}; {remedy}"
             )
 
 
 def copies(splits: Mapping[str, Split]) -> dict[str, tuple[int, int, int]]:
-    """Which splits have images of the same pixels as a split before them.
+    """Which splits have images with the same pixels as an image of a preceding split.
 
     Returns:
-        Split -> how many, the id of the first of them, and that of the image it equals. Nothing
-        where images are not kept decoded: none is read for this.
+        Split -> number of such images, the id of the first of them, and of the image it equals.
+        Empty if decoded images are not kept: none is read for this.
     """
     found: dict[str, tuple[int, int, int]] = {}
-    digests, ids = np.empty((2, 0), np.int64)  # of the splits before
+    digests, ids = np.empty((2, 0), np.int64)  # of the preceding splits
     for name, split in splits.items():
         if split.store.digest is None:
             return {}
@@ -166,17 +168,18 @@ def copies(splits: Mapping[str, Split]) -> dict[str, tuple[int, int, int]]:
 def without_copies(
     splits: Mapping[str, Split], groups: Mapping[int, int]
 ) -> tuple[dict[str, Split], dict[str, int]]:
-    """Leaves out of train what validation or test has too, and of validation what test has.
+    """Excludes near duplicates of held-out examples: those of test, then those of validation.
 
     Args:
         splits: Parts of one split of the source.
-        groups: Id -> group of those that are alike; the others are like none.
+        groups: Id -> group of near duplicates; the other examples have none.
 
     Returns:
-        What is left of the splits, and split -> how many are left out, where there are any.
+        The remaining splits, and split -> how many examples are excluded, if any.
     """
-    left, counts, held_out = dict(splits), {}, set()
-    for name in reversed(PARTS):
+    left, counts = dict(splits), {}
+    held_out: set[int] = set()
+    for name in reversed(SPLITS):
         if name not in splits:
             continue
         mine = [groups.get(id) for id in splits[name].column("id").tolist()]
@@ -189,7 +192,7 @@ def without_copies(
 
 
 class Sampled(Source):
-    """Some examples of a source, as if it had no others.
+    """A subset of a source's examples.
 
     Args:
         whole: The source.
@@ -228,14 +231,14 @@ class Sampled(Source):
         return whole and hashlib.sha256(whole.encode() + ids).hexdigest()
 
     def location(self, id: int) -> str:
-        """As the source says."""
+        """Of the source."""
         return self.whole.location(id)
 
 
 def limited(source: Source, options: Data, known: Mapping[str, np.ndarray]) -> Source:
-    """At most `options.limit` examples of each split of a source, by `sample`; itself if none.
+    """The source with at most `options.limit` examples of each split, chosen by `sample`.
 
-    The parts that will be held out of `train` have the same shares in the sample. Only the short
+    The splits that will be held out of `train` have the same shares in the sample. Only the short
     fields of the source are read. `known` is as for `parts`.
     """
     limit, seed = options.limit, options.split_seed
@@ -257,20 +260,21 @@ def sample(
 ) -> np.ndarray:
     """Positions of `count` examples, or of all if there are fewer, int64 in ascending order.
 
-    Each part has its share of the sample, and in it each class, by the smallest hashes of the ids:
-    examples that are added to a class replace only as many as have larger hashes. Where `count`
-    allows, each part has an example and part 0 one of each class.
+    Each part has its share of the sample, and in it each class, chosen by the smallest hashes of
+    the ids: examples that are added to a class replace only examples with larger hashes. If `count`
+    is large enough, each part has an example and part 0 one of each class.
 
     Args:
         ids: int64 (examples,).
-        labels: Classes, whole numbers (examples,); anything else counts as one class.
-        part: Number of the part of each example, int64 (examples,).
-        count: Of the sample.
+        labels: Classes, whole numbers (examples,); otherwise all examples count as one class.
+        part: The part of each example, int64 (examples,).
+        count: Size of the sample.
         seed: Of the hash.
     """
-    is_class = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
-    classes = np.unique(labels, return_inverse=True)[1] if is_class else np.zeros_like(ids)
-    # Not the hash that divides: its smallest values are all of one part.
+    classes = np.zeros_like(ids)
+    if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
+        classes = np.unique(labels, return_inverse=True)[1]
+    # Not the hash that divides: its smallest values all belong to one part.
     hashes = seeds.fold(seeds.example_seeds(seed, 0, ids), 1).numpy()
     rank, size = _ranks(part * len(ids) + classes, hashes)
     first = rank == 0
@@ -280,9 +284,9 @@ def sample(
 
 
 def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each element's rank among those of the same value, and how many these are, (elements,).
+    """Each element's rank among the elements of the same value, and their number, (elements,).
 
-    The last of `by` decides first, as in `numpy.lexsort`.
+    The last of `by` is the primary key, as in `numpy.lexsort`.
     """
     order = np.lexsort((*by, of))
     _, starts, counts = np.unique(of[order], return_index=True, return_counts=True)
@@ -295,47 +299,49 @@ def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def require_same_examples(
     path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
 ) -> None:
-    """Raises UsageError if a run that began with other examples has written its own to `path`.
+    """Raises UsageError if the splits differ from those of the run that is resumed.
 
     Args:
-        path: Written by `write_examples`; nothing is required if it is not there.
-        splits: Those of now.
-        locate: What a person calls the example of an id.
+        path: Written by `write_examples`; nothing is required if it does not exist.
+        splits: The current ones.
+        locate: Id -> the name of the example in messages.
     """
     if not path.exists():
         return
-    ids = read_examples(path)
-    if not splits.keys() <= ids.keys():
-        raise UsageError(f"{path} is damaged; {_ANEW}")
-    for name in {**ids, **splits}:
-        old, new = ids.get(name, []), splits[name].column("id") if name in splits else []
+    before = read_examples(path)
+    if not splits.keys() <= before.keys():
+        raise UsageError(f"{path} is damaged; {_RESTART}")
+    for name, old in before.items():
+        new = splits[name].column("id") if name in splits else np.empty(0, np.int64)
         if np.array_equal(old, new):
             continue
         added, gone = np.setdiff1d(new, old), np.setdiff1d(old, new)
-        of = f" (such as {locate(int([*added, *gone][0]))})" if len(added) or len(gone) else ""
+        changed = [*added, *gone]
+        example = f" (such as {locate(int(changed[0]))})" if changed else ""
         raise UsageError(
-            f"the examples of {name} are not those that the run in {path.parent} began with: "
-            f"{len(added)} were added and {len(gone)} are gone{of}; bring the data back, or give a "
-            f"new --run-directory; with --data.splits {path.parent} the examples of this run stay "
-            "in their splits"
+            f"the examples of {name} are not those that the run in {path.parent} started with: "
+            f"{len(added)} added, {len(gone)} missing{example}; restore the data, or use a new "
+            f"--run-directory; with --data.splits {path.parent} the examples of this run stay in "
+            "their splits"
         )
 
 
 def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
-    """The ids of each split in their order, int64, as an `.npz`."""
+    """Writes the ids of each split in their order, int64, as an `.npz`."""
+    ids = {name: split.column("id") for name, split in splits.items()}
     contents = io.BytesIO()
-    np.savez(contents, **{name: split.column("id") for name, split in splits.items()})
+    np.savez(contents, allow_pickle=False, **ids)
     files.write_bytes(path, contents.getvalue())
 
 
-def read_examples(path: Path, remedy: str = _ANEW) -> dict[str, np.ndarray]:
+def read_examples(path: Path, remedy: str = _RESTART) -> dict[str, np.ndarray]:
     """What `write_examples` has written; UsageError with a remedy if it is damaged."""
     try:
-        # Written without compression: it holds no more than it is long.
+        # Written without compression: its content is no larger than the file.
         ids = npz.read(path, path.stat().st_size)
-        whole = all(column.dtype == np.int64 and column.ndim == 1 for column in ids.values())
+        good = all(column.dtype == np.int64 and column.ndim == 1 for column in ids.values())
     except (OSError, ValueError):
-        whole = False
-    if not whole or not ids.keys() <= set(PARTS):
+        good = False
+    if not good or not ids.keys() <= set(SPLITS):
         raise UsageError(f"{path} is damaged; {remedy}")
     return ids

@@ -1,6 +1,6 @@
-"""What a page shows of the data: examples of each class, histograms, augmentations at work."""
+"""Pictures of the data: examples of each class, histograms, augmentations before and after."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,71 +12,62 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_stats
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
+from pipeline.utils.html_pages import Picture, Row, Section
 
-_EACH = 8  # pictures of a class
-_ALL = 400  # pictures of all classes
-_FEW = 6  # pictures before and after; an even number, as some operations pair them
+_PER_CLASS = 8  # pictures
+_ALL_CLASSES = 400  # pictures
+_AUGMENTED = 6  # pictures before and after; an even number, as some augmentations pair them
 _HISTOGRAMS = 24
 
 
-def examples(train: Split, names: Sequence[str], location: Callable[[int], str]) -> Iterator[str]:
+def examples(train: Split, names: Sequence[str], location: Callable[[int], str]) -> Section:
     """A row of pictures for each class, evenly spread over its examples.
 
     Args:
         train: Has `image` and `label`.
         names: Of the classes.
-        location: Id -> what a person calls the example.
+        location: Id -> where the example comes from.
     """
-    each = max(2, min(_EACH, _ALL // len(names)))
-    labels = train.column("label")
-    yield html_pages.heading("Examples of each class in train")
-    for label, name in enumerate(names[: _ALL // each]):
+    each = max(2, min(_PER_CLASS, _ALL_CLASSES // len(names)))
+    shown = names[: _ALL_CLASSES // each]
+    labels, rows = train.column("label"), []
+    for label, name in enumerate(shown):
         places = np.flatnonzero(labels == label)
         if not len(places):
-            yield html_pages.paragraph(f"{name}: none")
+            rows.append(Row([], name, "no examples"))
             continue
         some = train.take(places[dataset_stats.spread(len(places), each)])
         titles = [f"{name}: {location(int(id))}" for id in some["id"]]
-        yield html_pages.row(some["image"], titles, name)
-    if len(names) > _ALL // each:
-        yield html_pages.paragraph(f"and {len(names) - _ALL // each:,} classes more")
+        rows.append(_row(some["image"], titles, name))
+    more = len(names) - len(shown)
+    text = f"{more:,} more classes are not shown." if more else ""
+    return Section("Examples of each class in train", text, rows)
 
 
-def histograms(train: Split, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """How the numbers of the examples are spread.
-
-    Args:
-        train: Its short fields are shown: numbers, and each number of a vector.
-        names: Field -> what its numbers are called, where that is known.
-    """
+def histograms(train: Split, feature_names: Sequence[str] | None) -> list[Section]:
+    """The distribution of each number in the short fields; no section if there are none."""
     from matplotlib.figure import Figure
 
     columns: dict[str, np.ndarray] = {}
     for field, values in train.store.short.items():
-        if field in ("id", "group") or values.dtype.kind not in "iuf":
-            continue
-        if values.ndim == 1:
-            columns[field] = train.column(field)
-            continue
-        called = names.get(field) or [f"{field} {i}" for i in range(values.shape[1])]
-        columns.update(zip(called, train.column(field).T, strict=True))
+        if field not in ("id", "group") and values.dtype.kind in "iuf":
+            numbers = train.column(field).reshape(len(train), -1)
+            names = [field, *(f"{field} {i}" for i in range(1, numbers.shape[1]))]
+            if field == "features" and feature_names:
+                names = list(feature_names)
+            columns.update(zip(names, numbers.T, strict=True))
     shown = list(columns.items())[:_HISTOGRAMS]
     if not shown:
-        return
-    yield html_pages.heading("How numbers are spread in train")
-    rows = -(-len(shown) // 4)
-    drawing = Figure(figsize=(11, 2.2 * rows), layout="constrained")
-    for axes, (name, values) in zip(
-        drawing.subplots(rows, 4, squeeze=False).ravel(), shown, strict=False
-    ):
+        return []
+    height = -(-len(shown) // 4)
+    drawing = Figure(figsize=(11, 2.2 * height), layout="constrained")
+    for place, (name, values) in enumerate(shown, start=1):
+        axes = drawing.add_subplot(height, 4, place)
         axes.hist(values, bins=30)
         axes.set_title(name, fontsize=9, parse_math=False)
-        axes.tick_params(labelsize=7)
-    for axes in drawing.axes[len(shown) :]:
-        axes.remove()
-    yield html_pages.figure(drawing, "histograms")
-    if len(columns) > len(shown):
-        yield html_pages.paragraph(f"and {len(columns) - len(shown):,} numbers more")
+    text = f"{len(shown):,} of {len(columns):,} numbers"
+    row = Row([Picture(html_pages.figure(drawing), "histograms")])
+    return [Section("Distribution of the numbers in train", text, [row], layout="wide")]
 
 
 def augmentations(
@@ -84,46 +75,47 @@ def augmentations(
     operations: Mapping[str, Mapping[str, Any]],
     seed: int,
     location: Callable[[int], str],
-) -> Iterator[str]:
-    """Each operation before and after, in two epochs; those of the run first.
+) -> list[Section]:
+    """Every augmentation before and after, in two epochs; those of the run first.
 
     Args:
         train: Has `image`.
         operations: Name -> options, of the run.
         seed: Of the run.
-        location: Id -> what a person calls the example.
+        location: Id -> where the example comes from.
     """
-    some = train.take(dataset_stats.spread(len(train), _FEW))
-    before = {name: tf.constant(values) for name, values in some.items()}
+    some = train.take(dataset_stats.spread(len(train), _AUGMENTED))
     titles = [location(int(id)) for id in some["id"]]
-    alone = {f"{name} {_words(given)}": {name: given} for name, given in operations.items()}
-    together = {"all of them, in this order": operations} if len(operations) > 1 else {}
-    others = {n: {n: {}} for n in registry.names("augment") if n not in operations}
-    yield html_pages.heading("Augmentation of this run")
-    if not operations:
-        yield html_pages.paragraph("none; --data.augment NAME ... takes some of those below")
-    for heading, group in ((None, {**alone, **together}), ("Other augmentations", others)):
-        if heading:
-            yield html_pages.heading(heading)
-            yield html_pages.paragraph("with their default options")
-        for title, chosen in group.items():
-            yield html_pages.heading(title, small=True)
-            try:
-                after = [_augmented(before, chosen, seed, epoch) for epoch in (0, 1)]
-            except UsageError as error:
-                yield html_pages.paragraph(error)
-                continue
-            yield html_pages.row(some["image"], titles, "before")
-            for epoch, images in enumerate(after, start=1):
-                yield html_pages.row(images, titles, f"epoch {epoch}")
+
+    def section(title: str, chosen: Mapping[str, Mapping[str, Any]]) -> Section:
+        try:
+            after = [_augmented(some, chosen, seed, epoch) for epoch in (0, 1)]
+        except UsageError as error:
+            return Section(title, str(error), small=True)
+        labelled = zip(("before", "epoch 1", "epoch 2"), (some["image"], *after), strict=True)
+        rows = [_row(images, titles, label) for label, images in labelled]
+        return Section(title, rows=rows, small=True)
+
+    none = "" if operations else "none; --data.augment NAME ... adds some of those below"
+    sections = [Section("Augmentation of this run", none)]
+    for name, options in operations.items():
+        words = [name, *(f"{option}={value}" for option, value in options.items())]
+        sections.append(section(" ".join(words), {name: options}))
+    if len(operations) > 1:
+        sections.append(section("all of them, in this order", operations))
+    sections.append(Section("Other augmentations", "with their default options"))
+    others = [name for name in registry.names("augment") if name not in operations]
+    return sections + [section(name, {name: {}}) for name in others]
 
 
 def _augmented(
-    batch: Mapping[str, tf.Tensor], operations: Mapping[str, Any], seed: int, epoch: int
+    examples: Mapping[str, np.ndarray], operations: Mapping[str, Any], seed: int, epoch: int
 ) -> np.ndarray:
-    epochs = tf.fill(tf.shape(batch["id"]), tf.constant(epoch, tf.int64))
-    return Augmenter(operations, seed)({**batch, "epoch": epochs})["image"].numpy()
+    batch = {name: tf.constant(values) for name, values in examples.items()}
+    batch["epoch"] = tf.fill(tf.shape(batch["id"]), tf.constant(epoch, tf.int64))
+    return Augmenter(operations, seed)(batch)["image"].numpy()
 
 
-def _words(options: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in options.items())
+def _row(images: Iterable[np.ndarray], titles: Sequence[str], label: str) -> Row:
+    pairs = zip(images, titles, strict=True)
+    return Row([Picture(html_pages.image(image), title) for image, title in pairs], label)

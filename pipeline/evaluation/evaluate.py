@@ -1,4 +1,4 @@
-"""About answers: every example of a split through the model, and what that says of the model."""
+"""Runs a model on all examples of a split, and computes metrics and calibration."""
 
 import io
 import warnings
@@ -19,12 +19,12 @@ from pipeline.utils.tf_data import without_autotune
 
 
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
-    """What the model says of each example, padding removed, in the order of the split.
+    """The model's answers to all examples, without padding, in the order of the split.
 
     Returns:
-        The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (what
-        `Task.target` gives as y), `id` int64 (examples,), and, if they are one tensor, the
-        network's `outputs` (examples, ...).
+        The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (the y of
+        `Task.target`), `id` int64 (examples,), and the network's `outputs` (examples, ...) if they
+        are a single tensor.
     """
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
@@ -38,10 +38,10 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 def _traced(
     model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """One trace for all splits that are fetched alike: it takes as long as that of a step."""
-    of_any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
-    key = ("answers", task, batches.materialize, *of_any_size.items())
-    compiled = model.step.compiled if model.step else {}  # a twin takes no steps
+    """One trace for all splits with equal batches; tracing takes as long as for a step."""
+    any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
+    key = ("answers", task, batches.materialize, *any_size.items())
+    compiled = model.step.compiled if model.step else {}  # inference copies have no step
     if key not in compiled:
         loss, materialize = model.step.loss if model.step else task.loss(), batches.materialize
 
@@ -52,7 +52,7 @@ def _traced(
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
             return {**task.answer(outputs, batch), **raw, **known}
 
-        compiled[key] = tf.function(answer).get_concrete_function(of_any_size)
+        compiled[key] = tf.function(answer).get_concrete_function(any_size)
     return compiled[key]
 
 
@@ -65,32 +65,32 @@ def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray])
     """Metrics of answers as plain JSON values: the task's, and those of `train.metrics`."""
     found = task.evaluate(columns)
     for metric in model.step.added_metrics if model.step else ():
-        fresh = type(metric).from_config(metric.get_config())  # the first belongs to a strategy
+        fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
         fresh.update_state(columns["truth"], columns["outputs"])
         found[metric.name] = np.asarray(fresh.result()).tolist()
     return found
 
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
-    """What `Task.calibrate` learns from examples that the model was not trained on."""
+    """The result of `Task.calibrate` on examples that the model was not trained on."""
     columns = answers(model, task, held_out)
     return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
 
 
 def calibrated_by(task: Task, calibration: Metadata) -> Task:
-    """The task whose answers are calibrated, given what `calibration` returned."""
+    """The task with calibrated answers; `calibration` is the result of the function above."""
     return type(task)({**task.metadata, **calibration}) if calibration else task
 
 
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
-    """Writes the task's pictures of these metrics into a folder; says so where that fails."""
+    """Writes the task's plots of these metrics into a directory; prints a note if that fails."""
     with warnings.catch_warnings():
-        # A class name in a script that matplotlib's font lacks is drawn as boxes; that will do.
+        # Class names in a script that matplotlib's font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         try:
             for name, figure in task.pictures(metrics).items():
                 drawn = io.BytesIO()
                 figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
                 files.write_bytes(folder / name, drawn.getvalue())
-        except Exception as error:  # a matplotlibrc of the user's: no reason to lose a run
+        except Exception as error:  # such as a broken matplotlibrc: no reason to lose a run
             print(f"note       pictures could not be drawn: {reason(error)}", flush=True)

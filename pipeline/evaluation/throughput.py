@@ -1,23 +1,21 @@
-"""How fast batches come, how fast a step takes them, and which of the two holds a training up."""
+"""Measures how fast batches are fed and how fast a step consumes them."""
 
 import dataclasses
 import statistics
 import time
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 from pipeline.contracts import Batches
 from pipeline.training import distributed
+from pipeline.training.model_builder import SteppedModel
 
-_PASS = 3.0  # seconds, at most, that a pass over the batches is measured
+_FEED = 3.0  # seconds that the feed is measured, at most
 _ROUND = 0.7  # seconds of steps in a round
 _ROUNDS = 3
 _CALL = 0.2  # seconds
-# What the feed may take of the step's speed before it is called the bottleneck.
+# The feed is the bottleneck if it costs more than this share of the step's speed ...
 _FREE = 0.05
-# A feed so many times as fast as the step is never called so.
+# ... and is less than this many times as fast as the step.
 _MUCH = 20
 
 
@@ -26,56 +24,35 @@ class Speed:
     """Examples per second."""
 
     step: float
-    """The compiled step on one batch that lies on the device."""
+    """The compiled step on one batch that stays on the device."""
     training: float
-    """The same step on the batches as they come."""
+    """The same step on the batches as they are fed."""
 
     @property
     def lost(self) -> float:
-        """Share of the step's speed that the feed takes."""
+        """The share of the step's speed that the feed costs."""
         return max(0.0, 1 - self.training / self.step)
 
 
-def passes(batches: Batches) -> tuple[float, float]:
-    """Examples per second of the feed alone: in the first epoch, and after it.
+def feed(batches: Batches) -> float:
+    """Examples per second of the feed alone, after its first epoch.
 
-    Taken as a training takes them, parts of replicas and prefetching included, by a compiled loop
-    that does nothing with them. Each is measured for at most three seconds, the first not beyond
-    its epoch.
+    Batches are fetched as in training, with prefetching and a part for each replica.
 
     Args:
         batches: Of training, of at least two epochs.
     """
-    size = batches.steps_per_epoch
-    first = _pass(batches, size)
-    return first, _pass(dataclasses.replace(batches, first_step=size), batches.last_step - size)
-
-
-def _pass(batches: Batches, most: int) -> float:
-    take = tf.function(_take, autograph=False)
-    # Traced on an iterator of its own, so that nothing is fetched before the clock runs.
-    take(iter(distributed.tickets(batches)), tf.constant(0))
-    iterator = iter(distributed.tickets(batches))
-    start, done, count = time.monotonic(), 0, 1
-    while done < most and time.monotonic() < start + _PASS:
-        count = min(count, most - done)
-        take(iterator, tf.constant(count))
-        done += count
-        each = (time.monotonic() - start) / done
-        count = max(1, int(_CALL / each))
+    first = batches.steps_per_epoch
+    tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
+    start, done = time.monotonic(), 0
+    while done < batches.last_step - first and time.monotonic() < start + _FEED:
+        next(tickets)
+        done += 1
     return done * batches.batch_size / (time.monotonic() - start)
 
 
-def _take(iterator: Any, count: tf.Tensor) -> None:
-    def body(done: tf.Tensor) -> tf.Tensor:
-        iterator.get_next()
-        return done + 1
-
-    tf.while_loop(lambda done: done < count, body, (0,), parallel_iterations=1)
-
-
 class _Resident:
-    """An iterator that gives one ticket, which lies on the device, again and again."""
+    """An iterator that returns the same ticket again and again."""
 
     def __init__(self, ticket: Any) -> None:
         self._ticket = ticket
@@ -84,63 +61,63 @@ class _Resident:
         return self._ticket
 
 
-def speed(model: keras.Model, batches: Batches) -> Speed:
-    """Of training, with and without its feed, in turns; medians. Changes the model's weights.
+def speed(model: SteppedModel, batches: Batches) -> Speed:
+    """Measures training with and without its feed, alternately; medians. Changes the weights.
 
     Call it in the scope of the strategy.
 
     Args:
         model: Of `build`.
-        batches: As an engine would get them.
+        batches: As an engine gets them.
     """
+    if model.step is None:
+        raise ValueError("the model has no step; create it with `build`")
     model.step.set_inputs(batches, None)
     tickets = iter(distributed.tickets(batches, repeat=True))
     iterators = {"step": _Resident(next(tickets)), "training": tickets}
     calls = {name: distributed.Calls(model, "train", batches) for name in iterators}
-    for call in calls.values():
-        call.begin(batches.epochs - 1)
     counts = {}
-    for name, iterator in iterators.items():
+    for name, call in calls.items():
+        call.begin(batches.epochs - 1)
         model.steps_per_execution = 1
-        for _ in range(2):  # the first traces
+        for _ in range(2):  # the first call traces
             start = time.monotonic()
-            _wait(calls[name](iterator))
+            _wait(call(iterators[name]))
         counts[name] = max(1, int(_CALL / (time.monotonic() - start)))
-    found: dict[str, list[float]] = {name: [] for name in iterators}
+    found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_ROUNDS):
-        for name, iterator in iterators.items():
+        for name, call in calls.items():
             model.steps_per_execution = counts[name]
             start, done = time.monotonic(), 0
             while time.monotonic() < start + _ROUND:
-                if calls[name].position >= batches.last_step:  # the tickets start over, too
-                    calls[name].position = batches.first_step
-                before = calls[name].position
-                _wait(calls[name](iterator))
-                done += calls[name].position - before
+                if call.position >= batches.last_step:  # the tickets repeat, too
+                    call.position = batches.first_step
+                before = call.position
+                _wait(call(iterators[name]))
+                done += call.position - before
             found[name].append(done * batches.batch_size / (time.monotonic() - start))
     return Speed(**{name: statistics.median(values) for name, values in found.items()})
 
 
 def _wait(logs: dict[str, Any]) -> None:
-    """Devices work on while Python goes on."""
+    """Waits for the devices, which work asynchronously."""
     for value in logs.values():
         value.numpy()
 
 
-def verdict(measured: Speed, feed: float, remedies: dict[str, str]) -> str:
-    """One sentence: what holds a training up, and what would lift it.
+def verdict(measured: Speed, feed: float, faster_step: str, faster_feed: str) -> str:
+    """One sentence naming the bottleneck and its remedy.
 
     Args:
         measured: Of training.
-        feed: Examples per second of the feed alone, after the first pass.
-        remedies: For `step` and for `set_inputs`, what would make it faster.
+        feed: Examples per second of the feed alone.
+        faster_step: What would make the step faster.
+        faster_feed: What would make the feed faster.
     """
     times = feed / measured.step
-    # What a feed so much faster takes is noise, or its share of the cores that both work on.
+    # What a feed this much faster costs is noise, or its share of the CPU cores.
     if measured.lost <= _FREE or times >= _MUCH:
-        fast = f"{times:,.0f} times" if times >= 2 else f"{times:.1f} times"
-        return f"the step: the feed alone is {fast} as fast; {remedies['step']} would lift it"
-    return (
-        f"the feed: it takes {measured.lost:.0%} of the step's speed; {remedies['feed']} "
-        "would lift it"
-    )
+        fast = f"{times:,.0f}" if times >= 2 else f"{times:.1f}"
+        return f"the step: the feed alone is {fast} times as fast; {faster_step} would speed it up"
+    share = f"{measured.lost:.0%} of the step's speed"
+    return f"the feed: it costs {share}; {faster_feed} would speed it up"

@@ -1,7 +1,6 @@
 """Exports the model of a run again without training, or pins the served version."""
 
 import dataclasses
-import os
 import shlex
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.serving import models_config, repository
 from pipeline.training import preflight
-from pipeline.utils import console, files, safe_io, temp_files
+from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
@@ -83,13 +82,7 @@ def configure(path: Path, words: list[str]) -> Config:
     if "--help" in words or "-h" in words:
         export_overrides.show_help(PROGRAM, path, command_line.read(run.config))
     changes = export_overrides.changes(words)
-    source = changes.get("source", {})
-    try:
-        config = command_line.read(run.config, source)
-    except UsageError as error:
-        if "--source.path" not in str(error) or "path" in source:
-            raise
-        raise UsageError(_without_data(error)) from None
+    config = command_line.read(run.config, changes.get("source"))
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
     if not run_directory.steps(run.checkpoints):
@@ -106,37 +99,18 @@ def _runs(wrong: str) -> str:
     return suggest(wrong, known)
 
 
-def _without_data(error: UsageError) -> str:
-    return (
-        "an export is verified with real examples, and the data of this run cannot be used: "
-        f"{error}; restore them, or specify their new place: --source.path PATH --force"
-    )
-
-
 def export_again(config: Config) -> int:
     """Tests, exports and reports like the end of a run; 1 if nothing was published.
 
     Raises UsageError if its data or its checkpoints cannot be used.
     """
-    with console.lasting(), Stops().listening():
+    with Stops().listening():
         run = RunDirectory(Path(str(config.run_directory)))
         with run.locked():
             temp_files.sweep(run_directory.export_directory(config))
-            result = _exported(config, run)
+            result = _restored(config, run).export_again()
             _record(config, run, result)
     return 0 if result["export"] else 1
-
-
-def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
-    handoff = _restored(config, run)
-    from pipeline.export import run_report
-    from pipeline.export.handoff import evaluation_split
-
-    result = handoff.test()
-    run_report.tested(config, result, evaluation_split(handoff.evaluated))
-    result = handoff.export(result)
-    run_report.exported(config, run, result)
-    return result
 
 
 def _restored(config: Config, run: RunDirectory) -> "Handoff":
@@ -153,10 +127,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     from pipeline.training.checkpoints import Checkpoints
     from pipeline.training.trainer import prepare
 
-    try:
-        data = dataset.load(config)
-    except UsageError as error:
-        raise UsageError(_without_data(error)) from None
+    data = dataset.load(config)
     trainer, _ = prepare(config, machine, data, Stops())
     trainer.build()
     model = trainer.model
@@ -240,8 +211,8 @@ def _model(name: str | None, directory: Path) -> Path:
         raise UsageError(f"--pin needs the name of a model in {directory}; {suggest('', models)}")
     if name in models:
         return models[name]
-    if files.versions(Path(name)):  # a path
-        return Path(os.path.abspath(name)) if Path(name).name in ("", "..") else Path(name)
+    if files.versions(Path(name)):  # a path, such as `.`
+        return Path(name) if Path(name).name else Path.cwd()
     raise UsageError(f"{directory} has no exported model {name!r}; {suggest(name, models)}")
 
 

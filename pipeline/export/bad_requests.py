@@ -19,8 +19,6 @@ Announce = Callable[[str], None]
 """Called with a description of the next request, in case that request ends the process."""
 Check = Callable[[Announce], str]
 """Returns a detail to print, or raises what is wrong."""
-_Outputs = dict[str, np.ndarray]
-_Send = Callable[[np.ndarray], _Outputs]
 
 
 def checks(
@@ -36,76 +34,69 @@ def checks(
     """
     for name, values in inputs.items():
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
-        send = partial(_send, session, signature, inputs, name)
-        for what, wrong in malformed_arrays(values):
-            yield f"refuses {target}: {what}", partial(_refused, send, wrong)
-        if values.dtype.kind != "O":
-            continue
-        if wrong_strings := malformed_strings(values[0]):
-            check = partial(_all_refused, send, values[0], wrong_strings)
-            yield f"refuses {target}: malformed strings", check
-        if fuzz:
-            check = partial(_survived, send, values[:3].tolist(), fuzz)
-            yield f"survives {target}: mutated strings", check
-    yield f"empty batch {signature}", partial(_empty, session, signature, inputs)
+        answer = partial(_answer, session, signature, inputs, name)
+        yield f"refuses {target}", partial(_all_refused, answer, malformed(values))
+        if fuzz and values.dtype.kind == "O":
+            strings = list(mutated(values[:3].tolist(), fuzz))
+            yield f"survives {target}", partial(_survived, answer, strings)
 
 
-def malformed_arrays(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """(what is wrong, array) for valid `values`: wrong rank, size, type or range.
+def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
+    """What is wrong -> array, for valid `values`: wrong rank, size, type, range or content.
 
     A model without guards would answer some of them: it broadcasts a missing axis, or takes images
     of any size.
     """
     good, strings = values[np.arange(2) % len(values)], values.dtype.kind == "O"
-    yield "no batch axis", np.asarray(good[0], object) if strings else good[0]
-    yield "one axis too many", good[None]
+    wrong = {
+        "no batch axis": np.asarray(good[0], object) if strings else good[0],
+        "one axis too many": good[None],
+        "empty batch": good[:0],
+        "wrong type": np.zeros(good.shape, np.float32 if values.dtype == float else np.float64),
+    }
     for axis in range(1, good.ndim):
-        yield f"axis {axis} too long", np.concatenate([good, good], axis=axis)
-        yield f"axis {axis} empty", good[(slice(None),) * axis + (slice(0),)]
-    yield "wrong type", np.zeros(good.shape, np.float32 if values.dtype == float else np.float64)
+        wrong[f"axis {axis} too long"] = np.concatenate([good, good], axis=axis)
+        wrong[f"axis {axis} empty"] = good[(slice(None),) * axis + (slice(0),)]
     if values.dtype.kind == "f":
         for number in (np.nan, np.inf):
-            wrong = good.copy()
-            wrong.reshape(-1)[-1] = number
-            yield str(number), wrong
+            spoiled = good.copy()
+            spoiled.reshape(-1)[-1] = number
+            wrong[str(number)] = spoiled
+    if strings:  # one malformed string fails the whole batch
+        texts = malformed_strings(good[0])
+        wrong |= {name: as_strings([good[0], text]) for name, text in texts.items()}
+    return wrong
 
 
 def malformed_strings(good: bytes) -> dict[str, bytes]:
-    """Name -> bytes that must be refused in place of an encoded image or a tf.Example.
+    """What is wrong -> bytes in place of an encoded image or a tf.Example.
 
     Empty for any other string: every string may be valid there.
     """
+    half = good[: len(good) // 2]
     if good.startswith(_IMAGE_HEADERS):
-        return {
-            "empty string": b"",
-            "not an image": b"not an image",
-            "half an image": good[: len(good) // 2],
-        }
+        return {"empty string": b"", "not an image": b"not an image", "half an image": half}
     with protobuf.importable():
         from google.protobuf.message import DecodeError
         from tensorflow.core.example import example_pb2
     try:
-        example = example_pb2.Example.FromString(good)
+        features = example_pb2.Example.FromString(good).features.feature
     except DecodeError:
+        features = {}
+    if not features:
         return {}
-    if not example.features.feature:
-        return {}
-    wrong = {
-        "empty example": b"",
-        "not an example": b"not an example",
-        "half an example": good[: len(good) // 2],
-        "a length of 2**31": _TOO_LONG,
-    }
-    for name, feature in example.features.feature.items():
+    wrong = {"empty example": b"", "not an example": b"not an example", "half an example": half}
+    wrong["a length of 2**31"] = _TOO_LONG
+    for name, feature in features.items():
         texts, numbers = list(feature.bytes_list.value), list(feature.float_list.value)
         changes: dict[str, Sequence[bytes] | Sequence[int] | Sequence[float]] = {}
-        if texts:
-            changes = {"is a number": [1], "occurs twice": texts * 2}
-        if texts and texts[0].startswith(_IMAGE_HEADERS):
-            changes |= {what: [text] for what, text in malformed_strings(texts[0]).items()}
         if numbers:
-            changes = {"is a string": [b"1.0"], "is short": numbers[1:], "is long": [*numbers, 0.0]}
-            changes |= {str(x): [x, *numbers[1:]] for x in (np.nan, np.inf, -np.inf)}
+            changes = {"is short": numbers[1:], "is long": [*numbers, 0.0], "is a string": [b"1"]}
+            changes["is nan"] = [np.nan, *numbers[1:]]
+        elif texts:
+            changes = {"is a number": [1], "occurs twice": texts * 2}
+            if texts[0].startswith(_IMAGE_HEADERS):
+                changes |= {what: [text] for what, text in malformed_strings(texts[0]).items()}
         for what, values in changes.items():
             wrong[f"{name} {what}"] = protobuf.example({name: values}).SerializeToString()
     return wrong
@@ -127,60 +118,40 @@ def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[b
         yield bytes(text)
 
 
-def _send(
-    session: Session, signature: str, inputs: Inputs, name: str, wrong: np.ndarray
-) -> _Outputs:
-    """Sends `wrong` as the input `name`, beside valid values of the other inputs."""
-    rows = len(wrong) if wrong.ndim else 2
-    return session.run(signature, {**{k: v[:rows] for k, v in inputs.items()}, name: wrong})
-
-
-def _refused(send: _Send, wrong: np.ndarray, announce: Announce) -> str:
-    outputs = _answer(partial(send, wrong))
-    if outputs is not None:
-        shapes = {name: value.shape for name, value in outputs.items()}
-        raise Failure(f"the model answered, with outputs of the shapes {shapes}")
-    return "INVALID_ARGUMENT"
-
-
-def _all_refused(send: _Send, good: bytes, wrong: Mapping[str, bytes], announce: Announce) -> str:
-    """Sends each beside a valid string; one bad string fails the whole batch."""
-    for name, text in wrong.items():
+def _all_refused(
+    answer: Callable[[np.ndarray], dict | None], wrong: Mapping[str, np.ndarray], announce: Announce
+) -> str:
+    for name, values in wrong.items():
         announce(name)
-        try:
-            _refused(send, as_strings([good, text]), announce)
-        except Failure as failure:
-            raise Failure(f"{name}: {failure}") from None
+        shapes = answer(values)
+        if shapes is not None:
+            raise Failure(f"{name}: the model answered, with outputs of the shapes {shapes}")
     return f"INVALID_ARGUMENT, {len(wrong)} kinds"
 
 
-def _survived(send: _Send, originals: Sequence[bytes], count: int, announce: Announce) -> str:
+def _survived(
+    answer: Callable[[np.ndarray], dict | None], strings: Sequence[bytes], announce: Announce
+) -> str:
     answered = 0
-    for number, text in enumerate(mutated(originals, count)):
-        announce(f"string {number}")
-        answered += _answer(partial(send, as_strings([text]))) is not None
-    return f"{answered} answered, {count - answered} INVALID_ARGUMENT"
+    for number, text in enumerate(strings):
+        announce(f"mutated string {number}")
+        answered += answer(as_strings([text])) is not None
+    return f"{answered} mutated strings answered, {len(strings) - answered} INVALID_ARGUMENT"
 
 
-def _empty(session: Session, signature: str, inputs: Inputs, announce: Announce) -> str:
-    """An empty batch must be refused or get empty outputs, depending on the kernels of the model.
+def _answer(
+    session: Session, signature: str, inputs: Inputs, name: str, wrong: np.ndarray
+) -> dict[str, tuple[int, ...]] | None:
+    """Sends `wrong` as the input `name`, beside valid values of the other inputs.
 
-    Exports of this package refuse it.
+    Returns:
+        The shapes of the outputs; None if the request was refused with INVALID_ARGUMENT.
     """
-    nothing = {name: values[:0] for name, values in inputs.items()}
-    outputs = _answer(partial(session.run, signature, nothing))
-    for name, values in (outputs or {}).items():
-        if not values.ndim or len(values):
-            raise Failure(f"{name} has the shape {values.shape} for an empty batch")
-    return "INVALID_ARGUMENT" if outputs is None else "empty outputs"
-
-
-def _answer(request: Callable[[], _Outputs]) -> _Outputs | None:
-    """The outputs; None if the request was refused with INVALID_ARGUMENT."""
+    rows = len(wrong) if wrong.ndim else 2
+    request = {**{key: values[:rows] for key, values in inputs.items()}, name: wrong}
     try:
-        return request()
+        return {key: value.shape for key, value in session.run(signature, request).items()}
     except ServerError as error:
         if error.code != INVALID_ARGUMENT:
-            message = f"status {error.code} instead of INVALID_ARGUMENT: {error}"
-            raise Failure(message) from None
+            raise Failure(f"status {error.code} instead of INVALID_ARGUMENT: {error}") from None
         return None

@@ -82,10 +82,7 @@ def _is_generated(path: Path) -> bool:
 
 
 def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one signature in the template of `SERVING.md`.
-
-    `value` is one example as a Python expression; in JSON the same, unless it contains a picture.
-    """
+    """The values of one signature in the template of `SERVING.md`."""
     fields = signatures[name]
     (key, field), *others = fields["inputs"].items()
     outputs = set(fields["outputs"])
@@ -112,8 +109,8 @@ def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         "method": method,
         "picture": _PICTURE in value,
         "request": f'{{"signature_name": "{name}", "{rows}": [{value}]}}',
-        "answers": "predictions" if method == "predict" else "results",
         "has_example": not others,
+        "answers": "predictions" if method == "predict" else "results",
     }
 
 

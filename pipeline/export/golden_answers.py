@@ -22,21 +22,6 @@ Golden = Mapping[str, Mapping[str, np.ndarray]]
 """`inputs` and `outputs`: name -> values of all stored examples."""
 
 
-def require_complete(golden: Mapping[str, Golden]) -> None:
-    """Raises Failure unless every signature has inputs and outputs for the same examples."""
-    if not golden:
-        raise Failure("there are no stored answers")
-    for signature, sides in golden.items():
-        if set(sides) != {"inputs", "outputs"}:
-            raise Failure(f"{signature} has no stored inputs and outputs")
-        lengths = {len(v) for arrays in sides.values() for v in arrays.values() if v.ndim}
-        if len(lengths) != 1 or not lengths.pop():
-            raise Failure(f"the stored examples of {signature} differ in number or are empty")
-        for name, values in sides["outputs"].items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise Failure(f"{signature}: a stored answer of {name} is not finite")
-
-
 def check(
     session: Session,
     signature: str,

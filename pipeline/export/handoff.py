@@ -15,7 +15,6 @@ from pipeline.export.savedmodel import export
 from pipeline.export.verification import Check, Verification
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import TIME
 from pipeline.training import progress_report
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import SteppedModel
@@ -61,10 +60,9 @@ class Handoff:
             progress_report.finished(self.run)
             run_report.tested(self.config, result, judged)
         else:
-            result = self.test()
+            result = self._test()
             run_result.write(result, self.run, fallback)  # the export may be killed
-            run_report.tested(self.config, result, judged)
-            result = self.export(result)
+            result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
             run_report.written(self.run, fallback, self.checkpoint, written, why)
@@ -72,7 +70,13 @@ class Handoff:
         progress_report.late(self.checkpoint, self.config.runtime.time_limit)
         return result, written
 
-    def test(self) -> dict[str, Any]:
+    def export_again(self) -> dict[str, Any]:
+        """Tests, exports and reports, but writes nothing into the run; returns the result."""
+        result = self._export(self._test())
+        run_report.exported(self.config, self.run, result)
+        return result
+
+    def _test(self) -> dict[str, Any]:
         """The result before the export: metrics of each split, calibration."""
         task, evaluated = self.data.task, self.evaluated
         calibration: Metadata = {}
@@ -86,15 +90,15 @@ class Handoff:
             )
             for name, batches in evaluated.items()
         }
-        evaluate.draw(calibrated, metrics[evaluation_split(evaluated)], self.run.path)
-        stopped = None if self.checkpoint.complete else TIME
+        judged = evaluation_split(evaluated)
+        evaluate.draw(calibrated, metrics[judged], self.run.path)
         seconds = time.monotonic() - self.start
-        return run_result.measured(
-            self.config, self.checkpoint, metrics, seconds, stopped, calibration
-        )
+        result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
+        run_report.tested(self.config, result, judged)
+        return result
 
-    def export(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The result of `test` with the export and its verification, or why there is none."""
+    def _export(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The result of `_test` with the export and its verification, or why there is none."""
         if not self.config.export.enabled:
             return result
         splits, saver = self.data.splits, self.checkpoint

@@ -22,7 +22,6 @@ def text(
     about: Mapping[str, Any],
     metrics: Mapping[str, Mapping[str, Any]],
     limits: Sequence[str],
-    digests: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """The card as Markdown.
 
@@ -31,7 +30,6 @@ def text(
         about: The content of the manifest, without the digests of files.
         metrics: Split -> metrics of `Task.evaluate`.
         limits: Sentences of the task.
-        digests: File -> `sha256` and `size` in bytes, of the model itself.
     """
     splits = {name: numbers(part) for name, part in metrics.items()}
     judged = next((name for name in ("test", "validation", "train") if name in metrics), "")
@@ -53,7 +51,6 @@ def text(
         differences=differences(about["difference"]),
         limits=limits,
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
-        digests=digests,
     )
 
 

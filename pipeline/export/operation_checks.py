@@ -10,7 +10,6 @@ environment with that wheel
 import functools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ _HARMFUL = re.compile(
     r"|(WholeFile|TextLine|TFRecord|FixedLengthRecord)Reader(V2)?"
     r"|(TextLine|TFRecord|FixedLengthRecord|Sql|Save|Load|Snapshot)Dataset(V2)?"
 )
-# The loader restores the weights with some of these; no output may depend on them.
+# The loader restores the weights with these; no other function may contain them.
 _CHECKPOINTS = re.compile(r"Save(Slices|V2)?|MergeV2Checkpoints|Restore(Slice|V2)?")
+_LOADER = re.compile(r"__inference__traced_(save|restore)_\d+")
 _DEVICE = re.compile(r"device:([A-Za-z_]+)(?::(\d+|\*))?")
 
 
@@ -38,7 +38,7 @@ def released() -> frozenset[str]:
     return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
 
 
-def check(graph: Any, outputs: Iterable[str] = ()) -> str:
+def check(graph: Any) -> str:
     """Checks that the released server can run a graph.
 
     Every operation is in `released` or a function of the graph; no function must be compiled by
@@ -47,7 +47,6 @@ def check(graph: Any, outputs: Iterable[str] = ()) -> str:
 
     Args:
         graph: A GraphDef.
-        outputs: Names of the output tensors of all signatures.
 
     Raises:
         Failure: The server cannot run the graph, or the graph would harm it.
@@ -68,29 +67,12 @@ def check(graph: Any, outputs: Iterable[str] = ()) -> str:
     harmful = [node for node in nodes if _HARMFUL.fullmatch(node.op)]
     prints = (node for node in nodes if node.op == "PrintV2")
     harmful += [node for node in prints if node.attr["output_stream"].s.startswith(b"file:")]
-    harmful += [node for node in _needed(graph, outputs) if _CHECKPOINTS.fullmatch(node.op)]
+    for function in graph.library.function:
+        if not _LOADER.fullmatch(function.signature.name):
+            harmful += [node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)]
     for node in harmful:
         raise Failure(f"{node.name} is {node.op}: it ends the server or accesses its files")
     return f"{len(names)} kinds, all in TensorFlow Serving 2.20; no XLA, no fixed device"
-
-
-def _needed(graph: Any, outputs: Iterable[str]) -> Iterator[Any]:
-    """The nodes that the outputs depend on, and all nodes of the functions that these call."""
-    nodes = {node.name: [node] for node in graph.node}
-    functions = {function.signature.name: function.node_def for function in graph.library.function}
-    rest = [(nodes, name.partition(":")[0]) for name in outputs]
-    seen: set[tuple[bool, str]] = set()
-    while rest:
-        where, name = rest.pop()
-        if name not in where or (where is nodes, name) in seen:
-            continue
-        seen.add((where is nodes, name))
-        for node in where[name]:
-            yield node
-            if where is nodes:
-                rest += [(nodes, i.removeprefix("^").partition(":")[0]) for i in node.input]
-            values = node.attr.values()
-            rest += [(functions, f.name) for v in values for f in (v.func, *v.list.func)]
 
 
 def installed() -> set[str]:

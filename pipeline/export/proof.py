@@ -32,7 +32,7 @@ from pipeline.serving.savedmodel_session import Session, as_strings, runtime_ver
 from pipeline.utils import npz
 
 GOLDEN = version_manifest.GOLDEN
-STOPS = ("digests", "operations", "loads", "golden")
+STOPS = ("digests", "operations", "loads", "golden", "contract")
 """If one of these checks fails, the others are skipped."""
 _MOST_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
 
@@ -43,14 +43,10 @@ def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]
     for signature, sides in golden.items():
         for side, arrays in sides.items():
             for name, values in arrays.items():
-                key = f"{signature}/{side}/{name}"
-                if isinstance(values, np.ndarray) and values.dtype.kind != "O":
-                    flat[key] = values
-                else:
-                    texts = np.asarray(values, object)  # one or two axes, kept by the lengths
-                    lengths = np.array([len(text) for text in texts.flat], np.int64)
-                    flat[f"{key}/lengths"] = lengths.reshape(texts.shape)
-                    flat[f"{key}/bytes"] = np.frombuffer(b"".join(texts.flat), np.uint8)
+                array = np.asarray(values, object if isinstance(values, list) else None)
+                if array.dtype == object:  # NumPy strips zero bytes at the end of a string
+                    array = np.array([text + b"." for text in array.flat]).reshape(array.shape)
+                flat[f"{signature}/{side}/{name}"] = array
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **flat)
 
@@ -58,18 +54,11 @@ def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]
 def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     """The content of a file of `write_golden`; strings as arrays of bytes objects."""
     golden: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-    file = npz.read(path, _MOST_GOLDEN)
-    for key, values in file.items():
-        signature, side, name, *part = key.split("/")
-        arrays = golden.setdefault(signature, {}).setdefault(side, {})
-        if not part:
-            arrays[name] = values
-        elif part == ["lengths"]:
-            ends = np.cumsum(values)
-            raw = file[key.removesuffix("lengths") + "bytes"].tobytes()
-            starts = [0, *ends[:-1]]
-            texts = as_strings([raw[a:b] for a, b in zip(starts, ends, strict=True)])
-            arrays[name] = texts.reshape(values.shape)
+    for key, array in npz.read(path, _MOST_GOLDEN).items():
+        signature, side, name = key.split("/")
+        if array.dtype.kind == "S":
+            array = as_strings([text[:-1] for text in array.flat]).reshape(array.shape)
+        golden.setdefault(signature, {}).setdefault(side, {})[name] = array
     return golden
 
 
@@ -92,10 +81,7 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
 
     def operations(announce: Announce) -> str:
         version_manifest.require_files(directory)
-        graph = saved_graph(directory)
-        signatures = graph.signature_def.values()
-        outputs = [tensor.name for each in signatures for tensor in each.outputs.values()]
-        return operation_checks.check(graph.graph_def, outputs)
+        return operation_checks.check(saved_graph(directory).graph_def)
 
     def load(announce: Announce) -> str:
         start = time.monotonic()
@@ -104,7 +90,6 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
 
     def read(announce: Announce) -> str:
         golden.update(read_golden(directory / GOLDEN))
-        golden_answers.require_complete(golden)
         return f"stored answers of {', '.join(golden)}"
 
     yield "digests", digests

@@ -1,8 +1,6 @@
 """The last lines of a run on the console: test results, where everything is, the export."""
 
-import os
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,25 +50,23 @@ def written(
     if not (why or saver.unsaved):
         return
     steps = run_directory.steps(fallback.checkpoints)
-    rescued = [f"checkpoints/step-{step:08d}" for step in steps]
-    rescued += ["result.json"] if result == fallback.result else []
     parts = [f"{run} cannot be written: {why or saver.unsaved}"]
-    if rescued:
+    if steps or result == fallback.result:
         copy = f"cp -r {shlex.quote(str(fallback))}/. {shlex.quote(str(run))}"
-        parts.append(f"{' and '.join(rescued)} are in {fallback}; once there is space: {copy}")
+        parts.append(f"use the files in {fallback}; once there is space: {copy}")
     if result is None:
         parts.append("result.json was not saved")
     if saver.unsaved and not steps:
-        newest = run_directory.steps(run.checkpoints)[-1:]
-        where = f"after step {newest[0]:,}" if newest else "from the start"
-        parts.append(f"step {saver.step:,} was not saved; the same command resumes {where}")
+        parts.append(
+            f"step {saver.step:,} was not saved; the same command resumes from an earlier step"
+        )
     say("warning", "; ".join(parts))
 
 
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """The result of the export, and the next command."""
     verification, version = result["verification"], result["export"]
-    again = f"{_python()} -m pipeline.export {shlex.quote(str(run))}"
+    again = f"python -m pipeline.export {shlex.quote(str(run))}"
     if verification is None:
         say("export", "none (--export.no-enabled)")
     elif version is None:
@@ -83,7 +79,7 @@ def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
         say("export", f"{version}, verified: {PROVED}")
         _as_served(Path(version), result)
         say("serve", f"{Path(version).parent}/SERVING.md shows how to start a server and call it")
-        say("next", f"{_python()} -m pipeline.verify {shlex.quote(version)}")
+        say("next", f"python -m pipeline.verify {shlex.quote(version)}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
 
@@ -123,13 +119,3 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
 def _numbers(metrics: Mapping[str, Any]) -> str:
     floats = {name: value for name, value in metrics.items() if isinstance(value, float)}
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
-
-
-def _python() -> str:
-    """The interpreter as a user would type it: `python`, or the path of one in this directory."""
-    try:
-        inside = Path(sys.prefix).is_relative_to(Path.cwd())
-    except OSError:  # the current directory is gone
-        inside = False
-    active = os.environ.get("VIRTUAL_ENV") == sys.prefix
-    return os.path.relpath(sys.executable) if inside and not active else "python"

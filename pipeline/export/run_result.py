@@ -12,6 +12,7 @@ from pipeline.contracts import Metadata
 from pipeline.export import manifest_writer
 from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
+from pipeline.runtime.signals import TIME
 from pipeline.serving import version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
@@ -26,14 +27,12 @@ def measured(
     saver: CheckpointCallback,
     metrics: dict[str, dict[str, Any]],
     seconds: float,
-    stopped: str | None,
     calibration: Metadata,
 ) -> dict[str, Any]:
     """The content of `result.json` before the export: everything to compare runs by.
 
     `examples_per_second` is the median over the epochs, without the warm-up; None if a run has too
-    few steps. `seconds` is the time since this process started. `stopped` is `time` if the time
-    limit ended the run early; `calibration` is the metadata that calibrates the answers.
+    few steps. `stopped` is `time` if the time limit ended the run early.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # NaN: nothing was measured
@@ -43,7 +42,7 @@ def measured(
         "seed": config.runtime.seed,
         "steps": saver.step,
         "epochs": saver.epoch,
-        "stopped": stopped,
+        "stopped": None if saver.complete else TIME,
         **metrics,
         "calibration": dict(calibration),
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,

@@ -103,7 +103,6 @@ def write(
         for name, (function, specs) in task.serve(network).items()
     }
     _save(directory, endpoints)
-    digests = manifest_writer.digests(directory)
     answers = golden(task, endpoints, examples)
     proof.write_golden(directory / proof.GOLDEN, answers)
     requests = {name: sides["inputs"] for name, sides in answers.items()}
@@ -137,7 +136,7 @@ def write(
         "compared": len(next(iter(requests["serving_default"].values()))),
         "difference": difference(model, task, answers["serving_default"]),
     }
-    card = model_card.text(config, about, metrics, task.limitations(), digests)
+    card = model_card.text(config, about, metrics, task.limitations())
     files.write_text(directory / model_card.FILE, card)
     manifest_writer.write(directory, about)
     return about

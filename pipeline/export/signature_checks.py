@@ -36,22 +36,23 @@ def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
     if "serving_default" not in signatures:
         raise Failure("there is no signature serving_default")
     names = sorted(name for name in signatures if not name.startswith("__"))
-    for name in sorted(set(golden) - set(names)):
-        raise Failure(f"there are stored answers of {name}, but no such signature")
+    if names != sorted(golden):
+        raise Failure(f"the signatures are {names}, the stored answers are of {sorted(golden)}")
     for name in names:
         definition = signatures[name]
-        if name not in golden:
-            raise Failure(f"the signature {name} has no stored answers")
         if not definition.inputs or not definition.outputs:
             raise Failure(f"{name} has no inputs or no outputs")
         if definition.method_name not in _METHODS:
             raise Failure(f"{name}: servers have no method {definition.method_name!r}")
         for side in ("inputs", "outputs"):
-            tensors, arrays = getattr(definition, side), golden[name][side]
+            tensors, arrays = getattr(definition, side), golden[name].get(side, {})
             if set(tensors) != set(arrays):
                 raise Failure(f"{name}: {side} are {sorted(tensors)}, stored are {sorted(arrays)}")
             for key, tensor in tensors.items():
                 _check_tensor(f"{name}: {key}", key, tensor, arrays[key])
+        lengths = {len(array) for arrays in golden[name].values() for array in arrays.values()}
+        if len(lengths) != 1 or 0 in lengths:
+            raise Failure(f"{name}: the stored examples differ in number or are empty")
         if name in _CALLS:
             _check_call(name, definition)
     return f"{len(names)} signatures: {', '.join(names)}"
@@ -70,6 +71,8 @@ def _check_tensor(title: str, key: str, tensor: Any, array: np.ndarray) -> None:
     axes = zip(shape[1:], array.shape[1:], strict=False)
     if len(shape) != array.ndim or any(size not in (-1, stored) for size, stored in axes):
         raise Failure(f"{title} has the shape {shape}, stored is {list(array.shape)}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Failure(f"{title}: a stored value is not finite")
 
 
 def _check_call(name: str, definition: Any) -> None:

@@ -27,7 +27,7 @@ _FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
 
 def write(
     path: Path, name: str, requests: Mapping[str, Mapping[str, Any]], batch_sizes: Sequence[int]
-) -> int:
+) -> None:
     """Writes one record for each signature and batch size, in ascending order of size.
 
     String inputs get a record of the smallest size for each of the first examples: these are files
@@ -39,9 +39,6 @@ def write(
         name: Of the model.
         requests: Signature -> input -> values of some examples, array or list of bytes.
         batch_sizes: Rows of the requests.
-
-    Returns:
-        The number of records.
     """
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
@@ -63,7 +60,6 @@ def write(
             record = log.SerializeToString(deterministic=True)
             length = struct.pack("<Q", len(record))
             file.write(length + _checksum(length) + record + _checksum(record))
-    return len(records)
 
 
 def tensor(values: Any, size: int) -> Any:

@@ -9,8 +9,8 @@ def sides(x: keras.KerasTensor) -> tuple[int, int]:
     """Height and width of maps; UsageError if `x` is not (batch, height, width, channels)."""
     if len(x.shape) != 4:
         raise UsageError(
-            f"this model takes images, but an input of the task has shape {tuple(x.shape[1:])}; "
-            "choose another --model.name, such as linear"
+            f"this model takes images, but the task's input has shape {tuple(x.shape[1:])}; choose "
+            "another --model.name, such as linear"
         )
     return x.shape[1:3]
 
@@ -18,7 +18,7 @@ def sides(x: keras.KerasTensor) -> tuple[int, int]:
 def convolution(
     x: keras.KerasTensor, filters: int, kernel: int, *, padding: str = "valid", **options: object
 ) -> keras.KerasTensor:
-    """A square convolution; zero-padded where the map is smaller than the kernel.
+    """A square convolution, zero-padded if the map is smaller than the kernel.
 
     Args:
         x: Maps of shape (batch, height, width, channels).
@@ -33,12 +33,12 @@ def convolution(
 
 
 def pool(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Largest of each 2x2 block; halves height and width, and leaves maps of one pixel a side."""
+    """2x2 max-pooling; maps with a side of one pixel are not changed."""
     return keras.layers.MaxPooling2D(2)(x) if min(sides(x)) >= 2 else x
 
 
 def normalises_apart(model: keras.Model) -> bool:
-    """Whether a replica's examples act on each other alone: BatchNormalization of its own part."""
+    """Whether BatchNormalization uses the statistics of each replica's part of a batch alone."""
     kind = keras.layers.BatchNormalization
     found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
     return any(not layer.synchronized for layer in found)

@@ -20,24 +20,24 @@ def airbench(
 
     Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section 3 and its
     code. A fixed convolution whitens 2x2 patches; three blocks of two 3x3 convolutions follow, the
-    first of each before max-pooling, both with batch normalisation and GELU; 3x3 convolutions begin
-    as the identity. What height and width remain (3x3 of 32x32) is max-pooled away.
+    first of each before max-pooling, both with batch normalisation and GELU; 3x3 convolutions are
+    initialized as the identity. A global max-pooling ends the network.
 
-    The network's logits are divided by 9. The head belongs to the task, so its inputs are divided
+    The paper divides the logits by 9. The head belongs to the task, so its inputs are divided
     instead; the head's bias, which the paper does not have, is not divided.
 
-    Layers are named `whitening`, `block1_convolution1`, ... `Whitening.adapt` has to see training
-    images before the first step; without it the first layer is an orthogonal basis of patches.
+    `Whitening.adapt` must get training images before the first step; without it the first layer is
+    an orthogonal basis of patches.
 
     Args:
         x: Images.
         width: Channels of the first block; the others have four times as many. 64 is the paper's
             network for 94 % (1.97 million parameters).
-        momentum: Share of the old value in a step of the moving mean and variance: Keras's
-            convention. The paper's 0.6 is meant so too; PyTorch's own argument is then 0.4.
-            Training is short and its rate falls fast, so older statistics are soon wrong.
+        momentum: Share of the old value in an update of the moving mean and variance, as in Keras
+            and the paper. Training is short and the rate falls fast, so old statistics are soon
+            wrong.
     """
-    _layers.sides(x)  # refuses what is no image
+    _layers.sides(x)  # refuses other inputs than images
     x = Whitening(name="whitening")(x)
     x = keras.layers.Activation("gelu", name="whitening_gelu")(x)
     for block, filters in enumerate((width, 4 * width, 4 * width), 1):
@@ -52,8 +52,8 @@ def airbench(
             )(x)
             if half == 1:
                 x = _layers.pool(x)
-            # Keras adds 1e-3 to a variance and the paper 1e-12, which would make 10**6 times more
-            # of the rounding errors in a constant channel.
+            # Keras adds 1e-3 to a variance; the paper's 1e-12 would multiply the rounding errors in
+            # a constant channel by 10**6.
             x = keras.layers.BatchNormalization(
                 momentum=momentum,
                 scale=False,
@@ -67,10 +67,10 @@ def airbench(
 
 @keras.saving.register_keras_serializable("pipeline")
 class Identity(keras.initializers.Initializer):
-    """A convolution that begins by handing its input on, as far as it has filters for it.
+    """Initializes a convolution as the identity, as far as it has filters.
 
-    Filter i of the first ones has a single 1, in its middle for channel i; filters beyond the
-    channels are uniform of variance 1 / (3 * fan-in), PyTorch's default, as in the paper's code.
+    Filter i has a single 1, in its centre for channel i; filters beyond the number of channels are
+    uniform with variance 1 / (3 * fan-in), PyTorch's default, as in the paper's code.
     """
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
@@ -88,16 +88,16 @@ class Identity(keras.initializers.Initializer):
 class Whitening(keras.layers.Layer):
     """2x2 patches to uncorrelated numbers of variance 1, and their negatives.
 
-    (batch, height, width, channels) to (batch, height - 1, width - 1, 8 * channels); an image of
-    one pixel a side is zero-padded. The kernel is never trained: it is an orthogonal basis (the
-    2x2 Walsh functions of each channel) until `adapt` has seen images. The bias is trained;
-    `trainable = False` stops that too, as the paper does after three epochs.
+    (batch, height, width, channels) to (batch, height - 1, width - 1, 8 * channels); images with a
+    side of one pixel are zero-padded. The kernel is never trained: it is an orthogonal basis (the
+    2x2 Walsh functions of each channel) until `adapt` sets it. The bias is trained unless
+    `trainable` is False; the paper freezes it after three epochs.
     """
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes kernel (2, 2, channels, 8 * channels) and bias (8 * channels,)."""
-        channels = input_shape[-1]
-        self._padding = "valid" if min(input_shape[1:3]) >= 2 else "same"
+    def build(self, input_shape: tuple[int, ...]) -> None:
+        """Creates kernel (2, 2, channels, 8 * channels) and bias (8 * channels,)."""
+        _, height, width, channels = input_shape
+        self._padding = "valid" if min(height, width) >= 2 else "same"
         self.kernel = self.add_weight(
             shape=(2, 2, channels, 8 * channels),
             initializer=_walsh_basis,
@@ -111,21 +111,21 @@ class Whitening(keras.layers.Layer):
         return keras.ops.conv(images, self.kernel, padding=self._padding) + self.bias
 
     def adapt(self, images: np.ndarray) -> None:
-        """Sets kernel and bias by the statistics of images.
+        """Sets kernel and bias from the statistics of images.
 
-        The kernel holds the eigenvectors of the patches' covariance, largest eigenvalue first, each
-        divided by the root of its eigenvalue, then all of them negated: after a ReLU-like function
-        the two halves together still say everything. The paper subtracts the mean of the pixels
-        beforehand; here the bias begins with what makes the mean of every output 0.
+        The kernel consists of the eigenvectors of the patches' covariance, largest eigenvalue
+        first, each divided by the root of its eigenvalue, then all of them negated, so that no
+        information is lost in a ReLU-like function. The paper subtracts the mean of the pixels
+        first; here the initial bias makes the mean of every output 0.
 
         Args:
-            images: float (images, height, width, channels), just as the layer will receive them.
-                The paper takes the first 5,000 of CIFAR-10.
+            images: float (images, height, width, channels), as the layer will get them. The paper
+                uses the first 5,000 of CIFAR-10.
         """
         if not self.built:
             self.build(images.shape)
         size = 4 * images.shape[-1]
-        at_once = max(1, 10**6 // (images.shape[1] * images.shape[2]))  # patches fit into memory
+        at_once = max(1, 10**6 // (images.shape[1] * images.shape[2]))  # patches fit in memory
         count, total, products = 0, np.zeros(size), np.zeros((size, size))
         for start in range(0, len(images), at_once):
             patches = keras.ops.image.extract_patches(
@@ -137,7 +137,7 @@ class Whitening(keras.layers.Layer):
             products += patches.T @ patches
         mean = total / count
         variances, directions = np.linalg.eigh(products / count - np.outer(mean, mean))
-        # The paper's 5e-4 belongs to pixels of variance 1. The constant is for blank images.
+        # The paper's 5e-4 is for pixels of variance 1. The constant is for blank images.
         epsilon = 5e-4 * variances.mean() + 1e-9
         half = (directions / np.sqrt(np.maximum(variances, 0) + epsilon))[:, ::-1]
         kernel = np.concatenate([half, -half], axis=1)
@@ -146,7 +146,7 @@ class Whitening(keras.layers.Layer):
 
 
 def _walsh_basis(shape: tuple[int, ...], dtype: Any = None) -> Any:
-    """The sum and the three differences of a channel's 2x2 pixels, orthonormal; both signs."""
+    """The sum and the three differences of a channel's 2x2 pixels, orthonormal, in both signs."""
     channels = shape[2]
     pair = np.array([[1, 1], [1, -1]]) / np.sqrt(2)
     half = np.kron(np.kron(pair, pair), np.eye(channels))

@@ -18,15 +18,16 @@ def convnet(
 
     Maps of shape (batch, height, width, channels) to a vector per image.
 
-    The block is that of Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2:
+    The block is that of Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, with the
     normalisation between the convolution and its non-linearity.
 
     Args:
         x: Images.
         filters: Channels of each 3x3 convolution.
-        blocks: How often the block is repeated; each halves height and width.
-        momentum: Of the moving mean and variance. Keras's 0.99 needs hundreds of steps before the
-            network answers as well as it was trained: after 340 steps on digits, 0.12 for 0.99.
+        blocks: Number of blocks; each halves height and width.
+        momentum: Share of the old value in the moving mean and variance. Keras's default of 0.99
+            needs hundreds of steps until evaluation is as good as training: after 340 steps on
+            digits the accuracy was 0.12 instead of 0.99.
     """
     for _ in range(blocks):
         x = _layers.convolution(x, filters, 3, padding="same")

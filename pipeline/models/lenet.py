@@ -11,9 +11,9 @@ def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     Maps of shape (batch, height, width, channels) to (batch, 84).
 
     LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
-    Proc. IEEE 1998, section II.B, as it is taught today: 28x28 images are padded to the paper's
-    32x32 by the first convolution, pooling has no weights, every unit is a ReLU. Layers C1, S2,
-    C3 (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
+    Proc. IEEE 1998, section II.B, as it is taught today: the first convolution pads 28x28 images to
+    the paper's 32x32, pooling has no weights, and every unit is a ReLU. Layers C1, S2, C3 (fully
+    connected to S2), S4, C5 and F6; the output layer is the task's head.
     """
     x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
     x = _layers.pool(x)

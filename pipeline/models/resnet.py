@@ -6,7 +6,7 @@ import keras
 
 from pipeline.models import _layers
 
-# Blocks of each stage; every stage after the first halves height and width and doubles the width.
+# Blocks of each stage; every stage after the first halves the maps and doubles the channels.
 _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
 _EPSILON = 1e-5  # as in torchvision's; Keras's own is 1e-3
 
@@ -22,35 +22,34 @@ def resnet(
     Maps of shape (batch, height, width, channels) to (batch, 64), (batch, 512) or (batch, 2048).
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Convolutions
-    have no bias, batch normalisation stands before every ReLU, kernels are drawn as in He et al.,
+    have no bias and are followed by batch normalisation; kernels are initialized as in He et al.,
     "Delving Deep into Rectifiers", ICCV 2015; a global average ends the network.
 
     - 20 and 56: section 4.2 for 32x32 images, stages of 16, 32 and 64 channels. Shortcuts have no
-      weights: where a stage begins they take every second pixel, and zeros fill the new channels
+      weights: at the start of a stage they take every second pixel, and zeros fill the new channels
       (option A). 0.27 and 0.85 million parameters.
-    - 18: the widths and blocks of table 1 (64 to 512 channels) as usual for CIFAR: the stem is one
-      3x3 convolution and nothing is pooled. Where a stage begins, the shortcut is a 1x1 convolution
-      with batch normalisation (option B). 11.2 million parameters.
+    - 18: table 1 (64 to 512 channels) as usual for CIFAR: the stem is one 3x3 convolution without
+      pooling. At the start of a stage the shortcut is a 1x1 convolution with batch normalisation
+      (option B). 11.2 million parameters.
     - 50: table 1 for 224x224 images: 7x7 convolution and max-pooling in the stem, bottlenecks,
-      option B. Version 1.5, as most published results: the 3x3 convolution of a bottleneck has the
-      stride, where the paper's first 1x1 convolution drops three pixels of four.
-      25.6 million parameters with 1000 classes.
+      option B. Version 1.5, as in most published results: the stride is in the 3x3 convolution of a
+      bottleneck, not in the first 1x1 one. 25.6 million parameters with 1000 classes.
 
     Layers are named by their place (`stem_convolution`, `stage2_block1_convolution1`), so that a
-    prefix names a stem, a stage or a block.
+    prefix selects a stem, a stage or a block.
 
     Args:
         x: Images.
-        depth: Layers with weights, the head counted, shortcuts not.
-        momentum: Of the moving mean and variance; Keras's own 0.99 is slow (see `convnet`).
-            PyTorch's 0.1 is 0.9 here: it counts the new value, Keras the old.
+        depth: Number of layers with weights, including the head but not the shortcuts.
+        momentum: Share of the old value in the moving mean and variance; Keras's default of 0.99 is
+            slow (see `convnet`). PyTorch's 0.1 is the share of the new value.
     """
-    _layers.sides(x)  # refuses what is no image
+    _layers.sides(x)  # refuses other inputs than images
     stem = 16 if len(_STAGES[depth]) == 3 else 64
     x = _convolution(x, stem, 7 if depth == 50 else 3, "stem_", momentum, 2 if depth == 50 else 1)
     x = keras.layers.ReLU(name="stem_relu")(x)
     if depth == 50:
-        x = keras.layers.ZeroPadding2D(1, name="stem_pool_padding")(x)  # after ReLU 0 is neutral
+        x = keras.layers.ZeroPadding2D(1, name="stem_pool_padding")(x)  # neutral after a ReLU
         x = keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
     for stage, blocks in enumerate(_STAGES[depth]):
         for block in range(blocks):
@@ -65,7 +64,7 @@ def _block(
 ) -> keras.KerasTensor:
     """ReLU(shortcut + branch); the branch is two 3x3 convolutions, or the bottleneck of depth 50.
 
-    `place` begins the names of the layers.
+    `place` is the prefix of the layers' names.
     """
     plan = [(filters, 3, stride), (filters, 3, 1)]
     if depth == 50:
@@ -104,8 +103,8 @@ def _convolution(
 ) -> keras.KerasTensor:
     """Convolution and batch normalisation; a side of n pixels becomes ceil(n / stride)."""
     if stride > 1 and kernel > 1:
-        # TensorFlow's "same" pads an even side on the right only. The kernels would then be
-        # centred beside the pixels that the shortcut takes.
+        # TensorFlow's "same" pads an even side on the right only: the kernels would not be centred
+        # on the pixels of the shortcut.
         x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{place}padding{number}")(x)
     x = keras.layers.Conv2D(
         filters,

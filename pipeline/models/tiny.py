@@ -1,4 +1,4 @@
-"""The smallest network that still has every kind of layer; for trying things out."""
+"""The smallest network with every kind of layer, for experiments."""
 
 import keras
 
@@ -6,11 +6,11 @@ from pipeline.models import _layers
 
 
 def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
-    """The smallest network that still has every kind of layer; for trying things out.
+    """The smallest network with every kind of layer, for experiments.
 
     Maps of shape (batch, height, width, channels) to (batch, 32).
 
-    LeNet-5's plan (see `lenet`) cut down: 3x3 convolutions of 3 and 6 channels, each with ReLU and
+    A reduced LeNet-5 (see `lenet`): 3x3 convolutions of 3 and 6 channels, each with ReLU and
     2x2 max-pooling, then two dense layers of 32 units.
     """
     for filters in (3, 6):

@@ -17,7 +17,7 @@ def regression_linear() -> Config:
         recipe="regression_linear",
         task=Task(name="regression"),
         source=Source(name="scikit_learn", options={"dataset": "diabetes"}),
-        data=Data(validation=0),  # nothing would be chosen by it
+        data=Data(validation=0),  # nothing is selected by it
         model=Model(name="linear"),
         train=Train(
             epochs=150,

@@ -1,4 +1,4 @@
-"""What `fit` returns: a finished run, to look at and to ask."""
+"""The result of `fit`: a finished run, whose model can be used."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Run:
-    """What `fit` returns."""
+    """The result of `fit`."""
 
     config: Config
     directory: Path
@@ -25,7 +25,7 @@ class Run:
     history: dict[str, list[float]]
     """Metric -> value per epoch."""
     test: dict[str, Any]
-    """Metrics of the test split, or of the validation split where there is no test split."""
+    """Metrics of the test split, or of the validation split if there is no test split."""
     model: "keras.Model"
     """The bare network, from prepared inputs to outputs; `predict` starts from raw ones."""
     task: "Task"
@@ -34,26 +34,26 @@ class Run:
     export: Path | None
     """The published version, such as saved_models/digits/1."""
     result: dict[str, Any]
-    """What `result.json` holds; empty in a worker that is not the chief."""
+    """The content of `result.json`; empty in a worker that is not the chief."""
     result_file: Path | None
-    """`result.json`: in `directory`, or in a temporary folder if that could not be written; None
+    """`result.json`: in `directory`, or in a temporary directory if that could not be written; None
     if neither could, and in a worker that is not the chief."""
 
     def __repr__(self) -> str:
-        """What a notebook shows: not the arrays."""
+        """A short description for notebooks, without the arrays."""
         test = {name: round(v, 4) for name, v in self.test.items() if isinstance(v, float)}
         return f"Run(directory={str(self.directory)!r}, test={test}, export={str(self.export)!r})"
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> "dict[str, Any]":
-        """What the exported model would answer: `run.predict(images=uint8_images)`.
+        """Returns the answers of the exported model: `run.predict(images=uint8_images)`.
 
         Args:
-            signature: One of the names that the export offers.
-            inputs: Its arguments by name, batch first; raw, as a client would send them.
+            signature: Name of a signature of the export.
+            inputs: Its arguments by name, batch first; raw, as a client sends them.
 
         Raises:
-            UsageError: No such signature or input; values that would change with its type, as
-                pixels from 0 to 1 for uint8; or what a server would refuse.
+            UsageError: There is no such signature or input, a server would refuse the values, or
+                conversion would change them, such as pixels from 0 to 1 to uint8.
         """
         import tensorflow as tf
 
@@ -63,7 +63,7 @@ class Run:
         offered = self.task.serve(self.model)
         require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
         if signature not in offered:
-            raise UsageError(f"there is no signature {signature!r}; {suggest(signature, offered)}")
+            raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
         function, specs = offered[signature]
         fields = {
             spec.name: signatures.Field(
@@ -74,8 +74,8 @@ class Run:
         values = signatures.tensors(signatures.Signature(fields, {}), inputs)
         for spec in specs:
             if not spec.shape.is_compatible_with(values[spec.name].shape):
-                shape = f"received {[*values[spec.name].shape]}"
-                raise UsageError(f"{spec.name} must be {fields[spec.name]}, {shape}")
+                shape = [*values[spec.name].shape]
+                raise UsageError(f"{spec.name} must be {fields[spec.name]}; got {shape}")
         try:
             answers = function(*(tf.constant(values[spec.name], spec.dtype) for spec in specs))
         except tf.errors.InvalidArgumentError as error:

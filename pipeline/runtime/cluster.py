@@ -1,4 +1,4 @@
-"""Several machines: what TF_CONFIG says, and waiting until all of them are there."""
+"""Several machines: reads TF_CONFIG, and waits for all workers."""
 
 import contextlib
 import dataclasses
@@ -22,9 +22,9 @@ class Cluster:
     """The workers of a run."""
 
     workers: tuple[str, ...]
-    """host:port of each; worker 0 is the chief, who alone writes and prints."""
+    """host:port of each; worker 0 is the chief, which alone writes and prints."""
     index: int
-    """Which of them this process is."""
+    """The index of this process."""
 
     @property
     def is_chief(self) -> bool:
@@ -32,17 +32,17 @@ class Cluster:
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """A worker as a person finds it."""
+        """A worker in messages."""
         return f"worker {index} ({self.workers[index]})"
 
     def meet(self, seconds: float, token: str) -> None:
         """Waits until every worker has reached every other, with the same `token`.
 
-        TensorFlow itself waits for an hour, without a word, for a worker that does not come, and
-        for ever for one that takes another number of steps.
+        TensorFlow itself waits silently for an hour for a missing worker, and forever for one with
+        another number of steps.
 
-        Raises UsageError naming the workers that are missing after `seconds`, or that bring
-        another token.
+        Raises UsageError naming the workers that are missing after `seconds`, or whose token
+        differs.
         """
         others = set(range(len(self.workers))) - {self.index}
         reached: set[int] = set()
@@ -51,7 +51,7 @@ class Cluster:
             try:
                 socket.getaddrinfo(worker.rpartition(":")[0], None, socket.AF_INET)
             except OSError:
-                raise UsageError(f"TF_CONFIG: the host of {worker} is unknown here") from None
+                raise UsageError(f"TF_CONFIG: cannot resolve the host of {worker}") from None
         end = time.monotonic() + seconds
         with self._listening() as listening:
             while reached != others or set(heard) != others:
@@ -64,14 +64,14 @@ class Cluster:
                         self.name(i) for i in sorted(others - (reached & set(heard)))
                     )
                     raise UsageError(
-                        f"TF_CONFIG: {missing} did not come within {seconds:g} seconds; start all "
-                        "workers together, or wait longer with --runtime.worker-timeout"
+                        f"TF_CONFIG: {missing} did not respond within {seconds:g} seconds; start "
+                        "all workers together, or increase --runtime.worker-timeout"
                     )
 
         if different := sorted(index for index in others if heard[index] != token):
             names = ", ".join(self.name(index) for index in different)
             raise UsageError(
-                f"TF_CONFIG: {names} was started with other options; give all workers the same"
+                f"TF_CONFIG: {names} was started with other options; use the same for all workers"
             )
 
     def _listening(self) -> socket.socket:
@@ -100,7 +100,7 @@ class Cluster:
 
 
 def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
-    """Worker and token of a call that comes within this time."""
+    """Worker and token of a call that arrives within this time."""
     heard = {}
     listening.settimeout(seconds)
     with contextlib.suppress(OSError, ValueError):
@@ -113,9 +113,9 @@ def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster of TF_CONFIG; None where there is none, or only one worker.
+    """The cluster of TF_CONFIG; None if it is not set, or has only one worker.
 
-    Raises UsageError naming what is wrong in it.
+    Raises UsageError naming the mistake in it.
     """
     text = environment.get("TF_CONFIG", "")
     if not text.strip():
@@ -127,14 +127,14 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     try:
         values = safe_io.parse_json(text)
     except ValueError:
-        raise UsageError(f"TF_CONFIG is no JSON; {example}") from None
+        raise UsageError(f"TF_CONFIG is not JSON; {example}") from None
     try:
         kinds, task = values["cluster"], values["task"]
         chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
         workers = (*chiefs, *others)
         index, kind = task["index"], task["type"]
     except (KeyError, TypeError, AttributeError):
-        raise UsageError(f"TF_CONFIG lacks a cluster or a task; {example}") from None
+        raise UsageError(f"TF_CONFIG has no cluster or no task; {example}") from None
     if set(kinds) - {"chief", "worker"} or kind not in ("chief", "worker"):
         raise UsageError(
             "TF_CONFIG names tasks other than chief and worker; parameter servers are not supported"
@@ -145,7 +145,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         raise UsageError(f"TF_CONFIG: workers must be different host:port; {example}")
     own = chiefs if kind == "chief" else others
     if type(index) is not int or not 0 <= index < len(own):
-        raise UsageError(f"TF_CONFIG: task index {index!r} names none of its {kind}s")
+        raise UsageError(f"TF_CONFIG: task index {index!r} is not one of its {kind}s")
     index += len(chiefs) if kind == "worker" else 0
     return Cluster(workers, index) if len(workers) > 1 else None
 
@@ -155,17 +155,17 @@ def of_run(config: Config) -> Cluster | None:
     workers = read()
     if workers and config.train.engine == "model_fit":
         raise UsageError(
-            "TF_CONFIG names several workers, under which Keras's own fit crashes; "
+            "TF_CONFIG names several workers, with which Keras's fit crashes; "
             "use --train.engine gradient_tape"
         )
     if workers and config.clean.enabled:
         raise UsageError(
-            "TF_CONFIG names several workers, which must leave out the same examples: run "
-            "python -m pipeline.clean once, and give all of them its --clean.manifest"
+            "TF_CONFIG names several workers, which must exclude the same examples: run "
+            "python -m pipeline.clean once, and use its --clean.manifest for all of them"
         )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
-            "TF_CONFIG names several workers, which must agree on one run: give "
-            "--run-directory, on a disk that all share, and no --dry-run"
+            "TF_CONFIG names several workers, which need a common run: set --run-directory to one "
+            "on a shared disk, without --dry-run"
         )
     return workers

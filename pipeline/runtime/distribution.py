@@ -1,4 +1,4 @@
-"""Which devices share the training, and how they are joined: one, mirrored, several machines."""
+"""The distribution strategy: one device, several mirrored, or several machines."""
 
 import functools
 import os
@@ -15,12 +15,12 @@ from pipeline.utils.errors import UsageError
 def choose(
     options: config.Runtime, cluster: Cluster | None = None, token: str = "", note: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
-    """The strategy under which the model is to be made, and why.
+    """The distribution strategy of the model, and the reason.
 
-    Several workers must bring the same `token`, which stands for all their options. `note` says
-    how the devices were chosen.
+    Several workers must have the same `token`, a digest of their options. `note` describes the
+    choice of the devices.
 
-    Raises UsageError if there are fewer devices than replicas, or a worker does not come.
+    Raises UsageError if there are fewer devices than replicas, or a worker is missing.
     """
     if cluster:
         return _several_machines(options, cluster, token)
@@ -63,10 +63,9 @@ def _several_machines(
 
 
 def _divide_cpu(count: int) -> None:
-    """Makes logical devices of the CPU, which share its threads and memory.
+    """Creates logical devices of the CPU, which share its threads and memory.
 
-    TensorFlow can do so once, before it computes: as many are made as later runs of this process
-    are likely to ask for.
+    TensorFlow can create them only before it computes, so there are enough for later runs.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     there = len(tf.config.get_logical_device_configuration(cpu) or ())
@@ -79,12 +78,12 @@ def _divide_cpu(count: int) -> None:
         there = len(tf.config.list_logical_devices("CPU"))
         if there < count:
             raise UsageError(
-                f"--runtime.replicas {count}: this process has begun with {there} CPU devices and "
-                "cannot make more; start a new process (in a notebook: restart the kernel)"
+                f"--runtime.replicas {count}: this process has already started with {there} CPU "
+                "devices; start a new process (in a notebook: restart the kernel)"
             ) from None
 
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...]) -> Any:
-    # Kept: a second strategy object on the same devices cannot use their collectives.
+    # Cached: a second strategy on the same devices cannot use their collectives.
     return tf.distribute.MirroredStrategy(list(devices))

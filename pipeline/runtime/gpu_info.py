@@ -1,4 +1,4 @@
-"""What the machine says of its GPUs without TensorFlow: are there any, their memory, what fails."""
+"""Information about the GPUs without TensorFlow: whether there are any, their memory, problems."""
 
 import ctypes
 import dataclasses
@@ -15,10 +15,10 @@ _QUERY = (
     "--query-gpu=uuid,memory.free,memory.total",
     "--format=csv,noheader,nounits",
 )
-_PATIENCE = 20  # seconds; a driver that has to wake up takes some
+_TIMEOUT = 20  # seconds; the driver may have to wake up
 
 _DRIVER = Path("/proc/driver/nvidia/version")
-# The driver's library, and those that TensorFlow 2.21 opens; folders of NVIDIA's wheels.
+# The libraries of the driver and of TensorFlow 2.21 -> NVIDIA's Python packages.
 _LIBRARIES = {
     "libcuda.so.1": None,
     "libcudart.so.12": "cuda_runtime",
@@ -35,17 +35,17 @@ _OLDEST_DRIVER = 525
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Of one GPU."""
+    """Memory of a GPU."""
 
     uuid: str
     free: int
-    """Bytes that no process uses."""
+    """Free bytes."""
     total: int
     """Bytes."""
 
 
 def none_here() -> str | None:
-    """Why there can be no GPU, where that is plain already; None if there may be one."""
+    """Why there cannot be a GPU, as far as this is known without TensorFlow; None otherwise."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "$CUDA_VISIBLE_DEVICES hides all of them"
     if sys.platform == "linux" and not any(os.path.exists(node) for node in _NODES):
@@ -54,16 +54,16 @@ def none_here() -> str | None:
 
 
 def memory() -> list[Memory]:
-    """Of the GPUs that this process may use, in their order; empty where nobody can tell."""
+    """Memory of the visible GPUs, in order; empty if it is unknown."""
     try:
         process = subprocess.run(
-            _QUERY, capture_output=True, text=True, timeout=_PATIENCE, check=True
+            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
         rows = [line.split(", ") for line in process.stdout.splitlines()]
         gpus = [Memory(uuid, int(free) << 20, int(total) << 20) for uuid, free, total in rows]
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
-    # nvidia-smi counts by place in the machine; CUDA does so only if told, else by speed.
+    # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not in_order and len({gpu.total for gpu in gpus}) > 1:
         return []
@@ -76,45 +76,51 @@ def memory() -> list[Memory]:
             found = gpus[int(name) : int(name) + 1]
         else:
             found = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
-        if len(found) != 1:  # CUDA stops at the first that it does not know
+        if len(found) != 1:  # CUDA ignores everything after an unknown GPU
             break
         shown += found
     return shown
 
 
-def missing_gpu(driver: Path = _DRIVER) -> str | None:
-    """One line saying what to do about a GPU that cannot be used; None where there is none.
+def driver_version(driver: Path = _DRIVER) -> str | None:
+    """The version of the NVIDIA driver; None if it is not loaded.
 
     Args:
-        driver: The file in which the kernel module says its version.
+        driver: The file in which the kernel module reports its version.
     """
     try:
         text = driver.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    numbers = [word for word in text.split() if word.count(".") >= 1 and word[0].isdecimal()]
-    version = numbers[0] if numbers else "unknown"
-    found = f"the NVIDIA driver {version} is there"
+    return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
+
+
+def missing_gpu(driver: Path = _DRIVER) -> str | None:
+    """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
+    version = driver_version(driver)
+    if version is None:
+        return None
+    found = f"the NVIDIA driver {version} is installed"
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST_DRIVER:
         return f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
-    missing = [name for name, folder in _LIBRARIES.items() if not _opens(name, folder)]
+    missing = [name for name, package in _LIBRARIES.items() if not _opens(name, package)]
     if "libcuda.so.1" in missing:
         return f"{found}, but libcuda.so.1 cannot be opened: install the driver's user library"
     if missing:
         names = ", ".join(missing)
         return f"{found}, but {names} cannot be opened: pip install 'tensorflow[and-cuda]'"
-    return f"{found} and its libraries open; look at `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
+    return f"{found} and its libraries open; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
 
 
-def _opens(name: str, folder: str | None) -> bool:
-    places = [name]
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec and folder else ():
-        places += map(str, Path(root, folder, "lib").glob(name))
-    for place in places:
+def _opens(name: str, package: str | None) -> bool:
+    paths = [name]
+    spec = importlib.util.find_spec("nvidia") if package else None
+    for root in (spec and spec.submodule_search_locations) or ():
+        paths += map(str, Path(root, str(package), "lib").glob(name))
+    for path in paths:
         try:
-            ctypes.CDLL(place)
+            ctypes.CDLL(path)
             return True
         except OSError:
             continue

@@ -1,9 +1,8 @@
-"""Why training ends before its time: a signal, or a limit; heard between two calls."""
+"""Signals and time limits, which end training early between two calls."""
 
 import contextlib
 import functools
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from pipeline.utils.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
-_AGAIN = 0.02  # seconds after which a signal that nothing has felt strikes once more
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -28,16 +26,15 @@ class Stopped(Exception):
 
 
 class Stops:
-    """Says whether the call that has just ended was the last one, and why.
+    """Tells whether training should stop after the current call, and why.
 
-    SIGTERM, SIGHUP (the terminal is closed) and Ctrl-C raise `Terminated` and KeyboardInterrupt
-    where they strike; within `deferred` they only set a mark that is read after the call. A second
-    SIGTERM kills and a second Ctrl-C interrupts at once: all is written beside and renamed, so
-    nothing is damaged.
+    SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and KeyboardInterrupt
+    at once, but within `deferred` they only set a mark that is read after the call. A second
+    SIGTERM or Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
     Args:
-        limit: What the run may take over all its resumes, as `seconds` reads it; None: for ever.
-        reserve: Seconds of these that are kept for what comes after training; half at most.
+        limit: Time limit over all resumes of the run, such as `1h30m`; None: no limit.
+        reserve: Seconds of it to keep for the work after training; at most half.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -48,9 +45,7 @@ class Stops:
         self._trained = False
         self._signal: int | None = None
         self._second: dict[int, Any] = {}
-        self._deferred = self._has_struck = False
-        self._again: threading.Timer | None = None
-        self._shown = sys.unraisablehook
+        self._deferred = self._raised = False
 
     @property
     def elapsed(self) -> float:
@@ -59,12 +54,12 @@ class Stops:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds of this process until it was first asked: before its training began."""
+        """Seconds from the start of this process to the first access: before its training began."""
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
-        """Counts what the run took before it was resumed."""
-        if not self._trained:  # else it is another try of this process, whose time is counted
+        """Adds the time that the run took before it was resumed."""
+        if not self._trained:  # else this is another attempt, whose time is counted already
             self._before = elapsed
 
     @property
@@ -80,14 +75,14 @@ class Stops:
         return self._limit - min(self.reserve, self._limit / 2) - self.elapsed
 
     def time_is_up(self, agreed: Callable[[float], float] = float) -> bool:
-        """Whether no time is left for training, of any worker."""
+        """Whether the time for training is over, for any worker."""
         return agreed(float(self.left is not None and self.left <= 0)) > 0
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
-        """`SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`, where training is to end now.
+        """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.
 
         Args:
-            agreed: The mean of a number over all workers, who must end after the same call.
+            agreed: The mean of a number over all workers, which must stop after the same call.
         """
         own = None
         if self._signal is not None:
@@ -99,37 +94,33 @@ class Stops:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes the signals over. Only the main thread of a process may; others change nothing."""
+        """Handles the signals; only in the main thread, as in others Python cannot."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {n: signal.getsignal(n) for n in _SIGNALS}
-        # Whoever started us deaf to a signal (a shell its background job) wants us so.
-        heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-        self._second = dict.fromkeys(heard, signal.SIG_DFL)
-        if signal.SIGINT in heard:
+        # Signals that are ignored stay so, as under nohup or in the background of a shell.
+        handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+        self._second = dict.fromkeys(handled, signal.SIG_DFL)
+        if signal.SIGINT in handled:
             self._second[signal.SIGINT] = signal.default_int_handler
-        for number in heard:
+        for number in handled:
             signal.signal(number, self._handle)
-        self._shown, sys.unraisablehook = sys.unraisablehook, self._unraised
         try:
             yield
-        except Exception as error:
-            if stop := behind(error):
-                raise stop from None
-            if self._has_struck:  # and what it raised was lost on the way, see `_exception`
-                raise _exception(self._signal) from None
+        except Exception:
+            # Code that a signal interrupts may fail in its own way, such as TensorFlow's tracing.
+            if self._raised:
+                self.check()
             raise
         finally:
-            sys.unraisablehook = self._shown
-            if self._again is not None:
-                self._again.cancel()
-            for number in heard:
+            for number in handled:
                 signal.signal(number, before[number])
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Signals wait for `reason` to be read; one that nobody has read is raised at the end."""
+        """Defers signals until `reason` is read; one that was not read is raised at the end."""
+        self.check()  # Python ignores exceptions in a finalizer, also that of a signal
         self._deferred = self._trained = True
         try:
             yield
@@ -139,8 +130,7 @@ class Stops:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Signals end the process even within a call of native code, which Python's own handlers
-        wait for; where nothing is left to save."""
+        """Lets signals end the process within native code, when nothing is left to save."""
         for number in self._second:
             signal.signal(number, signal.SIG_DFL)
         try:
@@ -150,7 +140,7 @@ class Stops:
                 signal.signal(number, self._handle)
 
     def check(self) -> None:
-        """Raises what an earlier signal asks for."""
+        """Raises the exception of an earlier signal."""
         if self._signal is not None:
             raise _exception(self._signal)
 
@@ -159,39 +149,16 @@ class Stops:
         for each, handler in self._second.items():
             signal.signal(each, handler)
         if not self._deferred:
-            self._has_struck = True
+            self._raised = True
             raise _exception(number)
-
-    def _unraised(self, what: Any) -> None:
-        """Called by Python in place of raising what a finalizer or such a callback has raised.
-
-        Most imports and each tracing have some: a signal that strikes there ends nothing.
-        """
-        if behind(what.exc_value) is None:
-            self._shown(what)
-            return
-        for each in self._second:
-            signal.signal(each, self._handle)
-        self._again = threading.Timer(_AGAIN, self._strike)
-        self._again.daemon = True
-        self._again.start()
-
-    def _strike(self) -> None:
-        signal.pthread_kill(threading.main_thread().ident, self._signal)
 
 
 def behind(error: BaseException | None) -> BaseException | None:
-    """What a signal raised, if this error is that or has come of it; None for any other.
-
-    A signal strikes anywhere. What it tears open may raise an error of its own, which then hides
-    it: TensorFlow's tracing says "AssertionError: Concurrent access?" (tf_stack.py).
-    """
+    """The exception of a signal that led to this error; None if there was none."""
     while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
         error = error.__context__
     return error
 
 
 def _exception(number: int) -> BaseException:
-    # May be lost where C++ calls Python: of one that strikes while TensorFlow makes an error of its
-    # own, pybind11 makes a RuntimeError that knows of no other ("MISMATCH of original ...").
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

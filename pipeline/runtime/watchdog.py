@@ -1,7 +1,6 @@
-"""Ends a process in which a call does not come back, after the stacks of all threads were written.
+"""Ends a process in which a call hangs, and writes the stacks of all threads.
 
-A loader that waits for ever, a file system that has gone, a collective whose other side is lost:
-nothing else in the process can tell such a wait from work.
+A call may hang in a data loader, on a lost file system, or in a collective whose peer is gone.
 """
 
 import faulthandler
@@ -19,17 +18,17 @@ from pipeline.utils import files
 
 EXIT_CODE = 6
 _STDERR = 2  # the file descriptor: `sys.stderr` may be a notebook's, which has none
-_LAST_WORDS = 5.0  # seconds for `hang.txt`, whose disk may be what hangs
+_WRITE_TIMEOUT = 5.0  # seconds; the disk may be what hangs
 
 
 class Watchdog:
-    """Watches call after call, and nothing between them: saving and export take their time.
+    """Limits the time of each call, but not the time between calls, such as saving and export.
 
-    Used as a context; outside of it, and without a limit, nothing is watched.
+    Used as a context manager; outside of it, and without a limit, nothing is watched.
 
     Args:
-        seconds: That a call may take, tracing and compiling included; None: any.
-        path: Of the file that gets the stacks, beside stderr; None: there is none.
+        seconds: Limit of a call, tracing and compiling included; None: no limit.
+        path: A file for the stacks, which stderr gets as well; None: no file.
     """
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:
@@ -37,77 +36,75 @@ class Watchdog:
         self._path = path
         self._call: object | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Watchdog":
         if self._seconds is not None:
+            arguments = (self._seconds,)
+            self._thread = threading.Thread(
+                target=self._watch, args=arguments, name="watchdog", daemon=True
+            )
             self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._ended.set()
-        if self._seconds is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def begin(self) -> None:
-        """A call begins."""
+        """Marks the start of a call."""
         self._call = object()
 
     def end(self) -> None:
-        """It has come back."""
+        """Marks the end of a call."""
         self._call = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """From here to the end of the block it is one call."""
+        """Watches the block as one call."""
         self.begin()
         try:
             yield
         finally:
             self.end()
 
-    def _watch(self) -> None:
-        # Its own waits are counted, not the clock: a process that was stopped for an hour (Ctrl-Z,
-        # a suspended virtual machine) has not hung for one.
-        wait = min(1.0, self._seconds / 10)
+    def _watch(self, seconds: float) -> None:
+        # Counts its own waits: the clock goes on while a process is suspended (Ctrl-Z).
+        wait = min(1.0, seconds / 10)
         seen, waits = None, 0
         while not self._ended.wait(wait):
             if self._call is None or self._call is not seen:
                 seen, waits = self._call, 0
                 continue
             waits += 1
-            if waits * wait >= self._seconds:
-                self._bark()
+            if waits * wait >= seconds:
+                self._end_process(seconds)
 
-    def _bark(self) -> None:
-        line = (
-            f"error: hung: a call has not come back in {self._seconds:g} s; stacks of all threads"
-        )
-        where = f", and lie in {self._path}" if self._path else ""
-        os.write(_STDERR, f"{line} follow{where}\n".encode())
+    def _end_process(self, seconds: float) -> None:
+        message = f"error: hung: a call took longer than {seconds:g} s; stacks of all threads"
+        where = f", also in {self._path}" if self._path else ""
+        os.write(_STDERR, f"{message} follow{where}\n".encode())
         faulthandler.dump_traceback(_STDERR, all_threads=True)
         if self._path:
-            writer = threading.Thread(target=self._write, args=(line, self._path), daemon=True)
+            writer = threading.Thread(target=_write, args=(message, self._path), daemon=True)
             writer.start()
-            writer.join(_LAST_WORDS)
-        # No clean-up: it would wait for what hangs. All that we write is whole or not there.
+            writer.join(_WRITE_TIMEOUT)
+        # Without clean-up, which would wait for the call. All writes are atomic.
         os._exit(EXIT_CODE)
 
-    def _write(self, line: str, path: Path) -> None:
-        with tempfile.TemporaryFile("w+", errors="replace") as stacks:
-            faulthandler.dump_traceback(stacks, all_threads=True)
-            stacks.seek(0)
-            told = files.collapse_home(stacks.read())  # an environment in the home folder names it
-        with path.open("w", encoding="utf-8") as file:
-            file.write(f"{line}:\n{told}")
-            file.flush()
-            os.fsync(file.fileno())
+
+def _write(message: str, path: Path) -> None:
+    with tempfile.TemporaryFile("w+", errors="replace") as stacks:
+        faulthandler.dump_traceback(stacks, all_threads=True)
+        stacks.seek(0)
+        files.write_text(path, f"{message}:\n{files.collapse_home(stacks.read())}")
 
 
 class Watched(keras.callbacks.Callback):
-    """Tells a watchdog of each call of training and validation.
+    """Reports each call of training and validation to a watchdog.
 
-    Stands before all others: what they do after a call is then not watched.
+    It comes first, so that the work of other callbacks after a call is not watched.
     """
 
     def __init__(self, watchdog: Watchdog) -> None:
@@ -120,8 +117,5 @@ class Watched(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._watchdog.end()
 
-    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._watchdog.begin()
-
-    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._watchdog.end()
+    on_test_batch_begin = on_train_batch_begin
+    on_test_batch_end = on_train_batch_end

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature, fitted on examples held out.
+"""Calibrated probabilities: one temperature, fitted on held-out examples.
 
 The method and the measure are those of Guo et al., "On Calibration of Modern Neural Networks",
 ICML 2017, sections 2 and 4.2.
@@ -9,36 +9,35 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 _BINS = 15  # as in the paper
-# Beyond these a network is not calibrated but broken.
+# A temperature beyond these means a broken network, not a miscalibrated one.
 _LOWEST, _HIGHEST = 0.05, 20.0
 _WIDTH = 0.35
-"""Of what log T is held to be before any example was seen: normal around 0.
+"""Standard deviation of the prior of log T, a normal distribution around 0.
 
-The likelihood of 20 examples alone made a loss of 0.6 worse by 2.4 nats; with this the worst of 200
-draws is 0.13, of 50 examples 0.04, and what there is to gain is gained: `benchmarks/accuracy.md`.
+Without it, fitting 20 examples made a loss of 0.6 worse by 2.4 nats; with it the worst of 200 draws
+is 0.13 worse, with 50 examples 0.04, at no loss for larger samples: `benchmarks/accuracy.md`.
 """
 
 
 def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -> float:
-    """The most probable T, so that softmax(logits / T) gives the labels a high likelihood.
+    """The most probable T, given that softmax(logits / T) is the probability of the labels.
 
-    It changes no answer, only how sure it sounds: above 1 less, below 1 more. Few examples move it
-    little away from 1, thousands to where their likelihood is highest.
+    It changes no answer, only its confidence: above 1 less, below 1 more. Few examples move it
+    little away from 1, thousands to the maximum of their likelihood.
 
     Args:
         logits: (examples, classes), of examples that the network was not trained on.
         labels: int, (examples,).
-        width: Standard deviation of log T, before the examples; infinite: they alone decide.
+        width: Standard deviation of the prior of log T; infinite for none.
 
     Returns:
-        A number from 0.05 to 20; 1 where no example is answered wrong: of those, none tells how
-        small T may be.
+        A number from 0.05 to 20; 1 if all answers are right, which gives no lower bound for T.
     """
     logits = logits.astype(np.float64)
     if not (logits.max(axis=1) > logits[np.arange(len(labels)), labels]).any():
         return 1.0
-    # The loss is convex in 1 / T. With the other term there may be a second minimum where all
-    # logits are tiny, and the network says nothing.
+    # The loss is convex in 1 / T. With the prior there may be a second minimum if all logits are
+    # tiny, when the network has learned nothing.
     found = minimize_scalar(
         lambda exponent: (
             measured(logits, labels, np.exp(exponent))["loss"] * len(labels)
@@ -52,7 +51,7 @@ def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -
 
 
 def measured(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -> dict[str, float]:
-    """How good the probabilities softmax(logits / temperature) are.
+    """Quality of the probabilities softmax(logits / temperature).
 
     Args:
         logits: (examples, classes).
@@ -60,8 +59,8 @@ def measured(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -
         temperature: Above 0.
 
     Returns:
-        `loss`, the mean cross-entropy in nats; `calibration_error`, by how much the share of right
-        answers is off from the probability they were given: the mean over 15 equally wide bins of
+        `loss`, the mean cross-entropy in nats; `calibration_error`, the difference between the
+        share of right answers and their probability: the mean over 15 equally wide bins of
         probability, weighted by their examples. 0 is best, 1 worst.
     """
     scaled = logits / temperature
@@ -75,7 +74,7 @@ def measured(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -
 def _error(confidence: np.ndarray, right: np.ndarray) -> float:
     if not np.isfinite(confidence).all():
         return float("nan")
-    # A bin holds its upper end: ((m - 1) / 15, m / 15].
+    # A bin includes its upper end: ((m - 1) / 15, m / 15].
     bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
     gaps = np.bincount(bins, weights=right - confidence.astype(np.float64), minlength=_BINS)
     return float(np.abs(gaps).sum() / len(confidence))

@@ -1,24 +1,24 @@
-"""Whether bytes are a tf.Example, asked in the graph before TensorFlow's own parser sees them.
+"""Checks in the graph that bytes are a tf.Example, before TensorFlow's parser gets them.
 
-That parser (2.21: tensorflow/core/util/example_proto_fast_parsing.cc) takes a length of
-2**31 within an example for a negative one, and ends the process: 30 bytes from any client do it.
+That parser (2.21: tensorflow/core/util/example_proto_fast_parsing.cc) reads a length of 2**31
+within an example as a negative one and ends the process: 30 bytes from any client are enough.
 """
 
 import numpy as np
 import tensorflow as tf
 
 _REFUSED, _INTO, _OVER, _FOUR, _NUMBER = range(5)
-# What follows a tag, at each depth: a message is entered, or so many bytes are passed over
+# What follows a tag, at each depth: a message to enter, or bytes to skip
 # (tensorflow/core/example/example.proto, feature.proto).
 _LISTED = {0x0A: _OVER, 0x0D: _FOUR, 0x08: _NUMBER}  # bytes or packed numbers; one number
 _TAGS = (
     {0x0A: _INTO},  # Example: features
     {0x0A: _INTO},  # Features: an entry
     {0x0A: _OVER, 0x12: _INTO},  # an entry: its key and its Feature
-    {0x0A: _INTO, 0x12: _INTO, 0x1A: _INTO},  # Feature: a list of bytes, floats, whole numbers
+    {0x0A: _INTO, 0x12: _INTO, 0x1A: _INTO},  # Feature: a list of bytes, floats, integers
     _LISTED,
 )
-_MOST_PARTS = 10_000  # a second's work; a server sends the numbers of a list as one part
+_MOST_PARTS = 10_000  # takes a second; a server sends the numbers of a list as one part
 _WINDOW = 11  # a tag and the longest number
 
 
@@ -31,10 +31,10 @@ def _kinds() -> np.ndarray:
 
 
 def examples(serialized: tf.Tensor) -> tf.Tensor:
-    """bool (batch,): whether each string (batch,) is a tf.Example whose lengths fit each other.
+    """bool (batch,): whether each string (batch,) is a tf.Example with consistent lengths.
 
-    All strings are walked over side by side, a part of each in a step. Stricter than a parser:
-    fields that no tf.Example has are refused, and so is one of more than 10,000 parts.
+    All strings are parsed in parallel, one part of each per step. Stricter than a parser: unknown
+    fields are refused, and so are more than 10,000 parts.
     """
     depths, size = len(_TAGS), tf.strings.length(serialized)
     kinds = tf.constant(_kinds())
@@ -48,7 +48,7 @@ def examples(serialized: tf.Tensor) -> tf.Tensor:
         kind = tf.gather_nd(kinds, tf.stack([depth, window[:, 0]], axis=1))
         last = window[:, 1:] < 128  # whether a number ends with this byte
         length = 1 + tf.argmax(tf.cast(last, tf.int32), axis=1, output_type=tf.int32)
-        # A number of four bytes at most; a longer one is no length that fits.
+        # A number of at most four bytes; longer ones are not valid lengths.
         digits = tf.where(tf.range(4) < length[:, None], window[:, 1:5] % 128, 0)
         value = tf.reduce_sum(digits * 128 ** tf.range(4), axis=1)
         begin = at + 1 + length
@@ -66,7 +66,7 @@ def examples(serialized: tf.Tensor) -> tf.Tensor:
         moved = tf.where(over, -1, tf.where(into, 1, 0))
         return count + 1, at, tf.where(good, tf.maximum(depth + moved, 0), depth), ends, good
 
-    def going(
+    def is_running(
         count: tf.Tensor, at: tf.Tensor, depth: tf.Tensor, ends: tf.Tensor, good: tf.Tensor
     ) -> tf.Tensor:
         return (count < _MOST_PARTS) & tf.reduce_any(good & ((depth > 0) | (at < size)))
@@ -78,5 +78,5 @@ def examples(serialized: tf.Tensor) -> tf.Tensor:
         tf.repeat(size[:, None], depths, axis=1),
         tf.ones_like(size, tf.bool),
     )
-    _, at, depth, _, good = tf.while_loop(going, step, start, parallel_iterations=1)
+    _, at, depth, _, good = tf.while_loop(is_running, step, start, parallel_iterations=1)
     return good & (depth == 0) & (at == size)

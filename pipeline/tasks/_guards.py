@@ -1,7 +1,7 @@
-"""What the signatures of all tasks share: guards, tf.Example, example files, the best classes.
+"""Shared by the signatures of all tasks: guards, tf.Example, example files, the best classes.
 
-The guards come before any kernel sees a request, and a client gets INVALID_ARGUMENT from them. The
-server itself checks names only: without them a forgotten batch axis ends its process inside a
+The guards come before any kernel sees a request, and make the server answer INVALID_ARGUMENT. The
+server itself checks only names: without them a missing batch axis ends its process inside a
 convolution, and other wrong shapes are answered.
 """
 
@@ -13,15 +13,15 @@ import tensorflow as tf
 from pipeline.tasks import _example_guard
 
 MOST_BYTES = 2**26
-"""Of one encoded image: far more than a photograph has."""
+"""Limit for one encoded image, far above that of a photograph."""
 MOST_CLASSES = 5
-"""That are named, best first, in the answer to one example."""
+"""How many classes are named in the answer to one example."""
 
 
 def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
     """The values, if they have this shape and at least one row.
 
-    No rows would be answered by some kernels and refused by others.
+    Some kernels would answer an empty batch and others refuse it.
     """
     values = tf.ensure_shape(values, shape)
     return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
@@ -39,8 +39,8 @@ def examples(
 ) -> dict[str, tf.Tensor]:
     """Features of serialized `tf.Example`s, string (batch,), by name: (batch, ...)."""
     serialized = batch(serialized, (None,))
-    sound = tf.reduce_all(_example_guard.examples(serialized))
-    serialized = _require(sound, "a string is no tf.Example", serialized)
+    valid = tf.reduce_all(_example_guard.examples(serialized))
+    serialized = _require(valid, "a string is not a tf.Example", serialized)
     return tf.io.parse_example(serialized, dict(features))
 
 
@@ -56,22 +56,20 @@ def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:
 
 
 def encoded(images: np.ndarray) -> list[bytes]:
-    """Files of images, uint8 (number, height, width, channels): in turn PNG, JPEG, and PNG of twice
-    the size, so that a proof by them decodes and resizes, too."""
+    """Image files of uint8 (number, height, width, channels): in turn PNG, JPEG, and PNG of twice
+    the size, so that a check with them decodes and resizes too."""
     files = []
     for number, image in enumerate(images):
-        if number % 3 == 1:
-            files.append(tf.io.encode_jpeg(image).numpy())
-        else:
-            files.append(tf.io.encode_png(image if number % 3 == 0 else _doubled(image)).numpy())
+        encode = tf.io.encode_jpeg if number % 3 == 1 else tf.io.encode_png
+        files.append(encode(_doubled(image) if number % 3 == 2 else image).numpy())
     return files
 
 
 def _doubled(image: np.ndarray) -> np.ndarray:
     """Twice as high and wide, with a black frame.
 
-    Resizing it to its former size takes sums of eighths alone, which are exact: no CPU and no
-    compiler rounds another way. Without the frame, pixels at the border would be sums of sevenths.
+    Resizing it to its original size takes only sums of eighths, which are exact: every CPU and
+    compiler rounds alike. Without the frame, pixels at the border would be sums of sevenths.
     """
     framed = np.zeros_like(image)
     framed[2:-2, 2:-2] = image[2:-2, 2:-2]
@@ -79,17 +77,17 @@ def _doubled(image: np.ndarray) -> np.ndarray:
 
 
 def finite(values: tf.Tensor, name: str) -> tf.Tensor:
-    """The values, if they are numbers: no NaN, no infinity."""
+    """The values, if they contain no NaN and no infinity."""
     return tf.debugging.check_numerics(values, f"{name} must be finite")
 
 
 def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Names, string, and probabilities, float32, of the likeliest classes: (batch, at most 5)."""
+    """Names, string, and probabilities, float32, of the most likely classes: (batch, at most 5)."""
     scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
     return tf.gather(tf.constant(list(names)), classes), scores
 
 
 def _require(condition: tf.Tensor, message: str, values: tf.Tensor) -> tf.Tensor:
-    """The values, which nothing can use unless the condition holds."""
+    """The values, which cannot be used unless the condition holds."""
     with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
         return tf.identity(values)

@@ -13,18 +13,22 @@ from pipeline.tasks import _calibration
 _PAIRS = 500
 
 
-def is_mixed(y: tf.Tensor) -> bool:
-    """Whether y is the share of each class, (batch, classes), not one label, (batch,)."""
+def is_mixed(y: Any) -> bool:
+    """Whether y is the share of each class, (batch, classes), as after mixup and cutmix."""
     return len(y.shape) == 2
 
 
-class Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of the examples answered with their label, or with the larger of two."""
+def labels(y: Any) -> Any:
+    """The label of each example, (batch,); of a mixed one that with the largest share."""
+    return tf.argmax(y, axis=-1) if is_mixed(y) else y
 
-    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
+
+class Accuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Share of the examples whose answer is the label."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """As in Keras; `y_true` may also be the share of each class."""
-        label = tf.argmax(y_true, axis=-1) if is_mixed(y_true) else y_true
-        super().update_state(label, y_pred, sample_weight)
+        super().update_state(labels(y_true), y_pred, sample_weight)
 
 
 def classification(
@@ -32,16 +36,16 @@ def classification(
 ) -> dict[str, Any]:
     """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
 
-    `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is
-    never answered has precision 0; one without examples has recall 0. `loss` and
-    `calibration_error` are those of the network as it was trained; `calibrated`, where there
-    is a temperature, holds both of the probabilities that are answered.
+    `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is never
+    answered has precision 0; one without examples has recall 0. `loss` and `calibration_error` are
+    those of the network as trained; with a temperature, `calibrated` has both for the probabilities
+    that are answered.
 
     Args:
         answers: `truth` and `class` int (examples,), `loss` (examples,), `probabilities` and the
             logits `outputs` (examples, classes).
         class_names: Names of the classes 0, 1, ...
-        temperature: What the logits are divided by; None if none was fitted.
+        temperature: Divides the logits; None if none was fitted.
     """
     from sklearn import metrics
 
@@ -51,6 +55,10 @@ def classification(
     calibrated = {}
     if temperature is not None:
         calibrated["calibrated"] = _calibration.measured(logits, truth, temperature)
+    scores = metrics.precision_recall_fscore_support(
+        truth, answered, labels=classes, zero_division=0.0
+    )
+    rows = zip(*(score.tolist() for score in scores), strict=True)
     return {
         "examples": len(truth),
         "loss": float(answers["loss"].mean()),
@@ -58,7 +66,10 @@ def classification(
         **({f"top_{top}_accuracy": _top_k_accuracy(answers, top)} if top > 1 else {}),
         "calibration_error": _calibration.measured(logits, truth)["calibration_error"],
         **calibrated,
-        "per_class": _per_class(truth, answered, class_names),
+        "per_class": {
+            name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
+            for name, row in zip(class_names, rows, strict=True)
+        },
         "confusion_matrix": metrics.confusion_matrix(truth, answered, labels=classes).tolist(),
     }
 
@@ -67,32 +78,16 @@ def _top_k_accuracy(answers: Mapping[str, np.ndarray], k: int) -> float:
     """Share of the examples whose label is among the k most probable classes."""
     truth, probabilities = answers["truth"], answers["probabilities"]
     of_truth = probabilities[np.arange(len(truth)), truth]
-    # Classes that are surely less probable; a tie, or NaN, counts against the model.
+    # Only classes that are less probable rank lower; a tie, or NaN, counts against the model.
     rank = probabilities.shape[1] - 1 - (probabilities < of_truth[:, None]).sum(axis=1)
     return float((rank < k).mean())
-
-
-def _per_class(
-    truth: np.ndarray, answered: np.ndarray, class_names: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Name of a class -> its precision, recall, F1 and number of examples."""
-    from sklearn import metrics
-
-    scores = metrics.precision_recall_fscore_support(
-        truth, answered, labels=np.arange(len(class_names)), zero_division=0.0
-    )
-    rows = zip(*(score.tolist() for score in scores), strict=True)
-    return {
-        name: dict(zip(("precision", "recall", "f1", "examples"), row, strict=True))
-        for name, row in zip(class_names, rows, strict=True)
-    }
 
 
 def regression(answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Loss; mean squared, root mean squared and mean absolute error; r2; pairs for a plot.
 
-    `r2` is the share of the target's variance that is explained, 1 - mse / variance: at most
-    1, negative for a model worse than the mean of these targets; None where they are all alike.
+    `r2` is the share of the target's variance that is explained, 1 - mse / variance: at most 1,
+    negative for a model worse than the mean of these targets, None if they are all equal.
 
     Args:
         answers: `truth` (examples, 1), `prediction` and `loss` (examples,).

@@ -1,4 +1,4 @@
-"""Plots of the tasks: figures of the metrics, and single examples with their answers."""
+"""Plots of the tasks: figures of the metrics, and examples with their answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
-    """A matplotlib figure of the confusion matrix in `metrics`; rows are the true classes."""
+    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as rows."""
     from matplotlib.figure import Figure
 
     counts = np.asarray(metrics["confusion_matrix"])
@@ -16,7 +16,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(counts) <= 30:  # more would not be readable
+    if len(counts) <= 30:  # more would be unreadable
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
@@ -24,7 +24,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
         axes.set_xticks(range(len(counts)), class_names, rotation=45, ha="right")
         axes.set_yticks(range(len(counts)), class_names)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-            label.set_parse_math(False)  # a dollar sign is a dollar sign
+            label.set_parse_math(False)  # a class name may contain dollar signs
     axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
     return figure
 
@@ -32,7 +32,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
 def classified_image(
     axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any], class_names: Sequence[str]
 ) -> None:
-    """Draws an image; its title is the answer, green where right and red where wrong."""
+    """Draws an image with the answer as its title: green if right, red if wrong."""
     image = np.asarray(example["image"])
     axes.imshow(image.squeeze(), cmap="gray" if image.shape[-1] == 1 else None)
     answered = int(answer["class"])
@@ -43,7 +43,7 @@ def classified_image(
 
 
 def predictions(metrics: Mapping[str, Any]) -> Any:
-    """A matplotlib figure of predicted over true values; on the line the two are equal."""
+    """A matplotlib figure of predicted over true values, with the line of equality."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5), layout="constrained")
@@ -59,7 +59,7 @@ def predictions(metrics: Mapping[str, Any]) -> Any:
 def features(
     axes: Any, values: np.ndarray, names: Sequence[str], predicted: float, true: float
 ) -> None:
-    """Draws the features of an example as bars; its title is the prediction."""
+    """Draws the features of an example as bars with the prediction as the title."""
     axes.barh(range(len(values)), values)
     axes.set_yticks(range(len(values)), names, parse_math=False)
     axes.invert_yaxis()

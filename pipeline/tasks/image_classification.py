@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Metadata, Task
+from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
 from pipeline.tasks import _calibration, _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError, suggest
@@ -19,8 +19,8 @@ def image_classification(
     """The task of a source with `image` (uint8, or the bytes of a file) and `label` (int64, ()).
 
     Args:
-        info: What the source describes, or the metadata of a run.
-        image_size: Height and width that images are resized to; None: the size they all have.
+        info: The source's description, or the metadata of a run.
+        image_size: Height and width to resize images to; None: the size they all have.
 
     Raises:
         UsageError: The source has no such fields, or images differ in size and none is given.
@@ -32,18 +32,18 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     """Class names, and the shape (height, width, channels) of a decoded image."""
     field = info.field("image")
     if field.dtype not in (tf.uint8, tf.string) or not info.field("label").dtype.is_integer:
-        raise UsageError("images must be uint8 or encoded files, and labels whole numbers")
+        raise UsageError("images must be uint8 or encoded files, and labels must be integers")
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
     size = size if image_size is None else list(image_size)
     if None in size:
         raise UsageError("the images have different sizes; give --data.image-size HEIGHT WIDTH")
     if not info.class_names or len(info.class_names) < 2:
-        raise UsageError(f"classification needs at least 2 classes, found {info.class_names}")
+        raise UsageError(f"classification needs at least 2 classes; got {info.class_names}")
     return {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
 
 
 class ImageClassification(Task):
-    """Batches hold `image` uint8 (batch, height, width, channels) and `label` int64 (batch,).
+    """Batches have `image` uint8 (batch, height, width, channels) and `label` int64 (batch,).
 
     In training, after mixup or cutmix, also `partner_label` and `share`.
     """
@@ -56,10 +56,7 @@ class ImageClassification(Task):
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or uint8 pixels to uint8 of `image_shape`.
-
-        Images of another size are resized, in training as in serving.
-        """
+        """Encoded bytes or uint8 pixels to uint8 of `image_shape`, in training as in serving."""
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
@@ -71,14 +68,11 @@ class ImageClassification(Task):
     def check(
         self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
     ) -> None:
-        labels, classes = columns["label"], len(self.class_names)
-        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-        if len(wrong):
-            at = wrong[0]
+        labels, last = columns["label"], len(self.class_names) - 1
+        for at in np.flatnonzero((labels < 0) | (labels > last)):
             raise UsageError(
-                f"split {split}: label {labels[at]} of {locate(int(columns['id'][at]))} is out of "
-                f"range: there are {classes} classes, 0 ... {classes - 1}; --clean.enabled leaves "
-                "such examples out"
+                f"split {split}: the label of {locate(int(columns['id'][at]))} must be from 0 to "
+                f"{last}; got {labels[at]}; --clean.enabled excludes such examples"
             )
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
@@ -88,12 +82,12 @@ class ImageClassification(Task):
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
         return [
-            f"Every image is given to one of {len(self.class_names)} classes, also one that shows "
+            f"Every image is assigned to one of {len(self.class_names)} classes, even if it shows "
             "none of them.",
-            f"Images of another size are resized to {height} x {width} pixels, whatever their "
-            "proportions.",
-            "The metrics hold for images like those of the test split, and the probabilities are "
-            "as good as there; of other cameras, places and times nothing has been measured.",
+            f"Images of another size are resized to {height} x {width} pixels without keeping "
+            "their proportions.",
+            "The metrics and the quality of the probabilities hold for images like those of the "
+            "test split; other cameras, places and times have not been measured.",
         ]
 
     def prepare(self, batch: Example) -> Example:
@@ -104,11 +98,8 @@ class ImageClassification(Task):
         """y is `label`, (batch,), or after mixing the share of each class, (batch, classes)."""
         y = batch["label"]
         if "partner_label" in batch:
-            share = batch["share"][:, None]
-            own, other = (
-                tf.one_hot(batch[name], len(self.class_names))
-                for name in ("label", "partner_label")
-            )
+            share, classes = batch["share"][:, None], len(self.class_names)
+            own, other = (tf.one_hot(batch[name], classes) for name in ("label", "partner_label"))
             y = own * share + other * (1 - share)
         return batch["image"], y, batch["weight"]
 
@@ -120,7 +111,7 @@ class ImageClassification(Task):
         if len(features.shape) != 2:
             shape = ", ".join(map(str, ("batch", *features.shape[1:])))
             raise UsageError(
-                "--model.name: the features must be a vector per example, (batch, n), received "
+                "--model.name: the features must be a vector per example, (batch, n); got "
                 f"({shape}); add GlobalAveragePooling2D or Flatten"
             )
         return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
@@ -135,22 +126,20 @@ class ImageClassification(Task):
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         """Cross-entropy with smoothed labels, each example times the weight of its class.
 
-        An example of two labels has the mean of their losses, by their shares.
+        A mixed example has the mean of the losses of its two labels, weighted by their shares.
 
         Args:
             label_smoothing: Share of the label spread over all classes (Szegedy et al.,
                 "Rethinking the Inception architecture", CVPR 2016, section 7).
-            class_weight: Name of a class -> factor; 1 for those not named.
+            class_weight: Class name -> factor; 1 for the others.
 
         Raises:
             UsageError: A class is unknown.
         """
         for name in class_weight:
             if name not in self.class_names:
-                raise UsageError(
-                    f"--train.class-weight: unknown class {name!r}; "
-                    f"{suggest(name, self.class_names)}"
-                )
+                hint = suggest(name, self.class_names)
+                raise UsageError(f"--train.class-weight: unknown class {name!r}; {hint}")
         if not label_smoothing and not class_weight:
             return self.loss()
         classes = len(self.class_names)
@@ -161,7 +150,7 @@ class ImageClassification(Task):
                 wanted = y * weights
                 total = tf.reduce_sum(wanted, axis=-1, keepdims=True)
                 wanted = wanted * (1.0 - label_smoothing) + total * label_smoothing / classes
-                # The kernel below takes it that labels sum to 1; these sum to their weight.
+                # The kernel below assumes labels that sum to 1; these sum to their weight.
                 return -tf.reduce_sum(wanted * tf.nn.log_softmax(outputs), axis=-1)
             wanted = tf.one_hot(y, classes) * (1.0 - label_smoothing) + label_smoothing / classes
             losses = tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
@@ -173,10 +162,8 @@ class ImageClassification(Task):
         return [_metrics.Accuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """`probabilities` float32 (batch, classes), `class` int32 and `label` string (batch,).
-
-        Calibrated, where a temperature was fitted.
-        """
+        """Calibrated `probabilities` float32 (batch, classes), `class` int32 and `label` string
+        (batch,)."""
         probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
         index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         names = tf.constant(self.class_names)
@@ -184,26 +171,24 @@ class ImageClassification(Task):
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """See `_metrics.classification`."""
-        temperature = self.temperature if "temperature" in self.metadata else None
-        return _metrics.classification(answers, self.class_names, temperature)
+        fitted = self.temperature if "temperature" in self.metadata else None
+        return _metrics.classification(answers, self.class_names, fitted)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {"confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """The image; its title is the answer, green where right and red where wrong."""
+        """The image, with the answer as its title: green if right, red if wrong."""
         _plots.classified_image(axes, example, answer, self.class_names)
 
-    def serve(
-        self, model: Callable[..., tf.Tensor]
-    ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
-        """`serving_default` takes pixels, `image_bytes` encoded files, `classify` them in examples.
+    def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
+        """`serving_default` takes pixels, `image_bytes` encoded files, `classify` examples.
 
         `classify(inputs)` is what the Classify and MultiInference requests of TensorFlow Serving
-        ask for: serialized `tf.Example`s with the bytes of a file in `image/encoded`.
+        call: serialized `tf.Example`s with the bytes of a file in `image/encoded`.
         """
         shape = (None, *self.image_shape)
-        encoded = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
+        features = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
             batch = {"image": _guards.batch(images, shape)}
@@ -221,7 +206,7 @@ class ImageClassification(Task):
             return pixels(images)
 
         def classify(inputs: tf.Tensor) -> Example:
-            answer = image_bytes(_guards.examples(inputs, encoded)["image/encoded"])
+            answer = image_bytes(_guards.examples(inputs, features)["image/encoded"])
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
         return {
@@ -230,9 +215,7 @@ class ImageClassification(Task):
             "classify": (classify, [tf.TensorSpec((None,), tf.string, name="inputs")]),
         }
 
-    def requests(
-        self, columns: Mapping[str, np.ndarray]
-    ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
+    def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         images = columns["image"]
         encoded = _guards.encoded(images)
         return {

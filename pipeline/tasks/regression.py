@@ -7,16 +7,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Metadata, Task
+from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
 
 def regression(info: Info | Metadata) -> Task:
-    """The task of a source with `features` (n,) and `target` (), both of numbers.
+    """The task of a source with the numeric fields `features` (n,) and `target` ().
 
     Args:
-        info: What the source describes, or the metadata of a run.
+        info: The source's description, or the metadata of a run.
 
     Raises:
         UsageError: The source has no such fields.
@@ -26,27 +26,25 @@ def regression(info: Info | Metadata) -> Task:
 
 def _metadata(info: Info) -> dict[str, Any]:
     """Names of the features; mean 0 and deviation 1 until `learn` has seen the training split."""
-    for name, rank, meant in (("features", 1, "a vector"), ("target", 0, "one number")):
+    for name, rank, meaning in (("features", 1, "a vector"), ("target", 0, "one number")):
         field = info.field(name)
         numbers = field.dtype.is_floating or field.dtype.is_integer
-        if not numbers or field.shape.rank != rank or not field.shape.is_fully_defined():
+        if not numbers or field.shape.rank != rank or not all(field.shape):
             raise UsageError(
-                f"regression needs {name} to be {meant} for each example; "
-                f"the source gives {field.dtype.name} of shape {field.shape}"
+                f"regression needs {name} to be {meaning} per example; "
+                f"got {field.dtype.name} of shape {field.shape}"
             )
     (count,) = info.field("features").shape
     names = info.feature_names or [str(i) for i in range(count)]
-    if len(names) != count or not count:
-        raise UsageError(f"the source has {count} features and {len(names)} names for them")
     return {"feature_names": list(names), "mean": [0.0] * count, "deviation": [1.0] * count}
 
 
 class Regression(Task):
-    """Batches hold `features` float32 (batch, n) and `target` float32 (batch,).
+    """Batches have `features` float32 (batch, n) and `target` float32 (batch,).
 
-    The network gets each feature with the mean 0 and the deviation 1 that it has in training.
-    Least squares has the same answer in any units, but gradient descent needs steps in proportion
-    to the spread of the units. The target keeps its own.
+    The network gets features with mean 0 and deviation 1 over the training examples: least squares
+    has the same solution in any units, but gradient descent needs steps proportional to the spread
+    of each feature. The target keeps its units.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -68,39 +66,32 @@ class Regression(Task):
     def check(
         self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
     ) -> None:
-        remedy = "give a finite number, or leave the example out by --clean.manifest"
-        wrong = np.argwhere(~np.isfinite(columns["features"]))
-        if len(wrong):
-            at, feature = wrong[0]
-            raise UsageError(
-                f"split {split}: feature {self.feature_names[feature]!r} of "
-                f"{locate(int(columns['id'][at]))} is {columns['features'][at, feature]} in "
-                f"float32; {remedy}"
-            )
-        wrong = np.flatnonzero(~np.isfinite(columns["target"]))
-        if len(wrong):
-            raise UsageError(
-                f"split {split}: the target of {locate(int(columns['id'][wrong[0]]))} is "
-                f"{columns['target'][wrong[0]]} in float32; {remedy}"
-            )
+        for field in ("features", "target"):
+            for row, *feature in np.argwhere(~np.isfinite(columns[field])):
+                name = f"feature {self.feature_names[feature[0]]!r}" if feature else "the target"
+                raise UsageError(
+                    f"split {split}: {name} of {locate(int(columns['id'][row]))} is "
+                    f"{columns[field][row, *feature]} in float32; give a finite number, or exclude "
+                    "the example with --clean.manifest"
+                )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
         """Mean and standard deviation of each feature over the training examples."""
         features = column("features").astype(np.float64)
         mean, deviation = features.mean(axis=0), features.std(axis=0)
-        # A feature that float32 cannot tell from a constant would become noise.
+        # A feature that is constant in float32 would become noise.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
         return {"mean": mean.tolist(), "deviation": np.where(varies, deviation, 1.0).tolist()}
 
     def limitations(self) -> list[str]:
         return [
-            "The metrics hold for features like those of the training examples; of others nothing "
-            "has been measured.",
-            f"Features are told apart by their order alone: {', '.join(self.feature_names)}.",
+            "The metrics hold for features like those of the training examples; others have not "
+            "been measured.",
+            f"Features are identified by their order alone: {', '.join(self.feature_names)}.",
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Features to mean 0 and deviation 1, as far as the training examples tell."""
+        """Features to mean 0 and deviation 1 over the training examples."""
         return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -115,10 +106,10 @@ class Regression(Task):
         return keras.layers.Dense(1, dtype="float32", name="prediction")(features)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        return keras.losses.mean_squared_error  # the mean over the last axis, which is one number
+        return keras.losses.mean_squared_error  # the mean over the last axis, which has one number
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        """Root of the mean squared error, and mean absolute error, in units of the target."""
+        """Root mean squared error and mean absolute error, in units of the target."""
         return [
             keras.metrics.RootMeanSquaredError(name="rmse"),
             keras.metrics.MeanAbsoluteError(name="mae"),
@@ -136,21 +127,19 @@ class Regression(Task):
         return {"predictions.png": _plots.predictions(metrics)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """The features, standardized, as bars; its title is the answer."""
+        """The standardized features as bars, with the answer as the title."""
         values = (np.asarray(example["features"]) - self._mean) / self._deviation
         _plots.features(axes, values, self.feature_names, answer["prediction"], example["target"])
 
-    def serve(
-        self, model: Callable[..., tf.Tensor]
-    ) -> dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]:
+    def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default(features)`, raw as in the source: float32 (batch, n).
 
-        `regress(inputs)` is what the Regress request of TensorFlow Serving asks for: serialized
-        `tf.Example`s with the n numbers in `features`. A number that is not finite, or so large
-        that the answer would not be, is refused.
+        `regress(inputs)` is what the Regress request of TensorFlow Serving calls: serialized
+        `tf.Example`s with the n numbers in `features`. Refuses numbers that are not finite, or so
+        large that the answer would not be.
         """
         count = len(self.feature_names)
-        listed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
+        parsed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
             batch = self.prepare({"features": _guards.batch(features, (None, count))})
@@ -159,20 +148,16 @@ class Regression(Task):
             return self.answer(outputs, batch)
 
         def regress(inputs: tf.Tensor) -> Example:
-            features = _guards.examples(inputs, listed)["features"]
+            features = _guards.examples(inputs, parsed)["features"]
             return {"outputs": predict(features)["prediction"]}
 
+        rows = tf.TensorSpec((None, count), tf.float32, name="features")
         return {
-            "serving_default": (
-                predict,
-                [tf.TensorSpec((None, count), tf.float32, name="features")],
-            ),
+            "serving_default": (predict, [rows]),
             "regress": (regress, [tf.TensorSpec((None,), tf.string, name="inputs")]),
         }
 
-    def requests(
-        self, columns: Mapping[str, np.ndarray]
-    ) -> dict[str, dict[str, np.ndarray | list[bytes]]]:
+    def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         features = columns["features"]
         return {
             "serving_default": {"features": features},

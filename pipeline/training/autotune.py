@@ -1,4 +1,4 @@
-"""Short trials of the compiled step that decide how it is best run."""
+"""Short trials of the compiled step that decide how to run it."""
 
 import dataclasses
 import time
@@ -11,40 +11,40 @@ from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 
-# A call cannot be interrupted; half a second is still prompt to a person who presses Ctrl-C.
+# A call cannot be interrupted; after Ctrl-C half a second is still prompt.
 LONGEST_CALL = 0.5
 MOST_STEPS = 16  # timed in one call
-# Below, a choice costs more than it can win: a trial traces the step once more, about 2 s.
+# In a shorter run a trial costs more than it can gain: it traces the step again, about 2 s.
 SHORTEST_RUN = 60.0
-# Less accurate arithmetic must pay: timings of a step vary by a tenth on a busy machine.
+# Lower precision must pay off: timings of a step vary by a tenth on a busy machine.
 LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches) -> float:
-    """Measured in three calls, after which all variables are as before; traces the step.
+    """Measured in three calls, after which all variables are restored; traces the step.
 
-    The same on every worker, since all must come to the same decisions.
+    The same on every worker, because all must make the same decisions.
 
     Args:
-        model: Of `build`, after `set_inputs`; the engine will use the same trace.
+        model: From `build`, after `set_inputs`; the engine will use the same trace.
         train: At least one step must be left.
     """
-    held = [variable for group in model.state.values() for variable in group]
-    before = [variable.numpy() for variable in held]
+    state = [variable for group in model.state.values() for variable in group]
+    before = [variable.numpy() for variable in state]
     steps_per_execution = model.steps_per_execution
     calls, tickets = distributed.Calls(model, "train", train), iter(distributed.tickets(train))
     calls.begin(train.epochs - 1)
     seconds, count = 0.0, 1
-    for is_first in (True, False, False):  # traces; takes one step; takes some
+    for is_first in (True, False, False):  # traces; takes one step; takes several
         if calls.position == train.last_step:
             break
         model.steps_per_execution = count
         first, start = calls.position, time.monotonic()
         for value in calls(tickets).values():
-            value.numpy()  # wait: devices work on while Python goes on
+            value.numpy()  # wait: devices run asynchronously
         seconds = distributed.agreed((time.monotonic() - start) / (calls.position - first))
         count = 1 if is_first else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
-    for variable, value in zip(held, before, strict=True):
+    for variable, value in zip(state, before, strict=True):
         variable.assign(value)
     model.steps_per_execution = steps_per_execution
     model.reset_metrics()
@@ -58,13 +58,13 @@ def steps_per_call(
     model.step.set_inputs(train, validation)
     if asked != "auto":
         model.steps_per_execution = asked
-        return Decision("call", f"{asked:,} steps", "asked for; at most an epoch")
+        return Decision("call", f"{asked:,} steps", "requested; at most an epoch")
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
-    reason = f"{count * seconds:.1f} s of the compiled function, {1000 * seconds:,.1f} ms a step"
+    reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     return Decision("call", f"{count:,} steps", reason)
 
 
@@ -75,19 +75,19 @@ def precision(
     validation: Batches | None,
     watchdog: Watchdog,
 ) -> tuple[environment.Runtime, keras.Model]:
-    """The machine and the model with the faster arithmetic, where it may choose.
+    """The machine with the faster precision, and its model.
 
     Args:
         machine: Started with `--runtime.precision auto`.
-        build: Makes the model of a machine.
-        train: Their steps say whether a trial is worth its time.
-        validation: As the engine will get them.
-        watchdog: Entered; each trial is one call to it.
+        build: Builds the model for a machine.
+        train: Their number of steps decides whether a trial is worth its time.
+        validation: The batches that the engine will get.
+        watchdog: Entered; each trial is one call for it.
     """
     model = build(machine)
     other, reason = environment.fast_precision()
     if machine.cluster:
-        other, reason = None, "several workers; name another for all of them"
+        other, reason = None, "several workers; another precision must be set explicitly"
     if other is None or train.first_step >= train.last_step:
         return machine.decided("precision", "float32", reason), model
 
@@ -99,12 +99,12 @@ def precision(
     slow = seconds(model)
     run = slow * (train.last_step - train.first_step)
     if run < SHORTEST_RUN:
-        reason = f"a run of about {run:.0f} s needs no faster one"
+        reason = f"a run of about {run:.0f} s is too short for a trial"
         return machine.decided("precision", "float32", reason), model
     changed = dataclasses.replace(machine, precision=other)
     candidate = build(changed)
     fast = seconds(candidate)
-    measured = f"{1000 * fast:,.1f} ms a step, float32 {1000 * slow:,.1f} ms"
+    measured = f"{1000 * fast:,.1f} ms per step, float32 {1000 * slow:,.1f} ms"
     if slow / fast < LEAST_GAIN:
         return machine.decided("precision", "float32", f"{other}: {measured}"), model
     return changed.decided("precision", other, measured), candidate

@@ -1,4 +1,4 @@
-"""What a callback of the registry is built from."""
+"""What a registered callback is built from."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,9 +15,9 @@ class CallbackContext:
     """The training that callbacks are added to."""
 
     run: RunDirectory
-    """Where to write; only the chief of several workers does."""
+    """Where to write; of several workers only the chief does."""
     batches: Batches
-    """Of training."""
+    """The training batches that are left."""
     checkpoint: CheckpointCallback
     """The checkpoint callback: `step`, `epoch`, `history`."""
     train: Train
@@ -28,9 +28,9 @@ class CallbackContext:
     exports: bool
     """Whether an export is written and verified after training."""
     evaluated: int
-    """Examples that are evaluated after training."""
+    """Number of examples that are evaluated after training."""
     locate: Callable[[int], str]
-    """Id of an example -> what to call it in a message."""
+    """Id of an example -> its name in messages."""
     mean: Callable[[float], float]
     """The mean of a number over all workers."""
     is_chief: bool

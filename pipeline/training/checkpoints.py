@@ -1,4 +1,4 @@
-"""Weights and optimizer state of a run on disk: written whole, checked before they are read."""
+"""Checkpoints of a run: written atomically, and verified before they are restored."""
 
 import copy
 import hashlib
@@ -16,38 +16,33 @@ from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
-_LARGEST_MANIFEST = 256 << 20  # bytes; a history of 100,000 epochs takes 20 MB
-_LARGEST_INDEX = 64 << 20  # bytes; a model of 10,000 variables has one of 1 MB
+_LARGEST_MANIFEST = 256 << 20  # bytes; the history of 100,000 epochs takes 20 MB
 WRITE_ERRORS = (OSError, tf.errors.OpError)
-"""What `Checkpoints.save` raises where the disk is full or has gone."""
+"""What `Checkpoints.save` raises if the disk is full or unavailable."""
 
 
 class Damaged(UsageError):
-    """A checkpoint is not as it was written."""
-
-
-class FolderGone(UsageError):
-    """The folder of a run is not where it was."""
+    """A file of a checkpoint is missing or has changed."""
 
 
 class Checkpoints:
-    """A folder of `step-XXXXXXXX/`, each a TensorFlow checkpoint with sums of its files.
+    """A directory of `step-XXXXXXXX/`: TensorFlow checkpoints with checksums of their files.
 
     Args:
-        state: Variables by what they belong to.
-        folder: Made when needed.
-        writes: Whether this process saves and deletes; of several workers only one does.
+        state: Variables by the part of the training that they belong to.
+        directory: Created when it is needed.
+        writes: Whether this process saves and deletes; of several workers only the chief does.
     """
 
     def __init__(
         self,
         state: Mapping[str, Sequence[keras.Variable]],
-        folder: Path,
+        directory: Path,
         writes: bool = True,
     ) -> None:
-        self._folder = folder
+        self._directory = directory
         self._writes = writes
-        self._made = False
+        self._created = False
         self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
         self._state = {
@@ -55,69 +50,71 @@ class Checkpoints:
         }
         self._checkpoint = tf.train.Checkpoint(**self._state)
 
-    def at(self, folder: Path) -> "Checkpoints":
-        """The same variables, with another folder."""
+    def at(self, directory: Path) -> "Checkpoints":
+        """The same variables with another directory."""
         other = copy.copy(self)
-        other._folder, other._made = folder, False
+        other._directory, other._created = directory, False
         return other
 
     def require_room(self) -> None:
-        """Raises UsageError unless the disk can take the three that are ever there at once."""
-        if not self._writes:  # what another worker makes first, the chief takes for no run
+        """Raises UsageError unless the disk has room for three checkpoints, the most there are."""
+        if not self._writes:  # the chief would not accept a directory that a worker has created
             return
-        size = 3 * self._size()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._made = True
-        free = shutil.disk_usage(self._folder).free
+        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
+        size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._created = True
+        free = shutil.disk_usage(self._directory).free
         if free < size:
             raise UsageError(
-                f"--run-directory: checkpoints in {self._folder} need {size / 1e6:,.0f} MB, and "
-                f"{free / 1e6:,.0f} MB are free; free some, or give a folder on another disk"
+                f"--run-directory: checkpoints in {self._directory} need {size / 1e6:,.0f} MB, but "
+                f"only {free / 1e6:,.0f} MB are free; free some space or choose a directory on "
+                "another disk"
             )
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Adds the checkpoint of a step; `state` is plain JSON and comes back from `restore`.
+        """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
 
-        Where the step has one, its numbers stay, being those of the same run, and `state` replaces
-        the former one.
+        If the step already has a checkpoint, only its `state` is replaced: the variables are those
+        of the same run.
 
-        Raises one of WRITE_ERRORS where it cannot be written; what was there before is as it was.
+        Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as they are.
         Raises Diverged, before anything is written, unless all weights are finite.
         """
-        require(self._variables, step)
-        target = self._path(step)
+        require_finite(self._variables, step)
         if not self._writes:
             return
-        if self._made and not self._folder.is_dir():
-            raise FolderGone(
-                f"{self._folder} was removed or moved while the run was trained; nothing more can "
-                "be saved there"
+        if self._created and not self._directory.is_dir():
+            raise UsageError(
+                f"{self._directory} was removed or moved during training; nothing more can be "
+                "saved there"
             )
+        target = self._path(step)
         if target.exists():
             try:
-                _write_manifest(target, step, self._checked(step)["files"], state)
+                _write_manifest(target, step, _verified_manifest(target, step)["files"], state)
                 return
             except Damaged:
                 self._set_aside(step)
-        folder = temp_files.folder(self._folder)
+        directory = temp_files.folder(self._directory)
         try:
-            self._checkpoint.write(str(folder / "state"))
-            sums = {path.name: _sums(path) for path in sorted(folder.iterdir())}
-            _write_manifest(folder, step, sums, state)
-            files.publish_as(folder, target)
+            self._checkpoint.write(str(directory / "state"))
+            checksums = {path.name: _checksum(path) for path in sorted(directory.iterdir())}
+            _write_manifest(directory, step, checksums, state)
+            files.publish_as(directory, target)
         except BaseException:
-            temp_files.remove(folder)
+            temp_files.remove(directory)
             raise
 
     def restore(self, step: int) -> dict[str, Any]:
-        """Puts a step's numbers into the model and its optimizer; returns the state saved with it.
+        """Restores model and optimizer to a step; returns the state saved with it.
 
         Raises:
-            Damaged: A file is missing or changed.
+            Damaged: A file is missing or has changed.
             UsageError: It belongs to another model.
         """
         path = self._path(step)
-        manifest = self._checked(step)
+        manifest = _verified_manifest(path, step)
         try:
             self._checkpoint.read(str(path / "state")).assert_consumed()
         except (AssertionError, ValueError, IndexError, tf.errors.OpError):
@@ -125,42 +122,41 @@ class Checkpoints:
         return manifest["state"]
 
     def restore_newest(
-        self, take: Callable[[int, dict[str, Any]], None]
+        self, accept: Callable[[int, dict[str, Any]], None]
     ) -> tuple[int, list[str]] | None:
-        """Restores the newest checkpoint that is whole; None if there has never been one.
+        """Restores the newest undamaged checkpoint; None if there has never been one.
 
         Damaged ones are renamed, so that their step can be saved again, and deleted by `keep`.
 
         Args:
-            take: Gets the step and the state saved with it; what it raises, but for a UsageError,
-                is damage.
+            accept: Called with the step and the state saved with it; it raises an error, but no
+                UsageError, if the state was edited.
 
         Returns: (step, what is wrong with each newer one).
 
-        Raises NoCheckpoint if there are some, but all are damaged.
+        Raises NoCheckpoint if all checkpoints are damaged.
         """
-        wrong: list[str] = []
+        problems: list[str] = []
         for step in reversed(self.steps()):
             try:
-                take(step, self.restore(step))
-                return step, wrong
+                accept(step, self.restore(step))
+                return step, problems
             except Damaged as error:
-                wrong.append(str(error))
-            except UsageError:
-                raise
-            except Exception:  # sums agree, but nobody has written this: whatever it makes us raise
-                wrong.append(f"{self._path(step) / _MANIFEST} is damaged")
+                problems.append(str(error))
+            except (AttributeError, LookupError, TypeError, ValueError):
+                problems.append(f"{self._path(step) / _MANIFEST} is damaged")
             self._set_aside(step)
-        if wrong or self._damaged():
+        if problems or self._damaged():
             raise NoCheckpoint(
-                f"no checkpoint in {self._folder} is whole: {'; '.join(wrong) or 'all damaged'}; "
+                f"no checkpoint in {self._directory} is intact: "
+                f"{'; '.join(problems) or 'all are damaged'}; "
                 "start again in a new --run-directory"
             )
         return None
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, in rising order."""
-        return run_directory.steps(self._folder)
+        """Steps that have a checkpoint, in ascending order."""
+        return run_directory.steps(self._directory)
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps, and the damaged ones."""
@@ -170,60 +166,42 @@ class Checkpoints:
             for path in self._damaged():
                 temp_files.remove(path)
 
-    def _size(self) -> int:
-        """Bytes of all variables."""
-        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
-        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-
-    def _checked(self, step: int) -> dict[str, Any]:
-        return _checked_manifest(self._path(step), step, self._size() + _LARGEST_INDEX)
-
     def _damaged(self) -> list[Path]:
-        names = (path.name.removeprefix("damaged-") for path in self._folder.glob("damaged-*"))
-        return [
-            self._folder / f"damaged-{name}" for name in names if run_directory.STEP.fullmatch(name)
-        ]
+        found = self._directory.glob("damaged-*")
+        return [p for p in found if run_directory.STEP.fullmatch(p.name.removeprefix("damaged-"))]
 
     def _set_aside(self, step: int) -> None:
         if self._writes:
-            aside = self._folder / f"damaged-{self._path(step).name}"
+            aside = self._directory / f"damaged-{self._path(step).name}"
             temp_files.remove(aside)
             self._path(step).rename(aside)
 
     def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}"
+        return self._directory / f"step-{step:08d}"
 
 
 def _write_manifest(
-    folder: Path, step: int, sums: dict[str, dict[str, Any]], state: dict[str, Any]
+    directory: Path, step: int, checksums: Mapping[str, str | None], state: dict[str, Any]
 ) -> None:
-    body = files.strict({"step": step, "files": sums, "state": state})
+    body = files.strict({"step": step, "files": checksums, "state": state})
     text = json.dumps({"sha256": _digest(body), **body}, indent=1)
-    files.write_text(folder / _MANIFEST, text)
+    files.write_text(directory / _MANIFEST, text)
 
 
-def _checked_manifest(path: Path, step: int, most: int) -> dict[str, Any]:
-    """The manifest of a checkpoint, after every file was found to be as it was written.
-
-    A file is read only if it has the size that it was written with, and at most `most` bytes.
-    """
+def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
+    """The manifest of a checkpoint, after all files were found to be unchanged."""
     try:
-        there = {file.name: file for file in path.iterdir()}
         manifest = safe_io.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
-        own, sums = manifest.pop("sha256"), dict(manifest["files"])
-        sizes = {name: int(expected["bytes"]) for name, expected in sums.items()}
-        unknown = [n for n in there if n.startswith("state") and n not in sums]
-        if own != _digest(manifest) or manifest["step"] != step or not sums or unknown:
+        expected = manifest.pop("sha256")
+        checksums = dict(manifest["files"])
+        has_state = isinstance(manifest["state"], dict) and bool(checksums)
+        if expected != _digest(manifest) or manifest["step"] != step or not has_state:
             raise ValueError
-        dict(manifest["state"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise Damaged(f"{path / _MANIFEST} is damaged") from None
-    for name, expected in sums.items():
-        # A name of another folder, which only a forger writes, is not there. No link is followed.
-        file = there.get(name)
-        if file is None or file.is_symlink() or not file.is_file():
-            raise Damaged(f"{path / Path(name).name} is damaged")
-        if not sizes[name] == file.stat().st_size <= most or _sums(file) != expected:
+    for name, expected in checksums.items():
+        file = path / Path(name).name
+        if _checksum(file) != expected:
             raise Damaged(f"{file} is damaged")
     return manifest
 
@@ -232,25 +210,28 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _sums(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": file.tell(), "sha256": digest}
+def _checksum(path: Path) -> str | None:
+    """SHA-256 of a file; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return None
 
 
-def require(variables: Sequence[keras.Variable], step: int) -> None:
-    """Raises Diverged, naming the first variable that holds a NaN or an infinity.
+def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
+    """Raises Diverged, naming the first variable that contains a NaN or an infinity.
 
-    Each is read once where it lies; only one vector of truths comes from there.
+    Each is checked on its own device; one vector of booleans is copied to the host.
 
     Args:
-        variables: Of any type; those of integers are finite.
-        step: After which they are to be written.
+        variables: Of any dtype; integers are always finite.
+        step: The step after which they are to be saved.
     """
     floats = [variable for variable in variables if "float" in variable.dtype]
-    sound = [tf.reduce_all(tf.math.is_finite(variable.value)) for variable in floats]
-    for variable, is_sound in zip(floats, tf.stack(sound).numpy(), strict=True):
-        if not is_sound:
+    finite = [tf.reduce_all(tf.math.is_finite(variable.value)) for variable in floats]
+    for variable, is_finite in zip(floats, tf.stack(finite).numpy(), strict=True):
+        if not is_finite:
             raise Diverged(
                 f"training diverged: {variable.path} is not finite after step {step:,}; lower "
                 "--train.learning-rate. It was not saved"

@@ -1,4 +1,4 @@
-"""All replicas together: parts of each batch to each of them, several steps in one call."""
+"""Several replicas: each gets its part of every batch, and one call runs several steps."""
 
 import contextlib
 import functools
@@ -15,20 +15,20 @@ from pipeline.training.recovery import out_of_memory
 from pipeline.utils.errors import UsageError, WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-_AHEAD = 8  # steps, at most, that are fetched before they are taken
+_AHEAD = 8  # the most steps that are prefetched
 
 
 def tickets(batches: Batches, repeat: bool = False) -> Any:
-    """The batches' dataset, or one that gives each replica of the current strategy its part.
+    """The batches' dataset; with several replicas, one that gives each replica its part.
 
-    The parts are cut by the dataset itself, not by TensorFlow's re-batching of whole batches:
-    no copies, static shapes, and each of several workers reads only what is its own.
+    The dataset itself makes the parts, not TensorFlow's rebatching of whole batches: no copies,
+    static shapes, and each of several workers reads only its own examples.
 
     Args:
         batches: From `first_step` on.
-        repeat: Start over at the end. Keras's `fit` needs it: it takes the number of steps in a
-            call for the number of batches taken, starts a dataset of known length over when by
-            that count it is through, and draws a batch more than it uses before an evaluation.
+        repeat: Start over at the end. Keras's `fit` needs it: it counts one batch per call,
+            restarts a dataset of known length when that count is reached, and draws one batch more
+            than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -47,8 +47,8 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
         return of(share, devices[context.input_pipeline_id] if own else "CPU")
 
     devices = strategy.extended.worker_devices
-    # An iterator for each replica feeds the network of `digits` on two logical CPU devices 1.1 to
-    # 1.7 times as fast as one that hands out in turn; several machines cannot have it.
+    # With one iterator per replica the network of `digits` on two logical CPU devices is fed 1.1 to
+    # 1.7 times as fast as with a shared one; it is not available with several machines.
     own = isinstance(strategy, tf.distribute.MirroredStrategy)
     mode = tf.distribute.InputReplicationMode
     options = tf.distribute.InputOptions(
@@ -59,7 +59,7 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
 
 def agreed(value: float) -> float:
-    """The mean over all workers: one number for all of them."""
+    """The mean of a number over all workers."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return value
@@ -82,7 +82,7 @@ def require_same(number: int, what: str, flag: str) -> None:
 
 @contextlib.contextmanager
 def lost_workers(cluster: Cluster | None) -> Iterator[None]:
-    """Turns what TensorFlow says of a worker that has gone into one line that names it."""
+    """Turns TensorFlow's error about a lost worker into one line that names it."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
@@ -94,46 +94,44 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
             raise
         names = ", ".join(cluster.name(index) for index in others)
         raise WorkerLost(
-            f"{names} was lost; start all workers again with the same command: the run goes on "
-            "after its last checkpoint"
+            f"{names} was lost; start all workers again with the same command: the run resumes "
+            "from its last checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
 def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
-    """Names the example that could not be decoded, where that is why these steps failed."""
+    """Names the example that could not be decoded if that is why these steps failed."""
     try:
         yield
     except READ_ERRORS:
-        # What is fetched ahead fails early.
+        # Prefetched examples fail early.
         batches.raise_if_undecodable(first, min(first + count + _AHEAD, batches.last_step))
         raise
 
 
 def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
-    """Two tickets ahead in the memory of a GPU; a CPU device reads them where they are."""
+    """Prefetches two tickets to the memory of a GPU; a CPU device reads them where they are."""
     if not has_own_memory(device):
         return tickets
     return tickets.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
 
 
 def has_own_memory(device: str) -> bool:
-    """Whether tensors have to be copied to this device."""
+    """Whether tensors must be copied to this device."""
     return "GPU" in device.upper()
 
 
 class Calls:
     """Runs a step on all replicas, `model.steps_per_execution` times in each call.
 
-    One `tf.function` with one trace, whatever the number of steps: the host says how many are
-    left before the end of the epoch, since an iterator that runs dry inside the loop gives a
-    wrong loss without an error.
+    One `tf.function` with one trace for any number of steps. The host passes how many are left in
+    the epoch, because an iterator that ends inside the loop gives a wrong loss without an error.
 
     Args:
-        model: Of `build`, after `set_inputs`.
-        name: The method of `model.step` that each replica calls with its tickets: `train` or
-            `evaluate`.
-        batches: What the iterator of the calls goes through, from `first_step` on.
+        model: From `build`, after `set_inputs`.
+        name: The method of `model.step` to run, `train` or `evaluate`.
+        batches: The batches that the iterator yields, from `first_step` on.
     """
 
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
@@ -141,25 +139,25 @@ class Calls:
         self._batches = batches
         self._name = name
         self.position = batches.first_step
-        """The step that comes next."""
+        """The next step."""
         self._end = batches.end_of(batches.first_epoch)
-        # Without autograph: its conversion would wrap the errors that a user is to read.
+        # Without autograph, which would wrap the errors meant for the user.
         trace = tf.function(functools.partial(_steps, model, name), autograph=False)
         self._run = model.step.compiled.setdefault(name, trace)
 
     def begin(self, epoch: int) -> None:
-        """The calls until the next one go up to the end of this epoch of `batches`."""
+        """Begins an epoch: calls take steps up to its end."""
         self._end = self._batches.end_of(epoch)
         if self._name == "train":
             self._model.step.position = self.position
-        else:  # one pass, again and again
+        else:  # each evaluation starts over
             self.position = self._batches.first_step
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Some more steps, none at the end of the epoch; the running metrics after them."""
+        """Takes the next steps, none at the end of the epoch; returns the running metrics."""
         count = min(self._model.steps_per_execution, self._end - self.position)
-        told = out_of_memory(is_training=self._name == "train")
-        with explained(self._batches, self.position, count), told:
+        memory = out_of_memory(is_training=self._name == "train")
+        with explained(self._batches, self.position, count), memory:
             logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
         if self._name == "train":
@@ -170,7 +168,7 @@ class Calls:
 def _steps(
     model: keras.Model, name: str, iterator: Any, count: tf.Tensor, phase: int
 ) -> dict[str, tf.Tensor]:
-    """`phase` is a Python number: when layers are unfrozen there is another trace."""
+    """`phase` is a Python number: unfreezing layers makes another trace."""
     strategy = tf.distribute.get_strategy()
     step = getattr(model.step, name)
 

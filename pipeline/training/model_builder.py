@@ -1,4 +1,4 @@
-"""Task, model and optimizer put together: a compiled Keras model whose step is ours."""
+"""Task, network and optimizer assembled: a compiled Keras model with its own training step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,19 +17,15 @@ from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Settings, Step
 from pipeline.utils.errors import UsageError, suggest
 
-# Layers that leave values as they are outside of training.
-_PASSING = (keras.layers.Dropout, keras.layers.ActivityRegularization)
-# Of airbench, arXiv 2404.00498, section 3.2; the eigenvectors of image patches need no more.
+# Layers that do nothing outside of training.
+_IDENTITIES = (keras.layers.Dropout, keras.layers.ActivityRegularization)
+# As for airbench, arXiv 2404.00498, section 3.2; eigenvectors of image patches need no more.
 ADAPT_EXAMPLES = 5000
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class SteppedModel(keras.Model):
-    """A functional model that is trained with the shared step.
-
-    The engines call it through `distributed.Calls`; Keras's own `evaluate`, which some call on the
-    model of a run, through `test_step`.
-    """
+    """A functional model that is trained with the shared step, which `distributed.Calls` runs."""
 
     step: Step | None = None
     frozen: tuple[str, ...] = ()
@@ -42,89 +38,58 @@ class SteppedModel(keras.Model):
     @property
     def state(self) -> dict[str, list[keras.Variable]]:
         """Everything that training changes: weights, states of random layers, optimizer, update."""
+        if self.step is None:
+            raise RuntimeError("only a model of `build` has a training state")
         return {
             "model": self.variables,
             "optimizer": self.optimizer.variables,
             "update": self.step.update.variables,
         }
 
-    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        self.step.train(self, _ticket(data))
-        return {metric.name: metric.result() for metric in self.metrics}
-
-    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        self.step.evaluate(self, _ticket(data))
-        return {metric.name: metric.result() for metric in self.metrics}
-
-
-def _ticket(data: Any) -> Any:
-    if isinstance(data, tuple):  # what Keras makes of fit(x, y)
-        raise UsageError("this model learns from pipeline's batches: give arrays to pipeline.fit")
-    return data
-
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
-    """An untrained network: the task's inputs, a model of the registry, the task's head."""
+    """An untrained network: the task's inputs, a registered model, the task's head."""
     with environment.policy(precision):
         inputs = task.inputs()
         try:
-            found = registry.call("models", options.name, options.options, inputs)
-            _refuse_classifier(found, options.name)
-            outputs = task.head(found, inputs)
+            features = registry.call("models", options.name, options.options, inputs)
+            for tensor in keras.tree.flatten(features):
+                _refuse_probabilities(tensor, options.name)
+            outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
             if not options.options:
-                raise  # then it is our fault, or that of the user's own model
-            reason = str(error).strip().partition("\n")[0]
+                raise  # a bug here or in the user's model
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
-            raise UsageError(f"--model.options {words} does not fit: {reason}") from error
+            raise UsageError(
+                f"--model.options {words} does not fit: {_first_line(error)}"
+            ) from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
 
 
-def _refuse_classifier(features: Any, model: str) -> None:
-    """Raises UsageError for features that are probabilities: the head would be a second one."""
-    for tensor in keras.tree.flatten(features):
-        path, kind = _last_operation(tensor)
-        # A hidden layer of several sigmoids is one of features, a single sigmoid is an answer.
-        if "Softmax" in kind or (kind == "Sigmoid" and tensor.shape[-1] == 1):
-            raise UsageError(
-                f"--model.name {model}: its features end in the {kind.lower()} of layer {path!r}, "
-                "but the task adds the output layer itself; return the features before the "
-                'classifier: include_top=False, pooling="avg" in keras.applications, otherwise '
-                "keras.Model(model.inputs, layer.output)(x) with the layer before the last Dense"
-            )
-
-
-def _last_operation(tensor: Any) -> tuple[str, str]:
-    """What a symbolic tensor comes from, but for dropout: the path of the layer, within nested
-    models; the type of TensorFlow's operation in it, whatever Keras calls the layer. Empty for
-    inputs."""
+def _refuse_probabilities(tensor: Any, model: str) -> None:
+    """Raises UsageError if features come from a classifier's output layer: the head is another."""
     operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
     path = []
     while operation is not None:
-        if isinstance(operation, _PASSING):
-            (before,) = operation._inbound_nodes[node].input_tensors
-            operation, node, index = before._keras_history
+        if isinstance(operation, _IDENTITIES):
+            operation, node, index = operation._inbound_nodes[node].input_tensors[0]._keras_history
             continue
         path.append(operation.name)
-        if not isinstance(operation, keras.Model) or not getattr(operation, "outputs", None):
+        if not getattr(operation, "outputs", None) or not isinstance(operation, keras.Model):
             break
         operation, node, index = operation.outputs[index]._keras_history
-    if operation is None or not operation._inbound_nodes[node].input_tensors:
-        return "", ""
-    call = operation._inbound_nodes[node]
-
-    def traced(*values: tf.Tensor) -> list[tf.Tensor]:
-        given = {id(t): value for t, value in zip(call.input_tensors, values, strict=True)}
-        args, kwargs = call.arguments.fill_in(given)
-        with keras.StatelessScope():
-            return keras.tree.flatten(operation(*args, **kwargs))
-
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in call.input_tensors]
-    graph = tf.function(traced, autograph=False).get_concrete_function(*specs).graph
-    last = graph.outputs[index].op
-    while last.type in ("Identity", "Cast", "Reshape", "Squeeze", "Transpose"):
-        last = last.inputs[0].op
-    return "/".join(path), last.type
+    activation = getattr(operation, "activation", None) or operation
+    kind = getattr(activation, "__name__", type(activation).__name__).lower()
+    # A hidden layer may have several sigmoids; a single one is an answer.
+    if kind in ("softmax", "log_softmax", "logsoftmax") or (
+        kind == "sigmoid" and tensor.shape[-1] == 1
+    ):
+        raise UsageError(
+            f"--model.name {model}: its features end in the {kind} of layer {'/'.join(path)!r}, "
+            "but the task adds the output layer itself; return the features before the "
+            'classifier: include_top=False, pooling="avg" in keras.applications, otherwise '
+            "keras.Model(model.inputs, layer.output)(x) with the layer before the last Dense"
+        )
 
 
 def build(
@@ -134,16 +99,15 @@ def build(
     train: Batches,
     augment_in_step: bool = True,
 ) -> SteppedModel:
-    """A network with its optimizer and step, ready for an engine; made for `machine.strategy`.
+    """A network with its optimizer and step, ready for an engine under `machine.strategy`.
 
     Args:
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Their steps are the schedule's; the shape of a replica's micro-batch is tried on the
-            augmentations. As they are without these, even if `augmentation.on_host` will add them:
-            layers that adapt to the data see the same either way.
-        augment_in_step: False where the tickets of training come augmented.
+        train: Not augmented, even if `augmentation.on_host` will augment them: layers that adapt to
+            the data see the same examples either way. The schedule is that of their steps.
+        augment_in_step: False if the tickets of training are augmented already.
 
     Raises:
         UsageError: An option does not fit the model or the images.
@@ -154,66 +118,58 @@ def build(
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers(include_self=False))
-        _synchronize(layers, settings.train)
-        # Before any layer is frozen: what is trained later needs a place in the optimizer too.
+        if settings.train.synchronized_batch_norm:
+            for layer in layers:
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    layer.synchronized = True
+        # Before any layer is frozen: the optimizer needs state for what is trained later too.
         variables = list(model.trainable_variables)
-        floats = [v for v in model.non_trainable_variables if "float" in v.dtype]
-        random_states = [
-            v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
-        ]
+        others = model.non_trainable_variables
+        statistics = [v for v in others if "float" in v.dtype]
+        random_states = [v for v in others if v.path.endswith("seed_generator_state")]
         _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
-        model.frozen = _freeze(layers, settings.train)
+        model.frozen = _freeze(layers, settings.train.freeze)
         if not model.trainable_variables:
             raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
         scaled = machine.precision == "mixed_float16"
-        model.step = Step(
-            task,
-            _step_settings(task, settings, machine.xla, augment_in_step),
-            Update(optimizer, variables, floats, settings.train, scaled, rate),
-            random_states,
+        update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
+        options = Settings(
+            augmentations=settings.data.augment if augment_in_step else {},
+            seed=settings.runtime.seed,
+            train=settings.train,
+            loss=_loss(task, settings.train),
+            metrics=_metrics(task, settings.train),
+            # XLA cannot compile a forward pass in which replicas communicate.
+            xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
-        # Keras's automatic loss scaling is wrong under several replicas.
+        model.step = Step(task, options, update, random_states)
+        # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     _try_augmentations(settings, machine.replicas, train)
     return model
 
 
-def _step_settings(task: Task, settings: config.Config, xla: bool, augment: bool) -> Settings:
-    return Settings(
-        augmentations=settings.data.augment if augment else {},
-        seed=settings.runtime.seed,
-        accumulate=settings.train.accumulate,
-        l2=settings.train.l2,
-        label_smoothing=settings.train.label_smoothing,
-        class_weight=settings.train.class_weight,
-        loss=_loss(task, settings.train),
-        metrics=_metrics(task, settings.train),
-        # Under XLA no layer can meet the other replicas in its forward pass.
-        xla=xla and not settings.train.synchronized_batch_norm,
-    )
-
-
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
-    """Traces them on the shapes of a micro-batch, so that one that does not fit is told now.
+    """Traces the augmentations on the shapes of a micro-batch, to refuse unsuitable ones now.
 
-    The user's own, which no test of ours knows, also get the first batch.
+    The user's own augmentations are also run on the first batch.
     """
     augment = Augmenter(settings.data.augment, settings.runtime.seed)
     pieces = settings.train.accumulate
 
-    def piece(ticket: Any) -> Any:
+    def micro_batch(ticket: Any) -> Any:
         return train.materialize(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
 
     parts = train.tickets(train.first_step, Share(of=replicas))
     # Without autograph, which would wrap a UsageError.
-    traced = tf.function(lambda ticket: augment(piece(ticket)), autograph=False)
+    traced = tf.function(lambda ticket: augment(micro_batch(ticket)), autograph=False)
     traced.get_concrete_function(parts.element_spec)
     if any("." in name for name in settings.data.augment):
         with explained(train, train.first_step, 1):
             (ticket,) = parts.take(1)
-            augment.require_range(piece(ticket))
+            augment.require_range(micro_batch(ticket))
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
@@ -224,7 +180,9 @@ def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
         "schedules", options.schedule, options.schedule_options, rate, train.last_step
     )
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
-        raise UsageError(f"--train.schedule {options.schedule} gives no schedule but {schedule!r}")
+        raise UsageError(
+            f"--train.schedule {options.schedule} must return a schedule; got {schedule!r}"
+        )
     return Adjusted(schedule, paced)
 
 
@@ -234,11 +192,12 @@ def _optimizer(
     optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UsageError(
-            f"--train.optimizer {options.optimizer} gives no Keras optimizer but {optimizer!r}"
+            f"--train.optimizer {options.optimizer} must return a Keras optimizer; "
+            f"got {optimizer!r}"
         )
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
-    # Biases, scales and offsets; they are vectors.
+    # Biases, scales and offsets are vectors.
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) < 2])
     return optimizer
 
@@ -246,45 +205,45 @@ def _optimizer(
 def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    found = _of_task("losses", options.loss, options.loss_options, task)
+    found = _call_with_task("losses", options.loss, options.loss_options, task)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            text = str(error).strip().partition("\n")[0]
             raise UsageError(
-                f"--train.loss {options.loss} does not suit what this task learns: {text}"
+                f"--train.loss {options.loss} does not suit the task: {_first_line(error)}"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
                 f"--train.loss {options.loss} must return one loss per example, of shape (batch,); "
-                f"it returns {losses.shape}"
+                f"got {losses.shape}"
             )
         return tf.cast(losses, tf.float32)
 
     return loss
 
 
-def _of_task(kind: str, name: str, options: Mapping[str, Any], task: Task) -> Any:
-    """A loss or metric made for a task; UsageError where it needs other metadata."""
+def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
+    found = []
+    for name, given in options.metrics.items():
+        metric = _call_with_task("metrics", name, given, task)
+        if not isinstance(metric, keras.metrics.Metric):
+            raise UsageError(f"--train.metrics: {name} must return a Keras metric; got {metric!r}")
+        found.append(metric)
+    return tuple(found)
+
+
+def _call_with_task(kind: str, name: str, options: Mapping[str, Any], task: Task) -> Any:
+    """A loss or metric made for a task; UsageError if it needs other metadata."""
     try:
         return registry.call(kind, name, options, task.metadata)
     except KeyError as error:
-        there = ", ".join(task.metadata)
         raise UsageError(
-            f"--train.{'loss' if kind == 'losses' else kind} {name} needs {error} of the task, "
-            f"which has {there}; choose another one, or another --task"
+            f"--train.{'loss' if kind == 'losses' else kind} {name} needs {error} in the metadata "
+            f"of the task, which has {', '.join(task.metadata)}; choose another one or another "
+            "--task"
         ) from error
-
-
-def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
-    names = options.metrics.items()
-    found = [_of_task("metrics", name, own, task) for name, own in names]
-    for name, metric in zip(options.metrics, found, strict=True):
-        if not isinstance(metric, keras.metrics.Metric):
-            raise UsageError(f"--train.metrics: {name} returns {metric!r}, not a Keras metric")
-    return tuple(found)
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
@@ -298,32 +257,27 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
             layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
 
 
-def _synchronize(layers: list[keras.Layer], options: config.Train) -> None:
-    if options.synchronized_batch_norm:
-        for layer in layers:
-            if isinstance(layer, keras.layers.BatchNormalization):
-                layer.synchronized = True
-
-
-def _freeze(layers: list[keras.Layer], options: config.Train) -> tuple[str, ...]:
+def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:
     frozen = []
-    for prefix in options.freeze:
+    for prefix in prefixes:
         found = [layer for layer in layers if layer.name.startswith(prefix)]
         if not found:
             names = [layer.name for layer in layers if layer.variables]
-            raise UsageError(
-                f"--train.freeze: no layer is named {prefix!r}; {suggest(prefix, names)}"
-            )
+            raise UsageError(f"--train.freeze: unknown layer {prefix!r}; {suggest(prefix, names)}")
         for layer in found:
             layer.trainable = False
             frozen.append(layer.name)
     return tuple(frozen)
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
 def twin(
     model: SteppedModel, task: Task, options: config.Model, precision: str = "float32"
 ) -> SteppedModel:
-    """The same network and weights with every layer computing in another Keras dtype policy."""
+    """The same network and weights with another Keras dtype policy in every layer."""
     twin = network(task, options, precision)
     twin.set_weights(model.get_weights())
     return twin

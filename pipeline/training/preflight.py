@@ -1,4 +1,4 @@
-"""What is checked before TensorFlow is imported: whether a run and its export can be written."""
+"""Checks before TensorFlow is imported: whether a run and its export can be written."""
 
 import os
 
@@ -9,8 +9,8 @@ from pipeline.serving import models_config, repository
 from pipeline.utils import files, locks
 from pipeline.utils.errors import UsageError
 
-# The callbacks of every run, before and after the one that saves checkpoints: each may add to the
-# logs of an epoch for those after it, and the metric logger writes only what has been saved.
+# The callbacks of every run, before and after the one that saves checkpoints: each can add to the
+# logs of an epoch for later ones, and the metric logger writes only what has been saved.
 BEFORE_CHECKPOINT = (
     "gradient_monitor",
     "unfreeze",
@@ -26,7 +26,7 @@ def check(config: Config) -> None:
     """Raises UsageError unless the run and the export can be written where the config says, or if
     `train.callbacks` names a callback of every run.
 
-    Cheap, and done before TensorFlow is imported; nothing is created.
+    Cheap; creates nothing.
     """
     try:
         _check(config)
@@ -59,7 +59,7 @@ def _check(config: Config) -> None:
         place = config.run_directory or run_directory.RUNS
         if os.path.realpath(place) in (os.path.realpath(p) for p in (target, *target.parents[:1])):
             raise UsageError(
-                f"--run-directory: {place} is the folder of the exported models; give another"
+                f"--run-directory: {place} is the directory of the exported models; choose another"
             )
         repository.check_folder(config.export.directory, target)
-        models_config.pinned(target)  # or it would be refused when the run is over
+        models_config.pinned(target)  # an error now, not at the end of the run

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
@@ -19,24 +20,20 @@ Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What of the config one step depends on."""
+    """What one step depends on besides the task."""
 
     augmentations: Mapping[str, Mapping[str, Any]]
-    """Name -> options of functions of the registry `augment`, in order; none where the tickets are
-    already augmented, by `augmentation.on_host`."""
-    seed: int = 0
-    accumulate: int = 1
-    """Micro-batches that a replica's part of the batch is cut into."""
-    l2: float = 0.0
-    """Penalty on the squares of all weights that are no biases or scales."""
-    label_smoothing: float = 0.0
-    class_weight: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Name -> options of registered augmentations, in order; empty if the tickets are augmented
+    already, by `augmentation.on_host`."""
+    seed: int
+    train: config.Train
+    """`accumulate`, `l2`, `label_smoothing` and `class_weight` are used."""
     loss: Callable[[Any, Any], tf.Tensor] | None = None
-    """In place of the task's."""
+    """Replaces the task's loss."""
     metrics: tuple[keras.metrics.Metric, ...] = ()
-    """Beside the task's."""
+    """In addition to the task's."""
     xla: bool = False
-    """Compile the forward and backward pass."""
+    """Whether to compile the forward and backward pass."""
 
 
 class Step:
@@ -45,10 +42,10 @@ class Step:
     Made in the scope of the strategy under which it is used.
 
     Args:
-        task: Prepares batches, knows loss and metrics.
+        task: Prepares batches; defines loss and metrics.
         settings: What differs between runs of a task.
-        update: What happens to the gradients.
-        random_states: Of the layers that draw numbers, such as dropout.
+        update: Applies the gradients.
+        random_states: States of the layers that draw random numbers, such as dropout.
     """
 
     def __init__(
@@ -59,35 +56,36 @@ class Step:
         random_states: list[keras.Variable],
     ) -> None:
         self._task = task
-        self._settings = settings
+        self._settings, options = settings, settings.train
         self.update = update
         self._random_states = random_states
         self._augmenter = Augmenter(settings.augmentations, settings.seed)
         self.loss = settings.loss or task.loss()
         self._training_loss = settings.loss or task.training_loss(
-            settings.label_smoothing, settings.class_weight
+            options.label_smoothing, options.class_weight
         )
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *settings.metrics]
         self.added_metrics = settings.metrics
         update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
-        """Another number is another set of trainable layers, and another trace."""
-        self.compiled: dict[Any, Callable] = {}
-        """Traces, by what they do: `distributed.Calls` keeps those for the tickets of `set_inputs`
-        here, `evaluate` its own."""
+        """Changes with the set of trainable layers; each value has its own trace."""
+        self.compiled: dict[Any, Any] = {}
+        """Traced functions: those of `distributed.Calls` for the tickets of `set_inputs`, and of
+        `evaluation.evaluate`."""
         self.position = 0
-        """The training step that comes next; kept by `distributed.Calls`."""
+        """The next training step; updated by `distributed.Calls`."""
         self._batch_size = 0
-        self._fetch_training: Callable[[Any], Example] | None = None
-        self._fetch_evaluation: Callable[[Any], Example] | None = None
+        self._fetch_training: Callable[[Any], Example] = _not_set
+        self._fetch_evaluation: Callable[[Any], Example] = _not_set
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
-        """Says what tickets will come; called by an engine before it traces a step."""
-        own = (train.batch_size, train.materialize, validation.materialize if validation else None)
-        if own != (self._batch_size, self._fetch_training, self._fetch_evaluation):
+        """Sets what tickets to expect; called by an engine before it traces a step."""
+        fetch = validation.materialize if validation else _not_set
+        inputs = (train.batch_size, train.materialize, fetch)
+        if inputs != (self._batch_size, self._fetch_training, self._fetch_evaluation):
             self.compiled.clear()
-        self._batch_size, self._fetch_training, self._fetch_evaluation = own
+        self._batch_size, self._fetch_training, self._fetch_evaluation = inputs
 
     @property
     def traces(self) -> int:
@@ -96,17 +94,17 @@ class Step:
         return call.experimental_get_tracing_count() if call else 0
 
     def augment(self, batch: Example) -> tuple[Example, tf.Tensor]:
-        """The batch after all augmentations, and the seeds that are left for `Task.target`."""
+        """The batch after all augmentations, and the seeds for `Task.target`."""
         return self._augmenter(batch), self._augmenter.seeds(batch)
 
     def train(self, model: keras.Model, ticket: Any) -> None:
-        """Changes the weights once, with this replica's part of a batch; updates the metrics."""
+        """Updates the weights once with this replica's part of a batch; updates the metrics."""
         self._reseed()
         before = self.update.remember()
         pass_ = functools.partial(self._forward_and_backward, model)
         if self._settings.xla:
             pass_ = tf.function(pass_, jit_compile=True, autograph=False)
-        if self._settings.accumulate == 1:
+        if self._settings.train.accumulate == 1:
             gradients, measured = pass_(ticket)
             loss = self._measure(*measured)
         else:
@@ -114,7 +112,7 @@ class Step:
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
-        """Leaves the weights as they are; updates the metrics."""
+        """Updates the metrics only."""
         y, outputs, weight = forward(self._task, model, self._fetch_evaluation(ticket))
         self._measure(y, outputs, self.loss(y, outputs), weight)
 
@@ -122,36 +120,41 @@ class Step:
         self, model: keras.Model, ticket: Any
     ) -> tuple[list[tf.Tensor], Measured]:
         """Gradients of this ticket's share in the mean over the global batch."""
-        batch, own = self.augment(self._fetch_training(ticket))
-        inputs, y, weight = self._task.target(self._task.prepare(batch), own)
-        variables = model.trainable_variables
-        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._settings.accumulate
+        _, inputs, y, weight = self._inputs(ticket)
+        variables, options = model.trainable_variables, self._settings.train
+        shares = tf.distribute.get_strategy().num_replicas_in_sync * options.accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = self._training_loss(y, outputs)
-            # The mean over the batch, not over its weights: what a weight of 2 means then does
+            # The mean over the batch, not over its weights: the effect of a weight of 2 then does
             # not depend on the other examples of the batch.
             loss = tf.reduce_sum(losses * weight) / self._batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
-        # Zero for a weight that the loss does not depend on; TensorFlow makes it for its own
-        # variables only.
+        # Zero for a weight that the loss does not depend on; TensorFlow creates it only for its own
+        # variables.
         none = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, [v.value for v in variables], unconnected_gradients=none)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
+    def _inputs(self, ticket: Any) -> tuple[Example, Any, Any, tf.Tensor]:
+        """The batch of a training ticket, and (inputs, y, weight) of it after augmentation."""
+        batch = self._fetch_training(ticket)
+        augmented, seeds_left = self.augment(batch)
+        return batch, *self._task.target(self._task.prepare(augmented), seeds_left)
+
     def _penalty(self, variables: list[keras.Variable]) -> tf.Tensor | float:
-        if not self._settings.l2:
+        if not self._settings.train.l2:
             return 0.0
         kernels = [v.value for v in variables if len(v.shape) > 1]
-        return self._settings.l2 * sum(tf.reduce_sum(tf.square(kernel)) for kernel in kernels)
+        return self._settings.train.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
 
     def _in_pieces(
         self, pass_: Callable[[Any], Any], model: keras.Model, ticket: Any
     ) -> list[tf.Tensor]:
         """Loss and gradients of micro-batches one after the other, in the memory of one."""
-        pieces = self._settings.accumulate
+        pieces = self._settings.train.accumulate
         cut = tf.nest.map_structure(lambda t: tf.reshape(t, (pieces, -1, *t.shape[1:])), ticket)
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
@@ -166,34 +169,32 @@ class Step:
         return sums
 
     def _reseed(self) -> None:
-        """Gives each replica's random layers numbers of their own, a function of (seed, step).
+        """Seeds the random layers of each replica separately, as a function of (seed, step).
 
-        Keras would draw the same dropout mask on every replica. As nothing is carried over from
-        the step before, a run may be resumed under another number of replicas.
+        Keras would draw the same dropout mask on every replica. No state is carried over from the
+        step before, so a run can be resumed with another number of replicas.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         step = seeds.fold(tf.constant(self._settings.seed, tf.int64), self.update.steps.value)
         own = seeds.fold(step, replica)
         for number, state in enumerate(self._random_states):
-            # Keras counts the second number up with each draw, so it starts low.
+            # Keras increments the second number with each draw, so it starts at 0.
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
     def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
-        """The examples of a training ticket, decoded, and the loss of each under present weights.
+        """The decoded examples of a training ticket, and each one's loss with the present weights.
 
-        Augmented as in training, but without dropout, and normalised by the moving statistics, so
-        that no example can act on another one's loss.
+        Augmented as in training, but without dropout and normalised by the moving statistics, so
+        that no example affects another one's loss.
 
         Returns:
             The batch of the ticket, and weight times loss, float32 (batch,).
         """
-        batch = self._fetch_training(ticket)
-        augmented, own = self.augment(batch)
-        inputs, y, weight = self._task.target(self._task.prepare(augmented), own)
+        batch, inputs, y, weight = self._inputs(ticket)
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
     def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-        """Updates the metrics; the part of these examples in the mean loss of the batch."""
+        """Updates the metrics; returns the share of these examples in the batch's mean loss."""
         mean, *others = self.metrics
         mean.update_state(losses, sample_weight=weight)
         for metric in others:
@@ -201,8 +202,12 @@ class Step:
         return tf.cast(tf.reduce_sum(losses * weight), tf.float32) / self._batch_size
 
 
+def _not_set(ticket: Any) -> Example:
+    raise RuntimeError("call set_inputs before a step is traced")
+
+
 def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:
-    """(y, outputs, weight) of a decoded batch as it is, without augmentation and dropout."""
-    # Nothing is drawn here, so any seeds will do.
+    """(y, outputs, weight) of a decoded batch, without augmentation and dropout."""
+    # Nothing random is drawn here, so any seeds will do.
     inputs, y, weight = task.target(task.prepare(batch), batch["id"])
     return y, model(inputs, training=False), weight

@@ -1,8 +1,9 @@
-"""Training of a run: the model is built, resumed at its latest checkpoint, and trained."""
+"""One training run: the model is built, resumed from its latest checkpoint, and trained."""
 
 import contextlib
 import dataclasses
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -12,6 +13,7 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
+from pipeline.models import _layers
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
@@ -25,21 +27,22 @@ from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.training.recovery import Plan
 from pipeline.utils import files
+from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
 
 @dataclasses.dataclass(kw_only=True)
 class Trainer:
-    """Builds, resumes and trains the model of a run; again by another plan after a failure.
+    """Builds, resumes and trains the model of a run; retries with another plan after a failure.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         machine: Strategy, precision, cluster.
         task: What the problem is.
         plain: Training batches without augmentation.
-        batches: Those that the engine gets.
+        batches: Training batches for the engine.
         evaluated: Split -> batches; `validation` is evaluated after each epoch.
-        locate: Id of an example -> what to call it in a message.
+        locate: Id of an example -> its name in messages.
         stops: Signals and the time limit.
     """
 
@@ -60,21 +63,21 @@ class Trainer:
     """The training batches that are left."""
 
     def __post_init__(self) -> None:
-        # Before anything is written: a module of the user's may raise while it is imported.
+        # Before anything is written: a module of the user may raise while it is imported.
         registry.load("engines", self.config.train.engine)
         for name in self.config.train.callbacks:
             registry.load("callbacks", name)
         self.plan = recovery.begun(self.config, self.machine.replicas)
 
     def build(self) -> None:
-        """Builds the model, in the precision that is chosen for it; with a smaller micro-batch if
-        it does not fit into memory."""
+        """Builds the model with the precision chosen for it, and with smaller micro-batches if it
+        does not fit in memory."""
         known = ("float32", "mixed_float16", "mixed_bfloat16")
         chosen = run_directory.decided(self.config.run_directory, "precision", known)
         decided = any(decision.name == "precision" for decision in self.machine.decisions)
         if chosen and not decided:
             machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided("precision", chosen, "as this run began")
+            self.machine = machine.decided("precision", chosen, "as when this run began")
         newest: list[keras.Model] = []
 
         def ready(machine: Runtime) -> keras.Model:
@@ -84,7 +87,7 @@ class Trainer:
 
         validation = self.evaluated.get("validation")
         while True:
-            # The folder of the run, and with it a place for a file of stacks, may not exist yet.
+            # The run directory, where the stacks would be written, may not exist yet.
             watchdog = Watchdog(self.config.runtime.hang_timeout, None)
             with distributed.lost_workers(self.machine.cluster), watchdog:
                 if chosen or decided:
@@ -98,43 +101,68 @@ class Trainer:
                     model = newest.pop() if newest else None
                     self.plan = recovery.after(error, self.plan, model, self.machine.replicas)
                     del model
-            gc.collect()  # before the next model needs its memory
+            gc.collect()  # the next model needs its memory
 
     def resume(self, run: RunDirectory) -> None:
-        """Loads the latest checkpoint of a run, if there is one."""
+        """Restores the latest checkpoint of a run, if there is one."""
         self.run = run
-        folder = checkpoints.Checkpoints(self.model.state, run.checkpoints, self.machine.is_chief)
-        options = self.config.train
+        saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, self.machine.is_chief)
         self.checkpoint = CheckpointCallback(
-            folder, self.batches, options, self.stops, distributed.agreed
+            saved, self.batches, self.config.train, self.stops, distributed.agreed
         )
         self.left = self.checkpoint.resume()
-        folder.require_room()
+        saved.require_room()
         if self.plan.factor is not None:
             self.model.step.update.factor.assign(self.plan.factor)
 
     def report(self, data: Data, found: Sequence[Decision]) -> None:
-        """Prints and stores what the run begins with; `found` are the choices about the data."""
+        """Prints and stores the choices that the run begins with; `found` are those about data."""
         forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
         decisions = [*self.machine.decisions, *found, *forced, *self.plan.decisions]
         files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
-        progress_report.opening(
-            self.config,
-            self.run,
-            info=data.source.info,
-            splits=data.splits,
-            model=self.model,
-            batches=self.left,
-            decisions=decisions,
-            replicas=self.machine.replicas,
+        dry = (
+            " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
         )
+        say("run", f"{self.config.recipe}{dry}")
+        counts = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+        fields = ", ".join(
+            f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
+            for name, spec in data.splits["train"].store.specs.items()
+            if name != "id"
+        )
+        say("data", f"{counts}; {fields}")
+        for note in data.source.info.notes:
+            say("note", note)
+        for one in decisions:
+            progress_report.decision(one)
+        self._say_model()
         progress_report.damaged(self.checkpoint)
+
+    def _say_model(self) -> None:
+        model, batches = self.model, self.left
+        trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
+        frozen = frozen if model.frozen else ""
+        name = self.config.model.name
+        say("model", f"{name}, {model.count_params():,} parameters{frozen}")
+        if self.machine.replicas > 1 and _layers.normalises_apart(model):
+            say(
+                "note",
+                "BatchNormalization uses each replica's part of a batch; "
+                "--train.synchronized-batch-norm makes it use the global batch",
+            )
+        size, each = batches.batch_size, batches.steps_per_epoch
+        say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
+        if batches.first_step:
+            say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
+        elif self.run.log.is_file() and self.run.log.stat().st_size:
+            say("note", f"{self.run} was trained before but has no checkpoint; starting over")
 
     def train(self) -> bool:
         """Trains to the last step, or until the time is up; whether there was a step to train.
 
-        Where a call runs out of memory or training diverges, it is continued from the latest
-        checkpoint by another plan, if there is one.
+        If a call runs out of memory or training diverges, it continues from the latest checkpoint
+        with another plan, if there is one.
         """
         while True:
             try:
@@ -142,18 +170,21 @@ class Trainer:
             except (OutOfMemory, Diverged) as error:
                 self.plan = recovery.after(error, self.plan, self.model, self.machine.replicas)
             del self.model, self.checkpoint
-            gc.collect()  # before the next model needs their memory
+            gc.collect()  # the next model needs their memory
             self.build()
             self.resume(self.run)
             if self.machine.is_chief:
                 recovery.keep(self.run, self.plan.decisions)
-                progress_report.again(self.plan.decisions[-1], self.left)
+                step, newest = self.left.first_step, self.plan.decisions[-1]
+                where = f"after step {step:,}" if step else "from the start"
+                say(newest.name, f"{newest}; again {where}")
 
     def _train(self) -> bool:
-        config, machine, saver, batches = self.config, self.machine, self.checkpoint, self.left
-        if saver.complete or (saver.step and saver.stops.time_is_up(distributed.agreed)):
+        config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
+        context = self._context()
+        if checkpoint.complete or (checkpoint.step and self.stops.time_is_up(distributed.agreed)):
             if machine.is_chief:  # the process may have ended between checkpoint and log
-                MetricLogger(self.run, batches, saver, config.log.tensorboard).write()
+                MetricLogger(context).write()
             return False
         engine = registry.load("engines", config.train.engine)
         validation = self.evaluated.get("validation")
@@ -164,18 +195,22 @@ class Trainer:
                 decision = autotune.steps_per_call(
                     self.model, config.train.steps_per_call, batches, validation
                 )
-            callbacks = [Watched(watchdog), *standard_callbacks(self._context())]
+            callbacks = [Watched(watchdog), *standard_callbacks(context)]
             if machine.is_chief:
                 progress_report.decision(decision)
             try:
-                with saver.stops.deferred():
+                with self.stops.deferred():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
-                saver.stops.check()
+                self.stops.check()
                 if stopped.reason == ELSEWHERE:
                     raise Terminated from None
                 if machine.is_chief:
-                    progress_report.time_is_up(config, saver)
+                    limit = f"--runtime.time-limit {config.runtime.time_limit}"
+                    say(
+                        "stopped",
+                        f"after step {checkpoint.step:,}: {limit}; a longer limit continues",
+                    )
         return True
 
     def _context(self) -> CallbackContext:
@@ -196,10 +231,10 @@ class Trainer:
         )
 
     def wait_for_workers(self) -> None:
-        """Waits until all workers are here; the others wait for the chief, who tests and exports.
+        """Waits until all workers get here, while the chief tests and exports.
 
-        TensorFlow takes a worker that leaves before the chief for crashed, and says so in the
-        chief's log. A worker that is lost here has done its part.
+        TensorFlow reports a worker that leaves before the chief as crashed. A worker that is lost
+        here has done its part.
         """
         chief = self.machine.is_chief
         done = contextlib.suppress(WorkerLost) if chief else self.stops.at_once()
@@ -210,7 +245,7 @@ class Trainer:
 def prepare(
     config: Config, machine: Runtime, data: Data, stops: Stops
 ) -> tuple[Trainer, list[Decision]]:
-    """The trainer of these data, and the automatic choices about the data."""
+    """The trainer for these data, and the automatic choices about the data."""
     seed, replicas = config.runtime.seed, machine.replicas
     plain = batching.training(data.splits["train"], config.train, seed)
     batches, decisions = augmentation.placed(plain, config.data, seed, data.cache)
@@ -237,6 +272,6 @@ def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callbac
     )
     for name, callback in zip(more, added, strict=True):
         if not isinstance(callback, keras.callbacks.Callback | None):
-            raise UsageError(f"--train.callbacks: {name} returns {callback!r}, not a callback")
+            raise UsageError(f"--train.callbacks: {name} must return a callback; got {callback!r}")
     callbacks = [*before, context.checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

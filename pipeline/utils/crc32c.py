@@ -1,4 +1,4 @@
-"""The checksum of TFRecord files: of many short rows, or of megabytes, without a loop over bytes.
+"""The checksum of TFRecord files: of many short rows, or of megabytes, without looping over bytes.
 
 Castagnoli's CRC-32C (RFC 3720, appendix B.4), masked as TensorFlow stores it
 (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def _table() -> np.ndarray:
-    """What one byte does to a checksum, for each of the 256."""
+    """The effect of each of the 256 bytes on a checksum."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> 1)
@@ -28,8 +28,8 @@ def of_rows(rows: np.ndarray) -> np.ndarray:
 def of_bytes(data: bytes) -> int:
     """Masked checksum of one string; 10 MB take about a tenth of a second.
 
-    A checksum is linear in what it is of, so that pieces of equal length are summed side by side,
-    and then joined in pairs: the left one's sum, moved by the length of the right one, plus that.
+    A checksum is linear in the data: pieces of equal length are processed in parallel and then
+    joined in pairs, by shifting the left checksum by the length of the right one and adding it.
     """
     if len(data) < _SHORT:
         state = 0xFFFFFFFF
@@ -37,7 +37,9 @@ def of_bytes(data: bytes) -> int:
             state = _ONE_BY_ONE[(state ^ byte) & 0xFF] ^ state >> 8
         return int(_masked(~np.array([state], np.uint32))[0])
     side = 1 << ((len(data) - 1).bit_length() + 1) // 2
-    padded = np.zeros(side * side, np.uint8)  # zeros in front change no sum that starts at zero,
+    padded = np.zeros(
+        side * side, np.uint8
+    )  # leading zeros do not change a sum that starts at zero,
     start = padded.size - len(data)
     padded[start:] = np.frombuffer(data, np.uint8)
     padded[start : start + 4] ^= 0xFF  # and the start 0xFFFFFFFF is these four bytes' complement
@@ -58,7 +60,7 @@ def _states(rows: np.ndarray, states: np.ndarray) -> np.ndarray:
 
 
 def _through(moved: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """A linear map, given by what becomes of each of the 32 bits, of some states."""
+    """A linear map of states, given by the images of the 32 bits."""
     result = np.zeros_like(states)
     for bit in range(32):
         result ^= np.where(states >> np.uint32(bit) & np.uint32(1), moved[bit], np.uint32(0))

@@ -1,8 +1,6 @@
-"""What the user got wrong, in one line: the error, the near-miss hint, the exit code."""
+"""Errors of users in one line, with a hint and an exit code."""
 
-import contextlib
 import difflib
-import os
 import re
 import signal
 import sys
@@ -11,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 
 class UsageError(Exception):
-    """The request cannot be carried out as given; the message names the thing and the remedy."""
+    """The request cannot be carried out; the message names the cause and the remedy."""
 
     exit_code = 2
 
@@ -23,55 +21,55 @@ class NoCheckpoint(UsageError):
 
 
 class Diverged(UsageError):
-    """Training left the finite numbers; what was saved before is good."""
+    """The loss or the gradient is no longer finite; earlier checkpoints are good."""
 
     exit_code = 4
 
 
 class OutOfMemory(UsageError):
-    """A training call did not fit into the memory; with smaller micro-batches it may."""
+    """A training call ran out of memory; smaller micro-batches may fit."""
 
 
 class WorkerLost(UsageError):
-    """A worker of the cluster has gone; the run can be taken up after its last checkpoint."""
+    """A worker of the cluster was lost; the run can be resumed from its last checkpoint."""
 
     exit_code = 5
 
 
 class Failure(Exception):
-    """A check of the proof has found something wrong; the message says what."""
+    """A check of an exported model failed; the message describes the problem."""
 
 
 class Terminated(SystemExit):
-    """SIGTERM or SIGHUP came. Not caught where errors are handled; ends the process with code 143
-    or 129."""
+    """SIGTERM or SIGHUP was received; ends the process with code 143 or 129."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
-        super().__init__(128 + number)
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
-    """End of an error message: the nearest of `names` if one is near, else all of them."""
+    """End of an error message: the closest of `names`, or all of them if none is close."""
     names = sorted(names)
     near = nearest(wrong, names, cutoff=0.5)
     return did_you_mean(near) if near else f"choose from {', '.join(names) or 'none'}"
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """End of an error message that suggests one name, or any of several."""
+    """End of an error message that suggests one name or several."""
     return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
-    """The names that a wrong one may stand for; none if no name is near.
+    """The names that a misspelt one may stand for; empty if none is close.
 
-    Those that differ from it in case alone; else those with these initials (`lr`:
-    `learning_rate`); else the closest by spelling, one that begins with it before all others.
+    Names that differ only in case come first, then names with these initials (`lr` for
+    `learning_rate`), then the closest by spelling, preferably one that starts with it.
 
     Args:
-        wrong: What was given.
-        names: The names that there are.
-        cutoff: Least similarity by spelling, from 0 to 1, as `difflib` counts it.
+        wrong: The misspelt name.
+        names: The known names.
+        cutoff: Minimum similarity by spelling, from 0 to 1, as in `difflib`.
     """
     given, names = wrong.lower(), list(names)
     if same := [name for name in names if name.lower() == given]:
@@ -85,34 +83,34 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
 
 
 def one_line(name: str) -> str:
-    """A name that may hold line breaks, as a message of one line shows it."""
+    """A name with its line breaks escaped."""
     return re.sub(r"[^\S ]", lambda blank: repr(blank[0])[1:-1], name)
 
 
 def reason(error: Exception) -> str:
-    """What an error says, in one line, without what TensorFlow puts around it.
+    """The message of an error in one line, without the context that TensorFlow adds.
 
-    Kept to 200 characters.
+    At most 200 characters.
     """
     text = getattr(error, "message", "") or str(error) or type(error).__name__
-    if isinstance(error, UnicodeDecodeError):  # TensorFlow quotes bytes, and its text is none then
+    if isinstance(error, UnicodeDecodeError):  # TensorFlow quotes bytes that are not UTF-8
         text = error.object.decode(errors="replace")
-    within = text.startswith("in user code:")  # all of it is indented, and begins with the code
+    within = text.startswith("in user code:")  # an indented message that starts with the code
     text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if within else text
-    if within or text.startswith("Graph execution error:"):  # then where operations were defined
+    if within or text.startswith("Graph execution error:"):  # a stack trace comes first
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
-    # An assertion outside of a graph gives its message one value a line, inside in brackets.
+    # An eager assertion has one value per line, one in a graph has them in brackets.
     text, _, values = text.partition("Summarized data: ")
     if values:
         text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
     text = text.partition("\n")[0]
-    # One node for each function that is called, and the data set's step between them.
+    # One node for each function that is called, and the step of the dataset.
     step = r"Error in user-defined function .*? with iterator: \S+: "
     text = re.sub(rf"^(\{{\{{.*?\}}\}} |{step})+", "", text)
     if found := re.match(r"assertion failed: \[(.*)\]", text):
         text = found[1].replace("] [", " ")
     text = text.partition(" [Op:")[0]
-    # Of a full disk TensorFlow names its temporary file first.
+    # If the disk is full, the name of a temporary file comes first.
     full = "No space left on device|Disk quota exceeded|File too large"
     return re.sub(rf".*; ({full})$", r"\1", text)[:200]
 
@@ -120,55 +118,42 @@ def reason(error: Exception) -> str:
 def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs `main(arguments)` as a program: one line and its exit code for a `UsageError`.
 
-    A reader that closes the pipe early (`| head`) ends the command without a message. Once it is
-    over, a Ctrl-C ends the process at once, without a word.
+    A reader that closes the pipe early (`| head`) ends the command without a message.
     """
-    for number in range(3):  # a file opened next would get the number, and what is printed there
-        with contextlib.suppress(OSError):
-            os.fstat(number)
-            continue
-        os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:  # `print` takes stdout for it
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        stream.reconfigure(errors="backslashreplace")  # the name of a file need not be Unicode
-    try:
-        code = _ended(main)
-    except KeyboardInterrupt:  # a second one, while the first was told of
-        code = 130
-    # From here on Python would answer a Ctrl-C with a stack trace. Whoever is deaf to it stays so.
+        stream.reconfigure(errors="backslashreplace")  # file names need not be Unicode
+    code, message = _run(main)
+    # Python would print a stack trace for another Ctrl-C; a signal that is ignored stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if message and sys.stderr is not None:
+        print(plain(message), file=sys.stderr)
     sys.exit(code)
 
 
-def _ended(main: Callable[[list[str]], int | None]) -> int | None:
-    """The exit code of a command, after what is to be said of its end."""
+def _run(main: Callable[[list[str]], int | None]) -> tuple[int | None, str]:
+    """The exit code of a command, and the message for stderr."""
     try:
         code = main(sys.argv[1:])
-        if sys.stdout is not None:  # it is None where the caller closed it
+        if sys.stdout is not None:
             sys.stdout.flush()
+        return code, ""
     except UsageError as error:
-        print(f"error: {plain(str(error))}", file=sys.stderr)
-        code = error.exit_code
+        return error.exit_code, f"error: {error}"
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        code = 130
+        return 130, "interrupted"
     except Terminated as error:
-        print("terminated", file=sys.stderr)
-        code = error.code
+        return error.exit_code, "terminated"
+    except BrokenPipeError:
+        sys.stdout = None  # the interpreter would fail again when it flushes
+        return 141, ""
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            sys.stdout = None  # otherwise the interpreter complains again while it shuts down
-            return 141
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: {plain(f'{error.strerror or error}{where}')}", file=sys.stderr)
-        code = 2
-    return code
+        return 2, f"error: {error.strerror or error}{where}"
 
 
 def plain(text: str) -> str:
-    """The text without what rules a terminal, and without endless words: names may be anything."""
+    """The text without control characters and without extremely long words."""
     shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
     # No path is longer than 4,096 bytes.
     return re.sub(r"\S{4100,}", lambda word: f"{word[0][:100]}...{word[0][-100:]}", "".join(shown))

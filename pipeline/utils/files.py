@@ -1,6 +1,7 @@
 """Atomic writes, so that a reader sees a whole file or none: files, directories, versions."""
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -127,6 +128,12 @@ def _rename(beside: Path, path: Path) -> None:
     beside.rename(path)
     _flush(path.parent)
     temp_files.release(beside)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

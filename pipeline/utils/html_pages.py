@@ -1,108 +1,94 @@
-"""One page of HTML with its pictures inside: no other file, no network, phone or desk."""
+"""HTML pages with embedded pictures: one file that loads nothing else."""
 
 import base64
-import html
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 SIDE = 160
 """Largest height and width of a picture, in pixels."""
-_EXACT = 64  # up to this size every pixel is kept; larger pictures are compressed
-_STYLE = """
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 20%, transparent) }
-body { font: 16px/1.4 system-ui, sans-serif; margin: 1rem auto; max-width: 76rem; padding: 0 1rem }
-h2 { border-top: 1px solid var(--line); padding-top: 1rem }
-h3 { font-size: 1rem; margin: 1rem 0 .3rem } p { margin: .3rem 0 }
-table { border-collapse: collapse } td, th { padding: .1rem .8rem .1rem 0; text-align: left }
-th { vertical-align: top }
-td { font: .85rem/1.5 ui-monospace, monospace; white-space: pre-wrap }
-.row { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; margin: .3rem 0 }
-.row > span { width: 5rem; font-size: .8rem; opacity: .7 }
-.row img { width: 6rem; height: 6rem; object-fit: contain; image-rendering: pixelated }
-.wide { max-width: 100% }
-"""
+_LOSSLESS = 64  # larger pictures are written as JPEG
 
 
-def page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """The whole page; `parts` are HTML, such as the functions below make, `style` more CSS."""
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{safe(title)}</title><style>{_STYLE}{style}</style>",
-            f"<h1>{safe(title)}</h1>",
-            *parts,
-            "</html>\n",
-        ]
-    )
+class Picture(NamedTuple):
+    """An embedded picture; the lines of its caption are below it."""
+
+    source: str | None  # a data URI; None shows an empty frame
+    title: str
+    caption: Sequence[str] = ()
 
 
-def heading(text: object, small: bool = False) -> str:
-    """Of a section, or of a part of one."""
-    level = 3 if small else 2
-    return f"<h{level}>{safe(text)}</h{level}>"
+class Row(NamedTuple):
+    """Pictures side by side, between a label and a text."""
+
+    pictures: Sequence[Picture]
+    label: str = ""
+    text: str = ""
 
 
-def paragraph(text: object) -> str:
-    """Plain text."""
-    return f"<p>{safe(text)}</p>"
+class Section(NamedTuple):
+    """A heading, a text, and rows of pictures."""
+
+    heading: str
+    text: str = ""
+    rows: Sequence[Row] = ()
+    layout: str = "rows"  # or `cards` in a grid, or `wide` pictures
+    small: bool = False  # a subsection of the section before
 
 
-def table(rows: Iterable[Sequence[object]]) -> str:
-    """Rows of cells, the first of which says what the others are."""
-    lines = []
-    for first, *others in rows:
-        cells = "".join(f"<td>{safe(cell)}</td>" for cell in others)
-        lines.append(f"<tr><th>{safe(first)}</th>{cells}</tr>")
-    return f"<table>{''.join(lines)}</table>"
-
-
-def row(images: Iterable[np.ndarray], titles: Iterable[object], name: str = "") -> str:
-    """Images beside each other.
+def page(
+    title: str,
+    sections: Iterable[Section],
+    notes: Iterable[str] = (),
+    table: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Renders a page; all texts are escaped.
 
     Args:
-        images: Each (height, width, channels), of any dtype: integers with all their levels,
-            floats from 0 to 1 or, where they leave that, from their least to their largest.
-        titles: What a mouse that points at each shows.
-        name: Stands before them.
+        title: Title of the page.
+        sections: Its contents.
+        notes: Paragraphs below the title.
+        table: Rows of a name and a text, below the notes.
     """
-    shown = [
-        f'<img src="{_encoded(image)}" title="{safe(title)}" alt="{safe(title)}" loading="lazy">'
-        for image, title in zip(images, titles, strict=True)
-    ]
-    label = f"<span>{safe(name)}</span>" if name else ""
-    return f'<div class="row">{label}{"".join(shown)}</div>'
+    import jinja2
+
+    loader = jinja2.PackageLoader("pipeline.utils")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    template = environment.get_template("page.html.j2")
+    text = template.render(title=title, sections=list(sections), notes=notes, table=table)
+    return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def figure(drawn: Any, title: str) -> str:
-    """A figure of matplotlib."""
+def data_uri(contents: bytes, kind: str = "png") -> str:
+    """A file as a data URI."""
+    return f"data:image/{kind};base64,{base64.b64encode(contents).decode()}"
+
+
+def figure(drawn: Any) -> str:
+    """The data URI of a figure of matplotlib."""
     file = io.BytesIO()
     drawn.savefig(file, format="png", dpi=100)
-    source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return f'<img class="wide" src="{source}" alt="{safe(title)}">'
+    return data_uri(file.getvalue())
 
 
-def safe(text: object) -> str:
-    """Text that cannot be taken for HTML; what is no Unicode is replaced."""
-    return html.escape(str(text).encode(errors="replace").decode())
+def image(array: np.ndarray) -> str:
+    """The data URI of an image (height, width, channels) of any dtype.
 
-
-def _encoded(image: np.ndarray) -> str:
-    """A data URI: PNG, or JPEG of what is too large for the page."""
+    Integers are shown with all their levels; floats from 0 to 1 or, if they exceed this range, from
+    their minimum to their maximum. Images of more than 3 channels show the first three.
+    """
     from PIL import Image
 
-    levels = _levels(np.asarray(image))
-    # Of more channels than a picture has, the first three.
+    levels = _levels(np.asarray(array))
     levels = levels[..., 0] if levels.shape[-1] < 3 else levels[..., :3]
     picture = Image.fromarray(levels)
-    kind = "png" if max(picture.size) <= _EXACT else "jpeg"
+    kind = "png" if max(picture.size) <= _LOSSLESS else "jpeg"
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri(file.getvalue(), kind)
 
 
 def _levels(image: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reading `.npz` archives that anybody may have written: what they unpack to is weighed first."""
+"""Reading untrusted `.npz` archives: their unpacked size is checked first."""
 
 import zipfile
 from collections.abc import Collection
@@ -11,26 +11,26 @@ from pipeline.utils import safe_io
 
 
 class TooLarge(ValueError):
-    """An archive would unpack to more bytes than are allowed."""
+    """The unpacked archive would exceed the limit."""
 
 
 def read(path: Path, most: int, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name; objects, which would be unpickled, are refused.
+    """The arrays of an archive by name; arrays of objects, which need unpickling, are rejected.
 
     Args:
         path: Written by `numpy.savez`, compressed or not.
-        most: Bytes that it may unpack to.
-        wanted: Names of the arrays that are read; None: all.
+        most: Limit of the unpacked size in bytes.
+        wanted: Names of the arrays to read; None: all.
 
     Raises:
         OSError: It cannot be opened.
-        TooLarge: Its table of contents says more than `most`; nothing has been unpacked.
-        ValueError: It is no archive of plain arrays.
+        TooLarge: By its table of contents it exceeds `most`; nothing has been unpacked.
+        ValueError: It is not an archive of plain arrays.
     """
     try:
-        # `numpy.load` leaves a path that it cannot read open, so it gets a file.
+        # Not a path: `numpy.load` does not close a file that it cannot read.
         with safe_io.opened(path) as opened:
-            # Unpacking stops at the length that the table says, whatever follows.
+            # Unpacking stops at the length in the table of contents.
             unpacked = sum(part.file_size for part in _contents(opened, wanted))
             if unpacked > most:
                 raise TooLarge(f"it unpacks to {unpacked:,} bytes, more than {most:,}")
@@ -39,15 +39,15 @@ def read(path: Path, most: int, wanted: Collection[str] | None = None) -> dict[s
                 arrays = {n: file[n] for n in file.files if wanted is None or n in wanted}
     except (OSError, TooLarge):
         raise
-    except Exception as error:  # whatever damage makes zipfile, zlib or NumPy raise
-        raise ValueError("it is no archive of plain arrays") from error
+    except Exception as error:  # zipfile, zlib and NumPy raise many kinds for damaged files
+        raise ValueError("it is not an archive of plain arrays") from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("it is no archive of plain arrays")
+        raise ValueError("it is not an archive of plain arrays")
     return arrays
 
 
 def names(path: Path) -> list[str]:
-    """What the arrays of an archive are called."""
+    """Names of the arrays of an archive."""
     with safe_io.opened(path) as opened:
         return [part.filename.removesuffix(".npy") for part in _contents(opened, None)]
 

@@ -1,4 +1,4 @@
-"""Fields of many examples as columns, and the errors that reading examples raises."""
+"""Columns of the fields of many examples, and the errors raised while reading them."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,11 +6,11 @@ import tensorflow as tf
 from pipeline.utils.errors import UsageError, reason
 
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
-"""What reading and decoding raise; the second where TensorFlow quotes bytes that are no text."""
+"""Raised by reading and decoding; the second if TensorFlow quotes bytes that are not text."""
 
 
 def is_short(spec: tf.TensorSpec) -> bool:
-    """Whether a field is a number, or a vector of at most 4 KB: all examples' lie in memory."""
+    """Whether a field is a number, or a vector of at most 4 KB, and is kept in memory."""
     numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
     if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
         return False
@@ -19,7 +19,7 @@ def is_short(spec: tf.TensorSpec) -> bool:
 
 
 def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
-    """The examples at some positions, in their order; the others are read and passed over."""
+    """The examples at some positions, in their order; the others are read and skipped."""
     wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
     wanted[rows] = True
     mask = tf.constant(wanted)
@@ -28,7 +28,7 @@ def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
 
 
 def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The short fields (`is_short`) of all examples, (examples, ...); the others are let go.
+    """The short fields (`is_short`) of all examples, (examples, ...).
 
     Raises UsageError naming the split if an example cannot be read.
     """
@@ -38,9 +38,9 @@ def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray
 
 
 def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The fields of all batches as one, (examples, ...).
+    """The fields of all batches, concatenated, (examples, ...).
 
-    Raises UsageError naming the split if one cannot be read.
+    Raises UsageError naming the split if it cannot be read.
     """
     specs = batches.element_spec.items()
     parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
@@ -54,11 +54,11 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The same dataset; `AUTOTUNE` in it means all cores from the start, at most 16.
 
-    TensorFlow 2.21 starts a thread that tunes each iterator, even one in which every number is
-    given. It sleeps 10 ms, then twice as long each time, up to a minute, and about every second
-    time it does not hear that the iterator is to be deleted: the deletion waits until it wakes,
-    as long again as the pass itself took (deleted after 3.0 s: 0, 0, 2.1 and 2.1 s). Two replicas
-    on two cores trained at half their speed by it (`benchmarks/parity.md`).
+    TensorFlow 2.21 starts a thread that tunes each iterator, even if there is nothing to tune. It
+    sleeps 10 ms, then twice as long each time, up to a minute. About every second time it misses
+    the signal that the iterator is deleted; the deletion then waits as long as the whole pass took
+    (after 3.0 s: 0, 0, 2.1 and 2.1 s). Two replicas on two cores trained at half their speed
+    (`benchmarks/parity.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

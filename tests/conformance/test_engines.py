@@ -1,9 +1,9 @@
-"""Every engine: takes the steps that are asked for, and reports them to callbacks and history."""
+"""Every engine takes the requested steps and reports them to callbacks and history."""
 
 import keras
 import numpy as np
 import pytest
-from siblings import load, require_described
+from siblings import load
 from small import TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
@@ -45,11 +45,6 @@ def trained(engine, **train):
     validation = batching.evaluation(split, settings.train)
     history = load("engines", engine)(model, batches, validation, [calls])
     return model, history, calls.points
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_described(name):
-    require_described("engines", name, "model", "train", "validation", "callbacks")
 
 
 @pytest.mark.parametrize("name", ENGINES)

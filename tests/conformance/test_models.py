@@ -1,11 +1,11 @@
-"""Every model: builds for any image, gives one vector per example, and can be saved."""
+"""Every model builds for any image, gives one vector per example, and can be saved."""
 
 import json
 
 import keras
 import numpy as np
 import pytest
-from siblings import options_of, require_described
+from siblings import options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import Model
@@ -24,23 +24,13 @@ def task_of(shape, classes=3):
     return registry.load("tasks", "image_classification")(metadata)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_described(name):
-    require_described("models", name, "x")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_features_are_one_vector_per_example(name):
-    features = registry.call("models", name, options_of("models", name), keras.Input((16, 16, 3)))
-    batch, width = features.shape
-    assert batch is None and width > 0
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (8, 8, 1), (5, 9, 4), (33, 20, 3)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 9, 4), (33, 20, 3)])
 @pytest.mark.parametrize("name", MODELS)
 def test_any_size_and_channel_count(name, shape):
     if name == "application":  # its networks see colours
         shape = (*shape[:2], min(shape[2], 3))
+    features = registry.call("models", name, options_of("models", name), keras.Input(shape))
+    assert len(features.shape) == 2 and features.shape[0] is None
     model = network(task_of(shape), settings_of(name), "float32")
     answers = model(np.zeros((2, *shape), np.float32), training=False)
     assert answers.shape == (2, 3) and np.isfinite(answers).all()

@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from siblings import load, require_described
+from siblings import load
 
 from pipeline.config import registry
 
@@ -25,11 +25,6 @@ def stepped(optimizer, steps=5):
     for _ in range(steps):
         optimizer.apply([2 * (variable - 1.0) for variable in variables], variables)
     return [variable.numpy() for variable in variables]
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_described(name):
-    require_described("optimizers", name, "learning_rate")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -6,16 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from siblings import load, require_described
+from siblings import load
 
 from pipeline.config import registry
 
 SCHEDULES = registry.names("schedules")
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_described(name):
-    require_described("schedules", name, "learning_rate", "steps")
 
 
 @pytest.mark.parametrize("steps", [1, 7, 390])

@@ -1,14 +1,12 @@
-"""Where decoded examples lie changes no bit; what cannot be decoded is named."""
+"""Caching changes no bit; an example that cannot be decoded is named."""
 
 import importlib
-import io
 import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
@@ -20,33 +18,27 @@ from pipeline.utils.errors import UsageError
 COUNT = 40
 
 
-class Encoded(Source):
-    """PNG files in memory; `damaged` is the position of one that is cut off."""
+class Pictures(Source):
+    """Images in memory; if `damaged` is given, as PNG files of which that one is truncated."""
 
     def __init__(self, damaged=None, reads_by_index=True, made_of="these"):
-        self.made_of = made_of
-        pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE), np.uint8)
-        files = []
-        for image in pixels:
-            file = io.BytesIO()
-            Image.fromarray(image).save(file, "png")
-            files.append(file.getvalue())
+        self.made_of, self._by_index = made_of, reads_by_index
+        pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE, 1), np.uint8)
+        self._images, image = tf.constant(pixels), tf.TensorSpec((SIDE, SIDE, 1), tf.uint8)
         if damaged is not None:
+            files = [tf.io.encode_png(picture).numpy() for picture in pixels]
             files[damaged] = files[damaged][:-30]
-        self._files, self._by_index = tf.constant(files), reads_by_index
+            self._images, image = tf.constant(files), tf.TensorSpec((), tf.string)
+        number = tf.TensorSpec((), tf.int64)
         self.info = Info(
             splits={"train": COUNT},
-            fields={
-                "id": tf.TensorSpec((), tf.int64),
-                "image": tf.TensorSpec((), tf.string),
-                "label": tf.TensorSpec((), tf.int64),
-            },
+            fields={"id": number, "image": image, "label": number},
             class_names=("a", "b", "c"),
         )
 
     def _example(self, position):
         label = position % CLASSES
-        return {"id": position + 100, "image": self._files[position], "label": label}
+        return {"id": position + 100, "image": self._images[position], "label": label}
 
     def examples(self, split):
         return tf.data.Dataset.range(COUNT).map(self._example)
@@ -88,26 +80,26 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def reference():
-    return trained(Encoded(), "memory")
+    return trained(Pictures(), "memory")
 
 
 @pytest.mark.parametrize("kind", ["device", "disk", "none"])
 def test_no_bit_depends_on_the_cache(kind, reference):
     weights, history = reference
-    others, found = trained(Encoded(), kind)
+    others, found = trained(Pictures(), kind)
     assert history == found
     for one, other in zip(weights, others, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_device_gets_rows_and_no_pixels():
-    split = load(Encoded(), cache="device")[0]["train"]
+def test_tickets_for_a_device_have_rows_and_no_pixels():
+    split = load(Pictures(), cache="device")[0]["train"]
     batches = batching.training(split, settings_of().train, 0)
     (ticket, *_) = batches.dataset
     assert {name: tensor.shape for name, tensor in ticket.items()} == dict.fromkeys(
         ("row", "weight", "epoch"), (8,)
     )
-    memory = batching.training(load(Encoded(), cache="memory")[0]["train"], settings_of().train, 0)
+    memory = batching.training(load(Pictures(), cache="memory")[0]["train"], settings_of().train, 0)
     (whole, *_) = memory.dataset
     fetched = batches.materialize(ticket)
     assert set(fetched) == set(whole)
@@ -117,17 +109,19 @@ def test_a_device_gets_rows_and_no_pixels():
 
 def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeypatch):
     def note(source=None, dropped=(), **options):
-        decisions = load(source or Encoded(), dropped, cache="disk", **options)[1]
+        decisions = load(source or Pictures(), dropped, cache="disk", **options)[1]
         return str(decisions[0])
 
-    assert note() == "disk (asked for; train built, because it was not there)"
-    assert note() == "disk (asked for; train found and checked)"
-    assert "because the data changed" in note(Encoded(made_of="others"))
-    assert "because what is left out changed" in note(Encoded(made_of="others"), [103])
-    assert "found" in note(Encoded(made_of="others"), [103])
-    assert "not there" in note(limit=20)
+    assert note() == "disk (requested; train built, because it did not exist)"
+    assert note() == "disk (requested; train found and verified)"
+    assert "because the data changed" in note(Pictures(made_of="others"))
+    assert "because what is excluded changed" in note(Pictures(made_of="others"), [103])
+    assert "found" in note(Pictures(made_of="others"), [103])
+    assert "did not exist" in note(limit=20)
     assert "found" in note(limit=20)
-    assert "not there" in note(cache_directory=tmp_path / "elsewhere")
+    assert "because the data changed" in note(limit=20, split_seed=1)
+    assert "because the data changed" in note(limit=20)
+    assert "did not exist" in note(cache_directory=tmp_path / "elsewhere")
     assert list((tmp_path / "elsewhere").iterdir())
     code = tmp_path / "decoding.py"
     code.write_text("another way")
@@ -135,12 +129,12 @@ def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeyp
     assert "because the code that decodes changed" in note(limit=20)
 
 
-def test_the_disk_cache_follows_what_a_class_inherits_and_what_runs(tmp_path, monkeypatch):
+def test_the_disk_cache_follows_base_classes_and_loaded_code(tmp_path, monkeypatch):
     def note():
         import own_task
 
         task = own_task.Own(TASK.metadata)
-        return str(loaded(Encoded(), task, cache="disk", validation=0.25, test=0)[1][0])
+        return str(loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0])
 
     base = """
 from pipeline.tasks.image_classification import ImageClassification
@@ -154,58 +148,48 @@ class Base(ImageClassification):
         "from own_base import Base\nclass Own(Base):\n    pass\nOwn.own = Own\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert "not there" in note() and "found" in note()
+    assert "did not exist" in note() and "found" in note()
     (tmp_path / "own_base.py").write_text(base % 20)
-    assert "the code that decodes changed" in note(), "a file was changed, and the old one runs"
+    assert "the code that decodes changed" in note(), "the file changed, but not the loaded code"
     for name in ("own_base", "own_task"):
         monkeypatch.delitem(sys.modules, name)
     importlib.invalidate_caches()
-    assert "the code that decodes changed" in note(), "the new one runs"
+    assert "the code that decodes changed" in note(), "the loaded code changed"
     assert "found" in note()
 
 
 @pytest.mark.parametrize("reads_by_index", [True, False])
 def test_the_sample_of_a_limit_is_the_same_in_every_cache(reads_by_index):
-    def load_sample(kind):
-        return load(Encoded(reads_by_index=reads_by_index), cache=kind, limit=16)[0]
+    def sample(kind):
+        return load(Pictures(reads_by_index=reads_by_index), cache=kind, limit=16)[0]
 
-    whole, wanted = load(Encoded(), cache="memory")[0], load_sample("memory")
+    whole, wanted = load(Pictures(), cache="memory")[0], sample("memory")
     assert sum(map(len, wanted.values())) == 16
+    others = {kind: sample(kind) for kind in ("device", "disk", "none")}
     for name, split in wanted.items():
         assert set(split.column("label")) == {0, 1, 2}
         assert abs(len(split) - 16 / COUNT * len(whole[name])) <= 1
         places = np.flatnonzero(np.isin(whole[name].column("id"), split.column("id")))
         for field, values in whole[name].take(places).items():
             np.testing.assert_array_equal(split.column(field), values)
-        for kind in ("device", "disk", "none"):
-            np.testing.assert_array_equal(
-                load_sample(kind)[name].column("image"), split.column("image")
-            )
+        for other in others.values():
+            np.testing.assert_array_equal(other[name].column("image"), split.column("image"))
 
 
-def test_of_a_sample_nothing_else_is_decoded():
-    wanted = load(Encoded(), limit=16)[0].values()
+def test_only_the_sample_is_decoded():
+    wanted = load(Pictures(), limit=16)[0].values()
     others = set(range(COUNT)) - {i - 100 for split in wanted for i in split.column("id").tolist()}
     assert len(others) == COUNT - 16
-    load(Encoded(damaged=min(others)), limit=16, cache="memory")
-
-
-def test_the_disk_cache_follows_the_sample():
-    def note(**options):
-        return str(load(Encoded(), cache="disk", limit=16, **options)[1][0])
-
-    assert "not there" in note() and "found" in note()
-    assert "because the data changed" in note(split_seed=1)
-    assert "because the data changed" in note() and "found" in note()
+    load(Pictures(damaged=min(others)), limit=16, cache="memory")
 
 
 @pytest.mark.parametrize("kind", ["memory", "none"])
-def test_what_is_left_out_need_not_be_decodable(kind):
-    trained(Encoded(damaged=17), kind, dropped=[117])
+def test_excluded_examples_need_not_be_decodable(kind):
+    trained(Pictures(damaged=17), kind, dropped=[117])
 
 
 def test_a_damaged_example_is_named_when_it_is_decoded():
-    for source in (Encoded(17), Encoded(17, reads_by_index=False)):
+    for source in (Pictures(17), Pictures(17, reads_by_index=False)):
         with pytest.raises(UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"):
             load(source, cache="memory")
 
@@ -213,21 +197,20 @@ def test_a_damaged_example_is_named_when_it_is_decoded():
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
-        trained(Encoded(damaged=17), "none", engine)
+        trained(Pictures(damaged=17), "none", engine)
 
 
-def test_the_decision_follows_the_room(monkeypatch):
+def test_the_decision_follows_the_free_memory(monkeypatch):
     class Machine:
         available = total = 10**6
         free = 10**9
 
     monkeypatch.setattr(cache_policy.psutil, "virtual_memory", Machine)
     monkeypatch.setattr(cache_policy.shutil, "disk_usage", lambda _: Machine)
-    size = cache_policy.decoded_size(Encoded(), TASK)
-    assert size == COUNT * (SIDE * SIDE + 8 + 8)
+    size = COUNT * (SIDE * SIDE + 8 + 8)
 
     def decided(source=None, **options):
-        return cache_policy.decided(source or Encoded(), TASK, config.Data(**options))
+        return cache_policy.decided(source or Pictures(), TASK, config.Data(**options))
 
     assert decided().value == "memory"
     monkeypatch.setattr(cache_policy.devices, "memory", lambda: 3 * size)
@@ -236,14 +219,14 @@ def test_the_decision_follows_the_room(monkeypatch):
     assert decided().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
     assert decided().value == "disk"
-    assert decided(Encoded(made_of=None)).value == "none"
+    assert decided(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
     assert decided().value == "none"
-    assert "shuffled among its neighbours" in decided(Encoded(reads_by_index=False)).reason
+    assert "shuffled among its neighbors" in decided(Pictures(reads_by_index=False)).reason
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
-    with pytest.raises(UsageError, match="--data.cache disk: this source cannot tell"):
-        decided(Encoded(made_of=None), cache="disk")
+    with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):
+        decided(Pictures(made_of=None), cache="disk")
 
 
 def epochs_of(batches, first_step=0, **share):
@@ -251,47 +234,41 @@ def epochs_of(batches, first_step=0, **share):
     return [{name: values.copy() for name, values in ticket.items()} for ticket in tickets]
 
 
-def test_a_source_without_a_reader_is_shuffled_as_it_is_read(monkeypatch):
+def test_a_source_without_a_reader_is_shuffled_in_blocks(monkeypatch):
     monkeypatch.setattr(sequential_batches, "BLOCK", 6)
-    splits, _ = load(Encoded(reads_by_index=False), cache="none")
+    splits, _ = load(Pictures(reads_by_index=False), cache="none")
     settings = settings_of(train={"epochs": 3, "batch_size": 4}).train
     batches = batching.training(splits["train"], settings, 5)
-    found = epochs_of(batches)
-    steps = batches.steps_per_epoch
+    found, steps = epochs_of(batches), batches.steps_per_epoch
     assert len(found) == 3 * steps == batches.last_step
-    orders = [
-        np.concatenate([b["id"] for b in found[i * steps : (i + 1) * steps]]) for i in range(3)
-    ]
-    everything = set(splits["train"].column("id").tolist())
-    for epoch, order in enumerate(orders):
-        assert len(set(order.tolist())) == 4 * steps and set(order.tolist()) <= everything
-        assert set(np.concatenate([b["epoch"] for b in found[epoch * steps :]])) >= {epoch}
+    orders = np.concatenate([batch["id"] for batch in found]).reshape(3, -1)
+    whole = load(Pictures(), cache="memory")[0]["train"].take(np.arange(len(splits["train"])))
+    for order in orders:
+        assert len(set(order)) == 4 * steps and set(order) <= set(whole["id"])
     assert (orders[0] != orders[1]).any() and (orders[1] != orders[2]).any()
-    again = epochs_of(batching.training(splits["train"], settings, 5))
-    other = epochs_of(batching.training(splits["train"], settings, 6))
-    resumed = epochs_of(batches, steps + 2)
-    halves = [epochs_of(batches, first=i, count=1, of=2) for i in range(2)]
-    for i, batch in enumerate(found):
-        for name, values in batch.items():
-            np.testing.assert_array_equal(values, again[i][name])
-            np.testing.assert_array_equal(
-                values, np.concatenate([half[i][name] for half in halves])
-            )
-            if i >= steps + 2:
-                np.testing.assert_array_equal(values, resumed[i - steps - 2][name])
-    assert any((a["id"] != b["id"]).any() for a, b in zip(found, other, strict=True))
-    whole = load(Encoded(), cache="memory")[0]["train"].take(np.arange(len(splits["train"])))
     pixels = dict(zip(whole["id"].tolist(), whole["image"], strict=True))
-    for batch in found:
-        for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
-            np.testing.assert_array_equal(image, pixels[id])
+    for step, batch in enumerate(found):
+        assert set(batch["epoch"]) == {step // steps}
+        wanted = [pixels[id] for id in batch["id"].tolist()]
+        np.testing.assert_array_equal(batch["image"], wanted)
+    halves = [epochs_of(batches, first=i, count=1, of=2) for i in range(2)]
+    for other, first in (
+        (epochs_of(batching.training(splits["train"], settings, 5)), 0),
+        (epochs_of(batches, steps + 2), steps + 2),
+        ([{n: np.concatenate([a[n], b[n]]) for n in a} for a, b in zip(*halves, strict=True)], 0),
+    ):
+        for one, again in zip(found[first:], other, strict=True):
+            for name, values in one.items():
+                np.testing.assert_array_equal(values, again[name])
+    other = epochs_of(batching.training(splits["train"], settings, 6))
+    assert any((a["id"] != b["id"]).any() for a, b in zip(found, other, strict=True))
 
 
 def test_a_source_without_a_reader_is_evaluated_and_explained(reference):
-    _, history = trained(Encoded(reads_by_index=False), "none")
+    _, history = trained(Pictures(reads_by_index=False), "none")
     assert set(history) == set(reference[1]) and np.isfinite(history["val_loss"]).all()
-    split = load(Encoded(reads_by_index=False), cache="none")[0]["validation"]
-    memory = load(Encoded(), cache="memory")[0]["validation"]
+    split = load(Pictures(reads_by_index=False), cache="none")[0]["validation"]
+    memory = load(Pictures(), cache="memory")[0]["validation"]
     positions = np.array([3, 0, 0, 2])
     for name, values in memory.take(positions).items():
         np.testing.assert_array_equal(split.take(positions)[name], values)
@@ -299,4 +276,4 @@ def test_a_source_without_a_reader_is_evaluated_and_explained(reference):
     ids = np.concatenate([batch["id"][batch["weight"] > 0] for batch in epochs_of(batches)])
     np.testing.assert_array_equal(ids, memory.column("id"))
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
-        trained(Encoded(damaged=17, reads_by_index=False), "none")
+        trained(Pictures(damaged=17, reads_by_index=False), "none")

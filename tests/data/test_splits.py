@@ -1,7 +1,8 @@
-"""Splits and samples: what stays where it is when others come, and what a run keeps of them."""
+"""Splits and samples: stable when examples are added, and what a resumed run requires of them."""
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,50 @@ from counting import Counting, ids, load
 from PIL import Image
 
 from pipeline.config import command_line, registry
-from pipeline.data import dataset, splits
+from pipeline.data import dataset, example_store, splits
 from pipeline.runtime import run_directory
 from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
+
+
+def sets(source, **options):
+    return {name: set(ids(split)) for name, split in load(source, **options)[0].items()}
+
+
+def test_held_out_splits_are_disjoint_complete_and_per_class():
+    splits, decisions = load(Counting(30_000))
+    assert list(splits) == ["train", "validation", "test"]
+    everything = np.concatenate([ids(split) for split in splits.values()])
+    assert len(everything) == 30_000 == len(set(everything))
+    for name, share in {"validation": 0.1, "test": 0.2}.items():
+        counts = np.bincount(splits[name].column("label"), minlength=3)
+        sigma = np.sqrt(10_000 * share * (1 - share))
+        assert (np.abs(counts - 10_000 * share) < 4 * sigma).all()
+    assert any(decision.name == "splits" for decision in decisions)
+
+
+def test_an_example_never_changes_its_split():
+    small, large = sets(Counting(500)), sets(Counting(900))
+    fewer = sets(Counting(900), dropped=range(0, 900, 7))
+    for name in large:
+        assert small[name] == {i for i in large[name] if i < 500}
+        assert fewer[name] == {i for i in large[name] if i % 7}
+
+
+def test_the_split_depends_on_its_seed_and_not_on_other_shares():
+    first, second = sets(Counting(900)), sets(Counting(900), split_seed=1)
+    assert first["test"] != second["test"]
+    other, without = sets(Counting(900), validation=0.3), sets(Counting(900), validation=0)
+    assert first["test"] == other["test"] == without["test"]
+    assert first["validation"] < other["validation"] and "validation" not in without
+
+
+def test_splits_of_the_source_are_kept():
+    splits, decisions = load(Counting(90, splits=("train", "validation", "test")))
+    assert [len(split) for split in splits.values()] == [90, 90, 90]
+    assert not any(decision.name == "splits" for decision in decisions)
+    splits, _ = load(Counting(90, splits=("train", "test")))
+    assert len(splits["train"]) + len(splits["validation"]) == 90 == len(splits["test"])
 
 
 def test_the_limit_takes_a_sample_of_each_split_with_every_class():
@@ -25,7 +66,7 @@ def test_the_limit_takes_a_sample_of_each_split_with_every_class():
         assert sorted(np.bincount(split.column("label"))) == [6, 7, 7]
 
 
-def test_a_sample_has_a_rare_class_in_train_and_no_empty_part():
+def test_a_sample_has_a_rare_class_in_train_and_no_empty_split():
     source = Counting(6000, label=lambda i: tf.where(i < 5800, i // 5790, 2))
     splits, _ = load(source, limit=100)  # 5,790, 10 and 200 examples
     counts = {name: np.bincount(split.column("label")).tolist() for name, split in splits.items()}
@@ -36,17 +77,13 @@ def test_a_sample_has_a_rare_class_in_train_and_no_empty_part():
 
 
 def test_a_sample_keeps_its_examples_when_others_are_added():
-    def sampled(count):
-        splits, _ = load(Counting(count), limit=300)
-        return {name: set(ids(split)) for name, split in splits.items()}
-
-    small, large = sampled(3000), sampled(3300)
+    small, large = (sets(Counting(count), limit=300) for count in (3000, 3300))
     for name in small:
-        assert {i for i in large[name] if i < 3000} <= small[name], "new ones alone come in"
+        assert {i for i in large[name] if i < 3000} <= small[name], "an old example was added"
         assert len(small[name] & large[name]) > 0.8 * len(small[name])
 
 
-def test_of_near_duplicates_what_is_held_out_is_kept_and_nothing_moves():
+def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     source = Counting(3000)
     groups = {i: i // 7 for i in range(0, 3000, 2)}  # four of seven, or three: only the even ones
     splits, decisions = load(source, groups=groups)
@@ -63,35 +100,25 @@ def test_of_near_duplicates_what_is_held_out_is_kept_and_nothing_moves():
 
 
 def test_the_splits_of_an_earlier_run_are_kept():
-    before, _ = load(Counting(500))
-    known = {name: ids(split) for name, split in before.items()}
+    known = {name: ids(split) for name, split in load(Counting(500))[0].items()}
     now = {"split_seed": 7, "test": 0, "splits": "runs/first"}
     splits, decisions = load(Counting(900), range(20), known=known, **now)
-    fresh, _ = load(Counting(900), range(20), **now | {"splits": None})
+    fresh = sets(Counting(900), dropped=range(20), **now | {"splits": None})
     for name, split in splits.items():
         assert {i for i in ids(split) if i < 500} == {i for i in known[name] if i >= 20}
-        assert {i for i in ids(split) if i >= 500} == {
-            i for i in ids(fresh.get(name, [])) if i > 499
-        }
+        assert {i for i in ids(split) if i >= 500} == {i for i in fresh.get(name, ()) if i > 499}
     (how,) = [d for d in decisions if d.name == "splits"]
     assert str(how) == (
         "0.1 for validation, 0 for test (480 as in runs/first, the others held out of train by a "
-        "hash of the ids; 20 of its examples are not here)"
+        "hash of the ids; 20 of its examples are not in this source)"
     )
-
-    def told(**options):
-        _, decisions = load(Counting(900), known=known, **now, **options)
-        return next(str(d) for d in decisions if d.name == "splits")
-
-    assert told().endswith(
-        "(500 as in runs/first, the others held out of train by a hash of the ids)"
-    )
-    assert told(limit=100).endswith("of its examples are not in this sample)")
+    decisions = load(Counting(900), known=known, **now, limit=100)[1]
+    assert any(str(d).endswith("of its examples are not in this sample)") for d in decisions)
     with pytest.raises(UsageError, match="none of the 1 examples of runs/first is in this source"):
         load(Counting(50), known={"train": np.array([1234])}, **now)
 
 
-def test_a_new_example_of_a_known_group_goes_where_the_group_is():
+def test_a_new_example_of_a_known_group_joins_it():
     columns = {"id": np.arange(400), "group": np.arange(400) % 40}
     known = {"test": np.arange(0, 10), "validation": np.arange(10, 15), "train": np.arange(15, 30)}
     part = splits.parts(columns, {"test": 0.5}, 0, known)
@@ -100,7 +127,47 @@ def test_a_new_example_of_a_known_group_goes_where_the_group_is():
     assert set(part.reshape(10, 40)[0, 30:]) == {0, 2}
 
 
-def test_a_run_is_resumed_where_only_the_times_of_files_have_changed(tmp_path):
+def test_splits_must_not_share_a_group_or_an_id():
+    def split(ids, **columns):
+        columns = {"id": np.array(ids), **{k: np.array(v) for k, v in columns.items()}}
+        return splits.Split(example_store.Memory(columns), np.arange(len(ids)))
+
+    train, test = split([1, 2, 3], group=[7, 8, 8]), split([4, 5], group=[9, 8])
+    splits.require_disjoint({"train": train, "test": split([4, 5], group=[9, 10])}, str)
+    splits.require_disjoint({"train": train, "test": split([4, 5])}, str)
+    message = "1 groups are in both train and test, such as the group of 2 and 5; "
+    with pytest.raises(UsageError, match=f"{message}move each group"):
+        splits.require_disjoint({"train": train, "test": test}, str)
+    with pytest.raises(UsageError, match=f"{message}remove the groups, or --data.splits runs/f"):
+        splits.require_disjoint({"train": train, "test": test}, str, Path("runs/first"))
+    with pytest.raises(UsageError, match="train and test share 2 ids, such as 2"):
+        splits.require_disjoint({"train": train, "test": split([2, 3, 5])}, str)
+
+
+def test_a_resumed_run_must_find_its_examples(tmp_path):
+    path, now = tmp_path / "splits.npz", {n: load(Counting(n))[0] for n in (50, 60, 62)}
+
+    def require(count):
+        splits.require_same_examples(path, now[count], lambda id: f"dogs/{id}.png")
+
+    require(60)  # a new run
+    splits.write_examples(path, now[60])
+    require(60)
+    message = rf"2 added, 0 missing \(such as dogs/6.* with --data.splits {tmp_path} the examples"
+    with pytest.raises(UsageError, match=message):
+        require(62)
+    with pytest.raises(UsageError, match=r"0 added, \d missing \(such as dogs/5"):
+        require(50)
+    content = path.read_bytes()
+    splits.write_examples(path, {n: s for n, s in now[60].items() if n != "train"})
+    with pytest.raises(UsageError, match="splits.npz is damaged"):
+        require(60)
+    path.write_bytes(content[:50])
+    with pytest.raises(UsageError, match="splits.npz is damaged"):
+        require(60)
+
+
+def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     root, images = tmp_path / "data", images_and_labels(20, (8, 8, 1))[0]
     for number, image in enumerate(images):
         path = root / "ab"[number % 2] / f"{number:02}.png"
@@ -125,17 +192,18 @@ def test_a_run_is_resumed_where_only_the_times_of_files_have_changed(tmp_path):
     recorded = json.loads(run.source.read_text())
     assert recorded["fingerprint"] == now and len(recorded["content"]) == 64
     Image.fromarray(images[5][..., 0]).save(root / "a/00.png")
-    with pytest.raises(
-        UsageError, match="have changed since the run in .*/run began: a file has a"
-    ):
+    with pytest.raises(UsageError, match="have changed since the run in .*/run began: the content"):
         dataset.load(settings)
-    assert "changed" in {d.name for d in dataset.load(settings.changed(force=True)).decisions}
+    forced = dataset.load(settings.changed(force=True))
+    assert "changed" in {decision.name for decision in forced.decisions}
+    forced.write(run)
+    dataset.load(settings)  # the recorded data from now on
     run.source.write_text(json.dumps({"fingerprint": before}))
     with pytest.raises(UsageError, match=r"source\.json is damaged"):
         dataset.load(settings)
 
 
-def test_splits_are_kept_through_a_run_that_is_gone(tmp_path):
+def test_splits_are_kept_after_the_earlier_run_is_deleted(tmp_path):
     def settings(count, run, **options):
         images, labels = images_and_labels(count, (8, 8, 1))
         np.savez(tmp_path / "mine.npz", images=images, labels=labels)
@@ -159,10 +227,8 @@ def test_splits_are_kept_through_a_run_that_is_gone(tmp_path):
     shutil.rmtree(tmp_path / "first")
     preflight.check(second)
     assert begun(second) == kept, "resumed"
-    assert json.loads((tmp_path / "second/config.json").read_text())["data"]["splits"]
-    wrong = settings(80, "fourth", splits=tmp_path / "first")
     with pytest.raises(UsageError, match="--data.splits: .*first is neither a run directory nor"):
-        preflight.check(wrong)
+        preflight.check(settings(80, "fourth", splits=tmp_path / "first"))
     (tmp_path / "third/splits.npz").write_bytes(b"none")
-    with pytest.raises(UsageError, match="splits.npz is damaged; give another --data.splits"):
+    with pytest.raises(UsageError, match="splits.npz is damaged; choose another --data.splits"):
         dataset.load(settings(80, "fourth", splits=tmp_path / "third"))

@@ -1,4 +1,4 @@
-"""The released server itself, where docker is there to run it."""
+"""The released server itself, if docker is available."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from pipeline.export import proof
+from pipeline.export import deployment_files, proof
 from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.signatures import ServingError, Version
@@ -15,62 +15,49 @@ from pipeline.serving.signatures import ServingError, Version
 pytestmark = pytest.mark.usefixtures("direct")
 
 
-def docker_reason():
-    """Why no container can be started here; empty where one can."""
-    if shutil.which("docker") is None:
-        return "docker is not installed"
-    ran = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60)
-    return "" if ran.returncode == 0 else f"docker info: {ran.stderr.strip()[-200:]}"
+def docker(*words):
+    return subprocess.run(["docker", *words], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def container(whole):
     """(REST port, gRPC port) of the released server with a small export."""
-    if reason := docker_reason():
-        pytest.skip(f"the released server needs docker: {reason}")
-    image = "tensorflow/serving:2.20.0"
-    pulled = subprocess.run(["docker", "pull", "-q", image], capture_output=True, text=True)
-    if pulled.returncode:
-        pytest.skip(f"{image} cannot be pulled: {pulled.stderr.strip()[-200:]}")
-    ports = ["-p", "127.0.0.1::8501", "-p", "127.0.0.1::8500"]
-    mount = ["-v", f"{whole.parent}:/models/small:ro", "-e", "MODEL_NAME=small"]
-    started = subprocess.run(
-        ["docker", "run", "-d", "--rm", *ports, *mount, image], capture_output=True, text=True
-    )
+    if shutil.which("docker") is None:
+        pytest.skip("the released server needs docker")
+    for words in (["info"], ["pull", "-q", deployment_files.IMAGE]):
+        if (ran := docker(*words)).returncode:
+            pytest.skip(f"docker {words[0]}: {ran.stderr.strip()[-200:]}")
+    words = ["-d", "--rm", "-p", "127.0.0.1::8501", "-p", "127.0.0.1::8500", "-e"]
+    words += ["MODEL_NAME=small", "-v", f"{whole.parent}:/models/small:ro"]
+    started = docker("run", *words, deployment_files.IMAGE)
     assert started.returncode == 0, started.stderr
     name = started.stdout.strip()
     try:
-        # Its log says when it listens; no waiting by the clock.
-        with subprocess.Popen(
-            ["docker", "logs", "-f", name],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as log:
+        log = subprocess.Popen(
+            ["docker", "logs", "-f", name], stdout=-1, stderr=subprocess.STDOUT, text=True
+        )
+        with log:  # it reports when the server listens
             assert any("Exporting HTTP/REST API" in line for line in log.stdout), "it ended"
             log.kill()
-        found = [
-            subprocess.run(["docker", "port", name, port], capture_output=True, text=True).stdout
-            for port in ("8501", "8500")
-        ]
-        yield [int(re.search(r":(\d+)", text)[1]) for text in found]
+        ports = [docker("port", name, port).stdout for port in ("8501", "8500")]
+        yield [int(re.search(r":(\d+)", text)[1]) for text in ports]
     finally:
-        subprocess.run(["docker", "rm", "-f", name], capture_output=True)
+        docker("rm", "-f", name)
 
 
-@pytest.mark.parametrize("kind", ["rest", "rpc"])
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_the_released_server_answers_as_the_export_does(container, whole, kind):
-    http_port, grpc_port = container
-    address = f"http://127.0.0.1:{http_port}/v1/models/small"
-    if kind == "rpc":
-        address = f"grpc://127.0.0.1:{grpc_port}/small"
+    rest, grpc = container
+    addresses = {
+        "rest": f"http://127.0.0.1:{rest}/v1/models/small",
+        "grpc": f"grpc://127.0.0.1:{grpc}/small",
+    }
     golden = proof.read_golden(whole / proof.GOLDEN)
-    with Client(address) as client:
+    with Client(addresses[kind]) as client:
         assert client.status() == [Version(1, "AVAILABLE")]
         for name in ("serving_default", "image_bytes"):
-            sides = golden[name]
-            got = client.predict(name, **sides["inputs"])
-            want = signatures.answer(sides["outputs"])
+            got = client.predict(name, **golden[name]["inputs"])
+            want = signatures.answer(golden[name]["outputs"])
             assert got["label"].tolist() == want["label"].tolist()
             np.testing.assert_allclose(got["probabilities"], want["probabilities"], atol=1e-5)
         with pytest.raises(ServingError, match="INVALID_ARGUMENT"):

@@ -63,7 +63,7 @@ def rename(golden):
     [
         (roll_labels, "answers serving_default", "label: "),
         (move_probability, "answers serving_default", "probabilities: differs by"),
-        (rename, "contract", "stored answers of other, but no such signature"),
+        (rename, "contract", "the stored answers are of ['other']"),
     ],
 )
 def test_answers_that_differ_are_caught(version, change, check, message):
@@ -154,6 +154,6 @@ def test_a_model_without_guards_that_prints_results_is_caught(tmp_path):
     assert "forged" not in {check.detail for check in checks}
     failed = next(check for check in checks if not check.passed)
     # Which of the malformed requests fails first depends on the kernels of the CPU.
-    assert failed.name.startswith("refuses serving_default: ")
+    assert failed.name == "refuses serving_default"
     messages = ("ended the process", "the model answered", "status")
     assert any(message in failed.detail for message in messages)

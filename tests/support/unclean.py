@@ -1,4 +1,4 @@
-"""Folders of pictures, whole and damaged, and what a cleaning says of them."""
+"""Directories of pictures, good and damaged, and the issues found in them."""
 
 import numpy as np
 from PIL import Image
@@ -7,8 +7,6 @@ from pipeline.config import command_line, registry
 from pipeline.data.cleaning import issues, scan
 
 HTML = b"<!doctype html><html><body>404 Not Found</body></html>"
-SHORT = {"epochs": 1, "batch_size": 8}
-SHAPE = {"image_shape": [24, 20, 3]}
 
 
 def noise(seed, size=(24, 20)):
@@ -24,31 +22,43 @@ def save(path, image):
     return path
 
 
-def png_header(height, width):
-    """A PNG that announces so many pixels."""
-    sides = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + sides + b"\x08\x02\0\0\0" + bytes(4)
+def pictures(root):
+    """40 good pictures of two classes."""
+    for number in range(40):
+        save(root / f"{'ab'[number % 2]}/{number:02}.png", noise(number))
+    return root
 
 
-def damaged(folder, whole, count):
-    """`count` files of all kinds that cannot be decoded, by turns; `whole` is a good JPEG."""
-    generator = np.random.default_rng(1)
+def split_pictures(root):
+    """12, 6 and 6 good pictures in train, val and test."""
+    for number in range(24):
+        split = ("train", "train", "val", "test")[number // 6]
+        save(root / f"{split}/{'ab'[number % 2]}/{number:02}.png", noise(number))
+    return root
+
+
+def damaged(folder, good, count):
+    """`count` files that cannot be decoded, of all kinds in turn; `good` is a JPEG."""
+    sides = (60_000).to_bytes(4, "big") * 2
     kinds = {
-        "empty.jpg": lambda: b"",
-        "page.jpg": lambda: HTML,
-        "byte.png": lambda: b"\x89",
-        "cut.jpg": lambda: whole[: len(whole) // 2],
-        "head.jpg": lambda: whole[:20],
-        "random.png": lambda: generator.bytes(500),
-        "bomb.png": lambda: png_header(60_000, 60_000),
+        "empty.jpg": b"",
+        "page.jpg": HTML,
+        "byte.png": b"\x89",
+        "cut.jpg": good[: len(good) // 2],
+        "head.jpg": good[:20],
+        "random.png": np.random.default_rng(1).bytes(500),
+        "bomb.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + sides + b"\x08\x02\0\0\0" + bytes(4),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number in range(count):
         name = list(kinds)[number % len(kinds)]
         paths.append(folder / f"{number}-{name}")
-        paths[-1].write_bytes(kinds[name]())
+        paths[-1].write_bytes(kinds[name])
     return paths
+
+
+def source_of(folder):
+    return registry.load("sources", "folder")(path=folder)
 
 
 def config(folder, **options):
@@ -56,19 +66,11 @@ def config(folder, **options):
     return command_line.recipe("digits").changed(source=source, clean=options)
 
 
+def entries_of(source, **options):
+    return issues.find(source, scan.scan(source), **options)
+
+
 def find(source, **options):
-    """(file, reason, action, file of the other) of all that is found."""
-    scanned = scan.scan(source)
-    entries = issues.find(source, scanned, **options)
-    return [(e["file"], e["reason"], e["action"], e.get("of_file")) for e in entries]
-
-
-def found_in(folder, **options):
-    return find(registry.load("sources", "folder")(path=folder), **options)
-
-
-def split_folders(root):
-    for number in range(24):
-        split = ("train", "train", "val", "test")[number // 6]
-        save(root / f"{split}/{'ab'[number % 2]}/{number:02}.png", noise(number))
-    return root
+    """(file, reason, action, file of the other example) of all issues."""
+    keys = ("file", "reason", "action", "of_file")
+    return [tuple(map(entry.get, keys)) for entry in entries_of(source, **options)]

@@ -60,7 +60,7 @@ def test_examples_are_let_through():
 @pytest.mark.parametrize("length", [4, 2**28, 2**31 - 1, 2**31, 2**32 - 4, 2**32 + 3, 2**64 - 1])
 def test_lengths_that_do_not_fit_are_refused(length):
     assert not ASKED([of_length(length)]).numpy()[0]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a string is no tf.Example"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a string is not a tf.Example"):
         _guards.examples(
             tf.constant([message(), of_length(length)]), {"k": tf.io.FixedLenFeature((), tf.string)}
         )

@@ -36,7 +36,7 @@ def test_metadata_come_from_the_source():
     with pytest.raises(UsageError, match="at least 2 classes"):
         metadata(info(class_names=("cat",)))
     for wrong in ({"image": tf.float32}, {"image": tf.uint16}, {"label": tf.float32}):
-        with pytest.raises(UsageError, match="must be uint8 or encoded .* labels whole numbers"):
+        with pytest.raises(UsageError, match="must be uint8 or encoded .* labels must be integers"):
             metadata(info(**wrong))
 
 

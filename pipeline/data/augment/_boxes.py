@@ -1,7 +1,7 @@
-"""Boxes that move along with their picture.
+"""Bounding boxes, transformed along with their images.
 
-`boxes` is float32 (batch, n, 4): ymin, xmin, ymax, xmax in [0, 1] of the picture; `box_mask` or
-`box_weight`, (batch, n), is 0 for a place without a box.
+`boxes` is float32 (batch, n, 4): ymin, xmin, ymax, xmax in [0, 1] of the image; `box_mask` or
+`box_weight`, (batch, n), is 0 for padding.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from pipeline.contracts import Example
 
 
 def mirrored(boxes: tf.Tensor, axis: int) -> tf.Tensor:
-    """Boxes of the picture mirrored top to bottom (axis 0) or left to right (axis 1)."""
+    """Boxes of the image mirrored top to bottom (axis 0) or left to right (axis 1)."""
     top, left, bottom, right = tf.unstack(boxes, axis=-1)
     if axis == 0:
         top, bottom = 1 - bottom, 1 - top
@@ -26,7 +26,7 @@ def mapped(boxes: tf.Tensor, matrix: tf.Tensor, sides: np.ndarray) -> tf.Tensor:
     Args:
         boxes: float32 (batch, n, 4).
         matrix: float64 (batch, 2, 3): (row, column, 1) of an input pixel -> (row, column) in the
-            output, both in pixels from the middle of the picture.
+            output, both in pixels from the center of the image.
         sides: Height and width in pixels.
     """
     top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float64), axis=-1)
@@ -41,16 +41,15 @@ def mapped(boxes: tf.Tensor, matrix: tf.Tensor, sides: np.ndarray) -> tf.Tensor:
 
 
 def moved(batch: Example, boxes: tf.Tensor) -> Example:
-    """The batch with these boxes, clipped to the picture.
+    """The batch with these boxes, clipped to the image.
 
-    A box whose centre has left the picture is masked, as by Liu et al., "SSD: single shot multibox
+    A box whose center is outside the image is masked, as by Liu et al., "SSD: single shot multibox
     detector", ECCV 2016, section 2.2.
     """
-    centre = (boxes[..., :2] + boxes[..., 2:]) / 2
-    inside = tf.reduce_all((centre >= 0) & (centre <= 1), axis=-1)
-    masks = {
-        name: tf.where(inside, batch[name], tf.zeros_like(batch[name]))
-        for name in ("box_mask", "box_weight")
-        if name in batch
-    }
-    return {**batch, **masks, "boxes": tf.clip_by_value(boxes, 0.0, 1.0)}
+    center = (boxes[..., :2] + boxes[..., 2:]) / 2
+    inside = tf.reduce_all((center >= 0) & (center <= 1), axis=-1)
+    batch = {**batch, "boxes": tf.clip_by_value(boxes, 0.0, 1.0)}
+    for name in ("box_mask", "box_weight"):
+        if name in batch:
+            batch[name] = tf.where(inside, batch[name], tf.zeros_like(batch[name]))
+    return batch

@@ -1,16 +1,16 @@
-"""Brightness, contrast, saturation and sharpness as Pillow's ImageEnhance defines them, batched.
+"""Brightness, contrast, saturation and sharpness as in Pillow's ImageEnhance, batched.
 
-Each is a mixture of the image with a poorer one: `factor` 0 gives the poorer one, 1 the image, and
-more than 1 goes beyond it. Values are float32 levels, (batch, height, width, channels), whole
-where `whole`: then what Pillow rounds is rounded alike.
+Each blends the image with a degenerate one: `factor` 0 gives the degenerate image, 1 the original,
+and more than 1 extrapolates. Values are float32 levels, (batch, height, width, channels); if
+`whole`, they are whole numbers, rounded as in Pillow.
 """
 
 import tensorflow as tf
 
 
-def mixed(poor: tf.Tensor | float, values: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """The mixture; `factor` is float32 (batch,)."""
-    return poor + factor[:, None, None, None] * (values - poor)
+def mixed(degenerate: tf.Tensor | float, values: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """The blended images; `factor` is float32 (batch,)."""
+    return degenerate + factor[:, None, None, None] * (values - degenerate)
 
 
 def gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
@@ -32,7 +32,7 @@ def mean_gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
 
 
 def smooth(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Pillow's SMOOTH filter: a 3x3 mean in which the middle counts 5 times; the border stays."""
+    """Pillow's SMOOTH filter: a 3x3 mean with weight 5 for the center; the border is unchanged."""
     height, width = values.shape[1:3]
     if min(height, width) < 3:
         return values

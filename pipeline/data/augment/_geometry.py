@@ -1,7 +1,7 @@
-"""Images sampled at other places: affine maps of a whole batch, each image with its own.
+"""Resampling of images: affine maps of a batch, a different one for each image.
 
-Places are fixed-point numbers, made from float64 by rounding to 2**-16 of a pixel; the weights of
-neighbours are multiples of 2**-8. So 8-bit images come out with the same bits on every device.
+Coordinates are fixed-point numbers, float64 rounded to 2**-16 of a pixel; interpolation weights are
+multiples of 2**-8. Therefore 8-bit images have the same bits on every device.
 """
 
 from typing import Literal
@@ -28,15 +28,15 @@ def inverse(matrix: tf.Tensor) -> tf.Tensor:
 def transform(
     images: tf.Tensor, matrix: tf.Tensor, interpolation: Interpolation, fill: Fill
 ) -> tf.Tensor:
-    """Each output pixel taken from the place in the image to which its matrix sends it.
+    """Samples each output pixel at the position in the image given by its matrix.
 
     Args:
-        images: (batch, height, width, channels), any dtype, which stays.
+        images: (batch, height, width, channels), any dtype, which is kept.
         matrix: float64 (batch, 2, 3): (row, column, 1) of an output pixel -> (row, column) in the
-            input, both in pixels from the middle of the picture; identity leaves it as it is.
-        interpolation: Between the four nearest pixels, or the nearest alone.
-        fill: What stands outside: `zero`, the nearest pixel (`edge`), or the image mirrored at
-            its border pixels (`reflect`).
+            input, both in pixels from the center of the image.
+        interpolation: Between the four nearest pixels, or the nearest one.
+        fill: Outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at its
+            border pixels (`reflect`).
     """
     height, width = images.shape[1:3]
     rows, columns = (np.arange(size) - (size - 1) / 2 for size in (height, width))
@@ -65,11 +65,11 @@ def windows(
 ) -> tf.Tensor:
     """Windows of the images, bilinearly resized to the size of the images.
 
-    Pixel centres at halves, border pixels repeated: as `tf.image.resize` of the window alone. A
-    window is never larger than its image, so there is nothing to antialias.
+    Pixel centers at halves, border pixels repeated: as `tf.image.resize` of the window alone. A
+    window is never larger than its image, so antialiasing is not needed.
 
     Args:
-        images: (batch, height, width, channels), any dtype, which stays.
+        images: (batch, height, width, channels), any dtype, which is kept.
         top: First row of each window, int64 (batch,).
         left: First column.
         high: Rows, at least 1.
@@ -78,7 +78,7 @@ def windows(
     values = tf.cast(images, tf.float32)
     for axis, start, length in ((1, top, high), (2, left, wide)):
         size = images.shape[axis]
-        # The middle of pixel i is at (i + 1/2) length / size - 1/2 in the window.
+        # The center of pixel i is at (i + 1/2) length / size - 1/2 in the window.
         ahead = (2 * tf.range(size, dtype=tf.int64) + 1)[None, :] * length[:, None] - size
         whole = tf.math.floordiv(ahead * 256 + size, 2 * size)  # in 2**-8 of a pixel
         near = tf.math.floordiv(whole, 256)
@@ -103,7 +103,7 @@ def _fixed(places: tf.Tensor) -> tf.Tensor:
 
 
 def _near(places: tf.Tensor, size: int, fill: Fill) -> tf.Tensor:
-    """Places where the same is seen, in 32 bits, which a far one overflows: int64 -> int32."""
+    """Equivalent coordinates that fit into 32 bits: int64 -> int32."""
     if fill == "reflect":
         places = tf.math.floormod(places, _period(size) * _ONE)
     else:
@@ -112,7 +112,7 @@ def _near(places: tf.Tensor, size: int, fill: Fill) -> tf.Tensor:
 
 
 def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pixel before each place, and the share of the next one, a multiple of 2**-8."""
+    """The pixel before each coordinate, and the weight of the next one, a multiple of 2**-8."""
     places = places + (1 << 7)
     before = tf.bitwise.right_shift(places, 16)
     share = tf.bitwise.right_shift(places - before * _ONE, 8)
@@ -120,8 +120,8 @@ def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _pixels(images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill) -> tf.Tensor:
-    """Pixels at whole places, int32 (batch, height, width), which may lie outside."""
-    if fill == "zero":  # a frame of zeros, which all places outside take
+    """Pixels at whole coordinates, int32 (batch, height, width), which may be outside."""
+    if fill == "zero":  # a frame of zeros for all positions outside
         images = tf.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
         row, column = row + 1, column + 1
     height, width, channels = images.shape[1:]
@@ -142,5 +142,5 @@ def _reflected(index: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _period(size: int) -> int:
-    """Pixels after which the mirrored image comes again."""
+    """Pixels after which the mirrored image repeats."""
     return max(2 * (size - 1), 1)

@@ -1,4 +1,4 @@
-"""Pairs of neighbouring examples, for operations that mix two images.
+"""Pairs of adjacent examples, for operations that mix two images.
 
 The partner of position i is i xor 1: 0 and 1, 2 and 3, ... As a batch is cut into parts of even
 size, for replicas and micro-batches, the pairs are those of the whole batch in every part.
@@ -16,36 +16,36 @@ def labelled(batch: Example, operation: str) -> Example:
     """The batch with `partner_label`, the label of each example's partner.
 
     Raises:
-        UsageError: There are no images or no labels, there are boxes, labels have been mixed
-            already, or the examples do not pair up.
+        UsageError: There are no images or no labels, there are boxes, labels are mixed already, or
+            the number of examples is odd.
     """
     images = _pixel_values.of(batch, operation)
     _pixel_values.refuse_boxes(batch, operation)
     if "label" not in batch:
-        raise UsageError(f"--data.augment: {operation} mixes labels, and these examples have none")
+        raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")
     if "partner_label" in batch:
         raise UsageError(
-            f"--data.augment: {operation} cannot follow mixup or cutmix; leave one of them away"
+            f"--data.augment: {operation} cannot follow mixup or cutmix; use only one of them"
         )
     if images.shape[0] is None or images.shape[0] % 2:
         raise UsageError(
             f"--data.augment: {operation} pairs the examples of a micro-batch, here of "
-            f"{images.shape[0]}; choose --train.batch-size so that divided by the replicas and "
-            "by --train.accumulate it is even"
+            f"{images.shape[0]}; --train.batch-size divided by the replicas and by "
+            "--train.accumulate must be even"
         )
     return {**batch, "partner_label": swapped(batch["label"])}
 
 
 def swapped(values: tf.Tensor) -> tf.Tensor:
-    """Neighbours exchanged: position i holds what i xor 1 held."""
+    """Adjacent examples exchanged: position i gets the value of i xor 1."""
     pairs = tf.reshape(values, (-1, 2, *values.shape[1:]))
     return tf.reshape(tf.reverse(pairs, [1]), values.shape)
 
 
 def shares(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha), whole multiples of 2**-16, at the middles of 2**14 steps.
+    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 steps.
 
-    One drawn at random is Beta-distributed to 2**-14 in probability.
+    A random one of them is Beta-distributed up to 2**-14 in probability.
     """
     from scipy import special
 

@@ -1,11 +1,10 @@
-"""What augmentations know of pixels: where they lie in a batch, their range, and their dtype.
+"""Pixels of a batch: their field, range and dtype.
 
-Levels of integer images run from 0 to the largest of their dtype, and what leaves this range is
-clipped. Floating-point images have no known range and are never clipped: of theirs, 0 counts as
-black, and 1 as white where noise is drawn. Operations compute in float32. Random factors are
-multiples of 2**-10, weights of neighbouring pixels of 2**-8: products and sums of 8-bit levels are
-then exact in float32, so that every device and compiler gives the same bits, whatever it fuses or
-reorders.
+Levels of integer images range from 0 to the maximum of their dtype and are clipped to it.
+Floating-point images have no known range and are never clipped; 0 counts as black, and 1 as white
+for noise. Operations compute in float32. Random factors are multiples of 2**-10, interpolation
+weights of 2**-8: products and sums of 8-bit levels are then exact in float32, so every device and
+compiler gives the same bits, however operations are fused or reordered.
 """
 
 import tensorflow as tf
@@ -15,16 +14,16 @@ from pipeline.utils.errors import UsageError
 
 
 def of(batch: Example, operation: str) -> tf.Tensor:
-    """The images, (batch, height, width, channels); UsageError where the examples have none."""
+    """The images, (batch, height, width, channels); UsageError if the examples have none."""
     if "image" not in batch:
         raise UsageError(
-            f"--data.augment: {operation} changes images, and these examples have none"
+            f"--data.augment: {operation} changes images, but these examples have none"
         )
     return batch["image"]
 
 
 def refuse_boxes(batch: Example, operation: str) -> None:
-    """Raises UsageError for examples with `boxes`, for an operation that cannot keep them true."""
+    """Raises UsageError for examples with `boxes`, which the operation would invalidate."""
     if "boxes" in batch:
         raise UsageError(f"--data.augment: {operation} cannot be used on examples with boxes")
 
@@ -35,14 +34,14 @@ def white(dtype: tf.DType) -> float:
 
 
 def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Float32 levels in the dtype of the image; integer ones are clipped to its range, rounded."""
+    """Float32 levels in the dtype of the image; integers are rounded and clipped to its range."""
     if not dtype.is_integer:
         return tf.cast(values, dtype)
     return tf.cast(tf.round(tf.clip_by_value(values, 0.0, white(dtype))), dtype)
 
 
 def either(chosen: tf.Tensor, images: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """An image where `chosen`, bool (batch,), else the other one.
+    """The image if `chosen`, bool (batch,), else the other one.
 
     Copies whole images: on a CPU `tf.where`, pixel by pixel, takes ten times as long.
     """
@@ -54,12 +53,12 @@ def either(chosen: tf.Tensor, images: tf.Tensor, others: tf.Tensor) -> tf.Tensor
 def in_rectangle(
     rows: tf.Tensor, columns: tf.Tensor, images: tf.Tensor, others: tf.Tensor
 ) -> tf.Tensor:
-    """Pixels of `images` where both the row and the column are in, of `others` elsewhere.
+    """Pixels of `images` inside the rectangle of rows and columns, of `others` elsewhere.
 
     Args:
         rows: bool (batch, height).
         columns: bool (batch, width).
-        images: Of the shape of `others`, or one that is broadcast to it.
+        images: Of the shape of `others`, or broadcastable to it.
         others: (batch, height, width, channels).
     """
     if not others.dtype.is_integer:
@@ -73,5 +72,5 @@ def in_rectangle(
 
 
 def each(values: tf.Tensor) -> tf.Tensor:
-    """One number per image, (batch,), to be broadcast over the image."""
+    """One number per image, (batch,), for broadcasting over the image."""
     return values[:, None, None, None]

@@ -1,4 +1,4 @@
-"""Turns, moves, resizes and slants images at random."""
+"""Random rotation, translation, scaling and shear."""
 
 from typing import Annotated, Literal
 
@@ -21,21 +21,21 @@ def affine(
     interpolation: Literal["bilinear", "nearest"] = "bilinear",
     fill: Literal["zero", "edge", "reflect"] = "zero",
 ) -> Example:
-    """Slants, then resizes, then turns each image around its middle, then moves it.
+    """Shears, scales and rotates each image around its center, then translates it.
 
     All amounts are uniform, drawn from 1025 steps. Boxes become the smallest upright ones around
-    their moved corners; one whose centre leaves the picture is masked.
+    their transformed corners; a box whose center leaves the image is masked.
 
     Args:
-        batch: Holds `image`, and perhaps `boxes`.
+        batch: With `image`, and perhaps `boxes`.
         seeds: One per example.
-        rotation: Largest angle in degrees, to both sides.
-        translation: Largest shift along each axis, to both sides, as a share of that side.
+        rotation: Largest angle in degrees, in both directions.
+        translation: Largest shift along each axis, in both directions, as a share of that side.
         scale: Smallest and largest magnification.
-        shear: Largest slant of the vertical lines in degrees, to both sides.
-        interpolation: Between the four nearest pixels, or the nearest alone.
-        fill: What stands outside: `zero`, the nearest pixel (`edge`), or the image mirrored at
-            its border pixels (`reflect`).
+        shear: Largest angle of the vertical lines in degrees, in both directions.
+        interpolation: Between the four nearest pixels, or the nearest one.
+        fill: Outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at its
+            border pixels (`reflect`).
     """
     images = _pixel_values.of(batch, "affine")
     height, width = images.shape[1:3]
@@ -46,7 +46,7 @@ def affine(
     slant = _drawn(seeds, np.tan(np.radians(_steps(-shear, shear))), 2)
     down = _drawn(seeds, _steps(-translation, translation) * height, 3)
     right = _drawn(seeds, _steps(-translation, translation) * width, 4)
-    # (row, column) -> (row, column + slant row), times the size, turned counter-clockwise.
+    # (row, column) -> (row, column + slant * row), times the size, rotated counter-clockwise.
     rows = tf.stack([size * (cosine - sine * slant), -size * sine, down], axis=-1)
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)

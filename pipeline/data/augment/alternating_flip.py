@@ -11,12 +11,11 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     """Mirrors left and right in every other epoch; half of the images begin mirrored.
 
     Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section 3.6: two
-    epochs in a row show every image from both sides, of which `flip` repeats one half of the time.
-    How an image begins is drawn from a seed that lasts over all epochs; the other seeds, which
-    change from epoch to epoch, are not used.
+    consecutive epochs show both sides of every image, while `flip` repeats one half of the time.
+    The first side is drawn from a seed that is the same in all epochs; the other seeds are unused.
 
     Args:
-        batch: Holds `image`, `epoch`, `lasting_seed` (int64, (batch,)), and perhaps `boxes`.
+        batch: With `image`, `epoch`, `lasting_seed` (int64, (batch,)), and perhaps `boxes`.
         seeds: One per example.
     """
     images = _pixel_values.of(batch, "alternating_flip")

@@ -1,4 +1,4 @@
-"""Changes brightness, contrast and saturation at random."""
+"""Random brightness, contrast and saturation."""
 
 from typing import Annotated
 
@@ -17,15 +17,15 @@ def color_jitter(
     contrast: Annotated[float, (0, 4)] = 0.4,
     saturation: Annotated[float, (0, 4)] = 0.4,
 ) -> Example:
-    """Mixes each image with black, with its mean gray and with its gray picture, in this order.
+    """Blends each image with black, with its mean gray and with its grayscale image, in this order.
 
     Of Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
-    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. Between the three, integer
-    levels are rounded and clipped as by Pillow; those of floats, which have no known white, are
-    not. Gray images have no saturation.
+    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each step, integer levels
+    are rounded and clipped as by Pillow; floats, whose range is unknown, are not. Saturation does
+    not change grayscale images.
 
     Args:
-        batch: Holds `image`.
+        batch: With `image`.
         seeds: One per example.
         brightness: Strength of this change; 0 for none.
         contrast: As above.

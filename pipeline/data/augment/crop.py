@@ -1,4 +1,4 @@
-"""Shifts images at random."""
+"""Random translation with padding."""
 
 from typing import Annotated, Literal
 
@@ -17,17 +17,17 @@ def crop(
     padding: Annotated[int, (0, None)] = 4,
     fill: Literal["zero", "reflect"] = "zero",
 ) -> Example:
-    """Pads each side and cuts the old size out at a place of its own for each image.
+    """Pads each side and crops a window of the original size at a random position.
 
     Krizhevsky's shift for CIFAR in the form of He et al., "Deep residual learning", CVPR 2016,
-    section 4.2. Equals a shift by -padding ... +padding pixels along each axis, every shift alike
-    probable, so it is done by two gathers without making the padded image.
+    section 4.2. This equals a uniform shift by -padding ... +padding pixels along each axis, done
+    by two gathers without the padded image.
 
     Args:
-        batch: Holds `image`, and perhaps `boxes`.
+        batch: With `image`, and perhaps `boxes`.
         seeds: One per example.
         padding: Pixels on each side; below the image's smaller side.
-        fill: What stands outside: `zero`, or the image mirrored at its border pixels (`reflect`).
+        fill: Outside the image: `zero`, or the image mirrored at its border pixels (`reflect`).
     """
     images = _pixel_values.of(batch, "crop")
     if padding >= min(images.shape[1:3]):
@@ -43,7 +43,7 @@ def crop(
         index = tf.abs(index)
         index = (size - 1) - tf.abs((size - 1) - index)
         if fill == "zero":
-            # One line of zeros more, which all places outside take; a mask would be slower.
+            # One more line of zeros for all positions outside; a mask would be slower.
             index = tf.where(inside, index, size)
             images = tf.pad(images, [(0, int(i == axis)) for i in range(4)])
         images = tf.gather(images, index, axis=axis, batch_dims=1)

@@ -1,4 +1,4 @@
-"""Puts a part of its neighbour's image into each image."""
+"""CutMix: replaces a rectangle of each image by that of another image."""
 
 from typing import Annotated
 
@@ -13,23 +13,23 @@ from pipeline.data.augment import _pairs, _pixel_values
 def cutmix(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 1.0
 ) -> Example:
-    """A rectangle of the partner's image, at its place; labels are learned by their areas.
+    """Copies a rectangle from the partner's image; labels are weighted by their areas.
 
-    Yun et al., "CutMix", ICCV 2019: of the image's shape and around a uniform middle, cut off at
-    the border, after which the share is counted again. The partner of position i of a
-    micro-batch is i xor 1.
+    Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and a uniform
+    center, and is cut at the border; then its area is computed again. The partner of position i of
+    a micro-batch is i xor 1.
 
     Args:
-        batch: Holds `image` and `label`; gets `partner_label`, and `share` (float32, (batch,)):
-            how much of the image is its own, to 2**-16.
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+            the share of the original image, rounded to 2**-16.
         seeds: One per example.
-        alpha: The share is Beta(alpha, alpha) distributed before the border cuts.
+        alpha: The share is Beta(alpha, alpha) distributed before the cut at the border.
     """
     batch = _pairs.labelled(batch, "cutmix")
     images = batch["image"]
     # Roots from a table: they round differently on different devices.
     side = draw.choice(seeds, np.sqrt(1 - _pairs.shares(alpha)))
-    inside = []
+    inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
     for axis, size in enumerate(images.shape[1:3]):
         length = tf.cast(tf.floor(side * size), tf.int64)
@@ -39,9 +39,10 @@ def cutmix(
         area *= last - first
         place = tf.range(size, dtype=tf.int64)[None, :]
         inside.append((place >= first[:, None]) & (place < last[:, None]))
-    # In whole multiples of 2**-16: compilers divide by a constant in several ways.
+    # In multiples of 2**-16: compilers divide by a constant in several ways.
     whole = images.shape[1] * images.shape[2]
     covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
-    mixed = _pixel_values.in_rectangle(*inside, _pairs.swapped(images), images)
+    rows, columns = inside
+    mixed = _pixel_values.in_rectangle(rows, columns, _pairs.swapped(images), images)
     return {**batch, "image": mixed, "share": share}

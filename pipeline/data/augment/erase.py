@@ -1,4 +1,4 @@
-"""Hides a random rectangle of each image."""
+"""Random erasing of a rectangle."""
 
 from typing import Annotated, Literal
 
@@ -19,17 +19,17 @@ def erase(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.3, 3.3),
     fill: Literal["zero", "mean", "noise"] = "zero",
 ) -> Example:
-    """Covers one rectangle that lies wholly inside the image.
+    """Covers one rectangle inside the image.
 
     Zhong et al., "Random erasing data augmentation", AAAI 2020: a share of the area, uniform, and
     height over width, log-uniform. A side that would be longer than the image's is cut to it,
-    where the authors draw again. With one area, `ratio=1,1` and probability 1 it is the cutout of
-    DeVries and Taylor, arXiv 1708.04552, kept inside the image. Boxes stay as they are.
+    while the authors draw again. With one area, `ratio=1,1` and probability 1 it is the cutout of
+    DeVries and Taylor, arXiv 1708.04552, kept inside the image. Boxes are unchanged.
 
     Args:
-        batch: Holds `image`.
+        batch: With `image`.
         seeds: One per example.
-        probability: Of an image to lose a rectangle.
+        probability: That an image is changed.
         area: Smallest and largest share of the image.
         ratio: Smallest and largest height over width.
         fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value
@@ -37,9 +37,10 @@ def erase(
     """
     images = _pixel_values.of(batch, "erase")
     height, width = images.shape[1:3]
-    # Roots from tables: powers and exponentials round differently on different devices.
+    # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1)
-    slope = draw.choice(seeds, np.exp(np.linspace(*np.log(ratio), 1024) / 2), draw=2)
+    low, high = np.log(ratio)
+    slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
     covered = []
     for axis, (size, length) in enumerate(((height, root * slope), (width, root / slope))):
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)

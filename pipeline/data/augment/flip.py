@@ -1,4 +1,4 @@
-"""Mirrors images at random."""
+"""Random mirroring."""
 
 import tensorflow as tf
 
@@ -11,9 +11,9 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     """Mirrors left and right, each image with probability 1/2.
 
     Args:
-        batch: Holds `image`, and perhaps `boxes`.
+        batch: With `image`, and perhaps `boxes`.
         seeds: One per example.
-        up_down: Mirrors top and bottom too, with probability 1/2 of its own.
+        up_down: Also mirrors top and bottom, independently with probability 1/2.
     """
     images = _pixel_values.of(batch, "flip")
     for axis in (1, 0) if up_down else (1,):

@@ -1,4 +1,4 @@
-"""Mixes each image with its neighbour's."""
+"""MixUp: blends each image with another image."""
 
 from typing import Annotated
 
@@ -12,14 +12,14 @@ from pipeline.data.augment import _pairs, _pixel_values
 def mixup(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 0.2
 ) -> Example:
-    """The mean of two images, by shares; the task then learns both labels by these shares.
+    """A weighted mean of two images; the task weights both labels in the same way.
 
-    Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a share of its own
-    for each example. The partner of position i of a micro-batch is i xor 1.
+    Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a separate weight for
+    each example. The partner of position i of a micro-batch is i xor 1.
 
     Args:
-        batch: Holds `image` and `label`; gets `partner_label`, and `share` (float32, (batch,)):
-            how much of the example is its own.
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+            the weight of the original image.
         seeds: One per example.
         alpha: The share is Beta(alpha, alpha) distributed.
     """

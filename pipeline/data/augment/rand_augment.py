@@ -1,4 +1,4 @@
-"""Several random operations out of a fixed set for each image."""
+"""RandAugment: several random operations from a fixed set for each image."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from pipeline.data import seeds as draw
 from pipeline.data.augment import _boxes, _color, _geometry, _pixel_values
 from pipeline.utils.errors import UsageError
 
-# The set of the paper, section 3. Up to `_TABLES` an operation is one table of levels.
+# The set of the paper, section 3. The first `_TABLES` operations are lookup tables of levels.
 OPERATIONS = (
     *("identity", "brightness", "contrast", "posterize", "solarize", "autocontrast", "equalize"),
     *("color", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
@@ -25,14 +25,14 @@ def rand_augment(
     layers: Annotated[int, (1, 14)] = 2,
     magnitude: Annotated[float, (0, 30)] = 9.0,
 ) -> Example:
-    """Each image goes through `layers` operations of its own, drawn from 14 with replacement.
+    """Applies `layers` operations to each image, drawn from 14 with replacement.
 
     Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's RandAugment and
-    Pillow's operations; geometric ones are around the middle, by the nearest pixel, with level 0
-    outside, and boxes move along. Signs are drawn too. For images of 8 bits only.
+    Pillow's operations; geometric ones are around the center, by the nearest pixel, with level 0
+    outside, and transform boxes too. Signs are random. For 8-bit images only.
 
     Args:
-        batch: Holds `image` uint8, and perhaps `boxes`; a box whose centre leaves is masked.
+        batch: With `image` uint8, and perhaps `boxes`; a box whose center leaves is masked.
         seeds: One per example.
         layers: Operations for each image.
         magnitude: 0 for hardly any change, 30 for the strongest.
@@ -61,7 +61,7 @@ def _is(kind: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    """The images after the operation of each, where it is none of the geometric ones."""
+    """The images after their operations, except for the geometric ones."""
     # A multiple of 2**-10, for exact products.
     factor = 1.0 + sign * (round(0.9 * strength * 1024) / 1024)
     values = tf.cast(images, tf.float32)
@@ -79,7 +79,7 @@ def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: fl
 
 
 def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: float) -> tf.Tensor:
-    """New level of each level, for each channel of each image: int32 (batch, channels, 256)."""
+    """Lookup tables of levels, for each channel of each image: int32 (batch, channels, 256)."""
     channels = images.shape[-1]
     levels = tf.range(256)
     whole = tf.cast(images, tf.int32)
@@ -108,8 +108,8 @@ def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: flo
         "autocontrast": tf.where(high > low, stretched, levels),
         "equalize": _equalized(counts, high),
     }
-    tables = [tables[name] for name in OPERATIONS[:_TABLES]]
-    stack = tf.stack([tf.broadcast_to(t, tf.shape(counts)) for t in tables], axis=1)
+    chosen = [tables[name] for name in OPERATIONS[:_TABLES]]
+    stack = tf.stack([tf.broadcast_to(t, tf.shape(counts)) for t in chosen], axis=1)
     return tf.gather(stack, tf.where(kind < _TABLES, kind, 0), batch_dims=1)
 
 
@@ -123,7 +123,7 @@ def _equalized(counts: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 
 
 def _matrix(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    """(row, column) of an output pixel to that in the input; identity where nothing moves."""
+    """(row, column) of an output pixel to that in the input; identity if nothing moves."""
     height, width = images.shape[1:3]
     angle = np.radians(30 * strength)
     one, zero = tf.ones_like(sign), tf.zeros_like(sign)

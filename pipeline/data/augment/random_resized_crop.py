@@ -1,4 +1,4 @@
-"""Cuts a random part out of each image and enlarges it."""
+"""Random resized crop."""
 
 from typing import Annotated
 
@@ -21,21 +21,22 @@ def random_resized_crop(
     """A window of a random area and shape at a random place, resized to the image's size.
 
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that would be
-    longer than the image's is cut to it, where others draw again. Bilinear; as the window is never
+    longer than the image's is cut to it, while others draw again. Bilinear; as the window is never
     larger than the image, antialiasing would change nothing.
 
     Args:
-        batch: Holds `image`, and perhaps `boxes`; a box whose centre is left out is masked.
+        batch: With `image`, and perhaps `boxes`; a box whose center is outside is masked.
         seeds: One per example.
         scale: Smallest and largest share of the area, uniform.
         ratio: Smallest and largest width over height in pixels, log-uniform.
-        probability: Of an image to be changed.
+        probability: That an image is changed.
     """
     images = _pixel_values.of(batch, "random_resized_crop")
     height, width = images.shape[1:3]
-    # Roots and exponentials from tables: they round differently on different devices.
+    # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(seeds, np.sqrt(np.linspace(*scale, 1024) * height * width), draw=1)
-    slope = draw.choice(seeds, np.exp(np.linspace(*np.log(ratio), 1024) / 2), draw=2)
+    low, high = np.log(ratio)
+    slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
     chosen = draw.uniform(seeds) < probability
     starts, lengths = [], []
     for number, (size, length) in enumerate(((height, root / slope), (width, root * slope))):

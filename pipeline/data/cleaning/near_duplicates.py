@@ -1,24 +1,25 @@
-"""Which pictures are the same, exactly or nearly: found among thumbnails, judged by their pixels.
+"""Finds pictures that are the same, exactly or nearly, by comparing thumbnails.
 
-Exact means the same decoded pixels. Near means the same picture copied through another encoder or
-another size, mirrored, or moved by about a pixel. Three sieves, each finer than the last:
+Exact means the same decoded pixels. Near means the same picture re-encoded, resized, mirrored, or
+shifted by about a pixel. Three filters, each finer than the one before:
 
-1. Every pair of 4x4 colour thumbnails, as it is and mirrored, by blocked matrix products. What a
-   small movement could explain is taken out of the difference (the tangent distance of Simard, Le
-   Cun and Denker, NIPS 1992): without that, one pixel on 32x32 pictures differs by up to 16 levels
-   and thousands of strangers are nearer. Only pairs that can be near are compared, as brightness
-   and top-minus-bottom, which a mirror leaves alone, differ by no more than the pictures.
-2. The same difference of 8x8 thumbnails, for the pairs that are left: small, and no larger than to
-   the surroundings, which are the fourth nearest of a sample of all pictures.
-3. The 32x32 thumbnails, one moved by the whole pixels that the second sieve measured.
+1. Every pair of 4x4 color thumbnails, as it is and mirrored, by blocked matrix products. What a
+   small shift explains is removed from the difference (the tangent distance of Simard, Le Cun and
+   Denker, NIPS 1992): otherwise a shift of one pixel changes 32x32 pictures by up to 16 levels, and
+   thousands of unrelated pictures are nearer. Brightness and top-minus-bottom do not change when a
+   picture is mirrored, and differ by no more than the pictures do: only pairs that are near in both
+   are compared.
+2. The same difference of 8x8 thumbnails, for the remaining pairs: it must be small, and no larger
+   than the distance to the surroundings, the fourth nearest of a sample of all pictures.
+3. The 32x32 thumbnails, one of them shifted by the whole pixels measured in the second filter.
 
 A duplicate must be much nearer than the surroundings, as in the ratio test of Lowe (IJCV 2004):
-trousers of a catalogue and X-rays of one device are all near one another without being copies.
-Where the surroundings are as near as another encoding of the same picture (a gauge that is filmed
-from one place), copies cannot be told from strangers, and nothing is named.
+trousers in a catalog and X-rays of one device are all similar without being copies. If the
+surroundings are as near as another encoding of the same picture (a gauge filmed by a fixed camera),
+copies cannot be distinguished from other pictures, and none are found.
 
-Distances are root mean squares in levels of 0 ... 255, over pixels and channels. How the limits
-were found, on CIFAR-10 and Fashion-MNIST: `benchmarks/clean.py`.
+Distances are root mean squares in levels of 0 ... 255, over pixels and channels. The limits were
+determined on CIFAR-10 and Fashion-MNIST: `benchmarks/clean.py`.
 """
 
 import dataclasses
@@ -30,18 +31,18 @@ from threadpoolctl import threadpool_limits
 SIDE = 32
 """Height and width of a thumbnail, in pixels."""
 _COARSE, _FINE = 4, 8
-# JPEG of quality 75, resizing to 3/4 and back, and a diagonal step of one pixel leave at most these
-# in 99 of 100 pictures of CIFAR-10; the second number is a share of the picture's own contrast.
+# JPEG of quality 75, resizing to 3/4 and back, and a diagonal shift by one pixel stay below these
+# in 99 % of the pictures of CIFAR-10; the second number is a share of the picture's own contrast.
 _COARSE_LIMIT, _COARSE_SHARE = 4.0, 0.6
 _FINE_LIMIT, _FINE_SHARE = 10.0, 0.3
 _BLURRED_LIMIT, _BLURRED_SHARE = 6.0, 0.2
 _PIXEL_LIMIT, _PIXEL_SHARE = 16.0, 0.4
-# The surroundings: the distance to this nearest one of so many. A duplicate is nearer than a share
-# of it. With a sample of 256, pairs of Fashion-MNIST with different labels pass.
+# The surroundings: the distance to the fourth nearest in a sample of this size. A duplicate is
+# nearer than a share of it. With 256, pairs of Fashion-MNIST with different labels would pass.
 _NEXT, _SAMPLE, _SHARE = 4, 1024, 0.4
 # JPEG of quality 75 changes a picture of little contrast by 1 or 2 levels.
 _CROWDED = 2.0
-# A step of one pixel moves brightness a little: pairs further apart than this are not compared.
+# A shift by one pixel changes brightness a little: pairs further apart than this are not compared.
 _REACH = _COARSE_LIMIT + 1.5
 _ROWS, _COLUMNS, _PAIRS = 256, 4096, 4096
 
@@ -51,43 +52,45 @@ class Pairs:
     """Pairs of near duplicates."""
 
     first: np.ndarray
-    """Position of the one, int64 (pairs,)."""
+    """Position of one picture, int64 (pairs,)."""
     second: np.ndarray
-    """Position of the other, int64 (pairs,); larger than `first`."""
+    """Position of the other one, int64 (pairs,); larger than `first`."""
     distance: np.ndarray
-    """Of the thumbnails as they match best, float32 (pairs,), in levels of 0 ... 255."""
+    """Of the best matching thumbnails, float32 (pairs,), in levels of 0 ... 255."""
     crowded: np.ndarray
-    """Whether other pictures are so near that no copy could be told from them, bool (pictures,)."""
+    """Whether other pictures are as near as copies would be, bool (pictures,)."""
 
 
 def exact(digests: np.ndarray) -> np.ndarray:
-    """For each row of `digests` the position of the first row that equals it, int64 (examples,)."""
+    """For each row of `digests` the position of the first equal row, int64 (examples,)."""
     _, first, inverse = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     return first[inverse.reshape(-1)]
 
 
-# Threads wait for each other in products this small: 24 s of processor time in place of 6.
+# With such small products threads wait for each other: 24 s of processor time instead of 6.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def near(thumbnails: np.ndarray) -> Pairs:
     """All pairs of near duplicates.
 
-    Takes about 1.6 kB of memory per picture beside the thumbnails, which may lie in a file. The
-    time grows with the square of their number, but a hundredth of all pairs is compared.
+    Needs about 1.6 kB of memory per picture, besides the thumbnails, which may be in a file. The
+    time grows with the square of their number, but only one percent of all pairs is compared.
 
     Args:
         thumbnails: uint8 (pictures, 32, 32, 3).
     """
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
+    none = np.zeros(0, np.int64)
+    found = [(none, none, np.zeros(0, np.float32))]
     if len(thumbnails) < 2:
-        return Pairs(*found[0], np.zeros(len(thumbnails), bool))
+        return Pairs(none, none, np.zeros(0, np.float32), np.zeros(len(thumbnails), bool))
     coarse, fine = _Descriptors(thumbnails, _COARSE), _Descriptors(thumbnails, _FINE, np.float16)
     around = _surroundings(fine)
     crowded = around < _CROWDED
-    around[crowded] = -1  # nothing is as near as that
-    for some in _candidates(coarse, around):
-        for first, second, mirrored in _parts(*some):
+    around[crowded] = -1  # nothing is that near
+    for i, j, mirrored in _candidates(coarse, around):
+        for start in range(0, len(i), _PAIRS):
+            first, second = i[start : start + _PAIRS], j[start : start + _PAIRS]
             limit = np.minimum(around[first], around[second])
-            pair, moved = _sieve(fine, first, second, mirrored, limit)
+            pair, moved = _filter(fine, first, second, mirrored, limit)
             first, second, limit = first[pair], second[pair], limit[pair]
             if not len(first):
                 continue
@@ -95,13 +98,18 @@ def near(thumbnails: np.ndarray) -> Pairs:
             kept &= distance <= _SHARE * limit
             found.append((first[kept], second[kept], distance[kept]))
     first, second, distance = map(np.concatenate, zip(*found, strict=True))
-    return Pairs(*_once(first, second, distance), crowded)
+    # A pair may match as it is and mirrored: the smaller distance counts.
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    order = np.lexsort((distance, high, low))
+    low, high, distance = low[order], high[order], distance[order]
+    new = np.diff(low, prepend=-1).astype(bool) | np.diff(high, prepend=-1).astype(bool)
+    return Pairs(low[new], high[new], distance[new], crowded)
 
 
 def _surroundings(fine: "_Descriptors") -> np.ndarray:
-    """How far the fourth nearest of a sample is from each picture, float32 (pictures,).
+    """The distance of each picture to the fourth nearest of a sample, float32 (pictures,).
 
-    Infinite where there are no four others.
+    Infinite if there are fewer than four others.
     """
     count = len(fine.values)
     if count <= _NEXT:
@@ -130,38 +138,20 @@ def _surroundings(fine: "_Descriptors") -> np.ndarray:
     return np.sqrt(np.maximum(around, 0))
 
 
-def _once(first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Sorted, and each pair at its smallest distance: it may match as it is and mirrored."""
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    order = np.lexsort((distance, high, low))
-    low, high, distance = low[order], high[order], distance[order]
-    new = np.ones(len(low), bool)
-    new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    return low[new], high[new], distance[new]
-
-
-def _parts(
-    first: np.ndarray, second: np.ndarray, mirrored: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    for start in range(0, len(first), _PAIRS):
-        part = slice(start, start + _PAIRS)
-        yield first[part], second[part], mirrored
-
-
 def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """How pictures hang together over pairs, by the shortest links: int64 (count,).
+    """The minimum spanning forest of the pairs, as the parent of each picture: int64 (count,).
 
-    For each of `count` positions the neighbour on the way to the smallest position of its cluster;
-    -1 for that one itself, and for those without pairs.
+    The root of a cluster is its smallest position; it has the parent -1, as have pictures without
+    pairs.
     """
     from scipy.sparse import coo_array, csgraph
 
-    # Zero would mean no link.
+    # A zero would mean no link.
     graph = coo_array((distance + 1.0, (first, second)), (count + 1, count + 1))
     tree = csgraph.minimum_spanning_tree(graph.tocsr()).tocoo()
     _, of = csgraph.connected_components(tree, directed=False)
     _, roots = np.unique(of[:count], return_index=True)
-    # One node more, beside all, from which each cluster is reached at its root.
+    # One more node, linked to the root of each cluster.
     start = np.concatenate([tree.row, np.full(len(roots), count)])
     end = np.concatenate([tree.col, roots])
     joined = coo_array((np.ones(len(start)), (start, end)), (count + 1, count + 1)).tocsr()
@@ -171,7 +161,7 @@ def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarr
 
 
 class _Descriptors:
-    """Thumbnails of `cells` x `cells`, and how they change with a step to the right and down.
+    """Thumbnails of `cells` x `cells`, and their derivatives to the right and down.
 
     All are scaled so that sums of squares are mean squares.
     """
@@ -179,12 +169,14 @@ class _Descriptors:
     def __init__(self, thumbnails: np.ndarray, cells: int, dtype: type = np.float32) -> None:
         self.cells, self.numbers = cells, cells * cells * 3
         shape = (len(thumbnails), self.numbers)
-        self.values, self.right, self.down = (np.empty(shape, dtype) for _ in range(3))
+        self.values: np.ndarray = np.empty(shape, dtype)
+        self.right: np.ndarray = np.empty(shape, dtype)
+        self.down: np.ndarray = np.empty(shape, dtype)
         self.steps = np.empty((len(thumbnails), 3), np.float32)
         for start in range(0, len(thumbnails), _PAIRS):
             part = slice(start, start + _PAIRS)
             self._describe(np.asarray(thumbnails[part]), part)
-        # Mean square around the mean colour, per channel as a person sees contrast.
+        # Standard deviation around the mean color, as the contrast.
         grid = self.values.reshape(-1, cells * cells, 3)
         self.contrast = np.sqrt(grid.var(axis=1, dtype=np.float32).sum(axis=1) * cells**2)
 
@@ -193,7 +185,7 @@ class _Descriptors:
         values = self._means(pictures)
         right = (self._means(padded[:, 1:-1, 2:]) - self._means(padded[:, 1:-1, :-2])) / 2
         down = (self._means(padded[:, 2:, 1:-1]) - self._means(padded[:, :-2, 1:-1])) / 2
-        # Orthonormal, so that what a movement explains is a sum of two squares.
+        # Orthonormal, so that a shift explains the sum of two squares.
         width = np.linalg.norm(right, axis=1) + 1e-3
         right /= width[:, None]
         slant = (right * down).sum(axis=1)
@@ -213,7 +205,7 @@ class _Descriptors:
 
 
 def _cells(pictures: np.ndarray, axis: int, each: int) -> np.ndarray:
-    """Sums of `each` neighbours along an axis; NumPy's own sum over an inner axis is 20x slower."""
+    """Sums of `each` neighbors along an axis; NumPy's sum over an inner axis is 20 times slower."""
     parts = [slice(None)] * axis
     total = pictures[(*parts, slice(0, None, each))]
     total = total.astype(np.promote_types(total.dtype, np.uint16))
@@ -225,7 +217,7 @@ def _cells(pictures: np.ndarray, axis: int, each: int) -> np.ndarray:
 def _candidates(
     coarse: _Descriptors, around: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Pairs that the first sieve lets through, each once as it is and perhaps once mirrored."""
+    """Pairs that pass the first filter, at most once as they are and once mirrored."""
     count, numbers = coarse.values.shape
     below = np.where(np.arange(numbers) < numbers // 2, 1, -1).astype(np.float32)
     brightness = coarse.values.sum(axis=1) * numbers**-0.5
@@ -252,10 +244,10 @@ def _candidates(
 
 
 class _Table:
-    """Coarse descriptors in the order of the search, laid out so that a product is a distance."""
+    """Coarse descriptors in the order of the search, arranged so that a product is a distance."""
 
     def __init__(self, coarse: _Descriptors, order: np.ndarray, limit: np.ndarray) -> None:
-        # The sign of the squared limit stays: nothing is below a negative one.
+        # The squared limit keeps its sign: nothing is below a negative one.
         self._limit = (limit * np.abs(limit))[order]
         values = coarse.values[order]
         square = (values * values).sum(axis=1, keepdims=True)
@@ -265,14 +257,14 @@ class _Table:
             np.concatenate([-2 * row, one, square], axis=1)
             for row in (values, coarse.mirrored(values))
         ]
-        # The movement's share: (row - column) . tangent
+        # The part that a shift explains: (row - column) . tangent
         self._tangents = []
         for tangent in (coarse.right[order], coarse.down[order]):
             own = (values * tangent).sum(axis=1, keepdims=True)
             self._tangents.append(np.concatenate([tangent / -2, -own, np.zeros_like(one)], axis=1))
 
     def near(self, rows: slice, columns: slice, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Positions in the order of the search of the pairs below the limits of both."""
+        """Positions, in the order of the search, of the pairs below the limits of both."""
         left = self._rows[mirrored][rows]
         distance = left @ self._columns[columns].T
         for tangent in self._tangents:
@@ -284,10 +276,10 @@ class _Table:
         return i[kept] + rows.start, j[kept] + columns.start
 
 
-def _sieve(
+def _filter(
     fine: _Descriptors, first: np.ndarray, second: np.ndarray, mirrored: bool, limit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the pairs that the second sieve lets through, and their (down, right) in pixels."""
+    """Positions of the pairs that pass the second filter, and their shift (down, right)."""
     values = fine.values[first].astype(np.float32)
     difference = (fine.mirrored(values) if mirrored else values) - fine.values[second]
     along = (difference * fine.right[second]).sum(axis=1)
@@ -306,9 +298,9 @@ def _sieve(
 def _compare(
     one: np.ndarray, other: np.ndarray, mirrored: bool, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of thumbnails, and whether they are small: of blurred cells and of pixels.
+    """Distances of thumbnails, and whether those of pixels and of blurred cells are small.
 
-    `other` is moved by (down, right) pixels; the outermost pixels are not looked at.
+    `other` is shifted by (down, right) pixels; the outermost pixels are ignored.
     """
     one = one[:, :, ::-1] if mirrored else one
     inside = np.arange(1, SIDE - 1)
@@ -318,7 +310,7 @@ def _compare(
     one = one[:, 1:-1, 1:-1].astype(np.float32)
     difference = one - other[at, rows, columns]
     contrast = _variance(one)
-    # Encoders and resizing change single pixels: means of 2x2 are compared, then of 5x5.
+    # Encoding and resizing change single pixels: means of 2x2 are compared, then of 5x5.
     smooth = difference[:, 1:, 1:] + difference[:, :-1, 1:]
     smooth += difference[:, 1:, :-1] + difference[:, :-1, :-1]
     pixels = _mean_square(smooth) / 16
@@ -334,7 +326,7 @@ def _mean_square(pictures: np.ndarray) -> np.ndarray:
 
 
 def _variance(pictures: np.ndarray) -> np.ndarray:
-    """Mean square around the mean colour, float32 (pictures,)."""
+    """Mean square around the mean color, float32 (pictures,)."""
     flat = pictures.reshape(len(pictures), -1, 3)
     mean = np.einsum("ijc->ic", flat) / flat.shape[1]
     return _mean_square(pictures) - (mean**2).mean(axis=1)

@@ -1,13 +1,14 @@
-"""Every example decoded once, in parallel: sizes, a digest of its pixels, a thumbnail, or an error.
+"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an error.
 
-Only thumbnails are kept, in a temporary file that has no name: 3 kB an example, beside some 60
-bytes in memory.
+Thumbnails are kept in an unnamed temporary file, 3 kB per example; the other columns take about 60
+bytes per example in memory.
 """
 
 import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,11 +20,11 @@ from pipeline.runtime import native_logs
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-# Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012), in place of one hash of 126 bits.
+# Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012): two hashes make one of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
 _BUCKETS = 2**63 - 1
 _BATCH = 256
-# What libjpeg and TensorFlow say of damaged files without naming one: lines for each.
+# Lines that libjpeg and TensorFlow log for damaged files, without naming the file.
 _NOISE = (
     "Improper call to JPEG library",
     "Input file read error",
@@ -35,25 +36,25 @@ _NOISE = (
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What was measured, one row an example, in the order of the splits and of the source."""
+    """Measurements, one row per example, in the order of the splits and of the source."""
 
     splits: tuple[str, ...]
     split: np.ndarray
-    """Place in `splits`, int8 (examples,)."""
+    """Position in `splits`, int8 (examples,)."""
     position: np.ndarray
-    """Place in its split, int64 (examples,)."""
+    """Position in its split, int64 (examples,)."""
     id: np.ndarray
     """int64 (examples,)."""
     label: np.ndarray
     """int64 (examples,)."""
     size: np.ndarray
-    """Height, width, channels, int32 (examples, 3); zeros where it cannot be decoded."""
+    """Height, width, channels, int32 (examples, 3); zeros if the image cannot be decoded."""
     spread: np.ndarray
-    """Largest minus smallest value of the channel where they differ most, uint8 (examples,)."""
+    """Largest minus smallest value, of the channel with the widest range, uint8 (examples,)."""
     digest: np.ndarray
     """Hash of the decoded pixels and their shape, int64 (examples, 2)."""
     thumbnail: np.ndarray
-    """uint8 (examples, 32, 32, 3), in a file; grey is repeated, the aspect is not kept."""
+    """uint8 (examples, 32, 32, 3), in a file; gray is repeated, the aspect is not kept."""
     errors: Mapping[int, str]
     """Row -> why it cannot be decoded."""
 
@@ -61,11 +62,11 @@ class Scan:
         return len(self.id)
 
     def rows(self, ids: Collection[int]) -> np.ndarray:
-        """Those of some ids, in ascending order."""
+        """The rows of these ids, in ascending order."""
         return np.flatnonzero(np.isin(self.id, np.fromiter(ids, np.int64)))
 
     def thumbnails(self, rows: np.ndarray) -> np.ndarray:
-        """Those of some rows, which are in ascending order; again in a file."""
+        """The thumbnails of these rows (in ascending order), in a file as well."""
         if len(rows) == len(self):
             return self.thumbnail
         some = _in_a_file((len(rows), *self.thumbnail.shape[1:]))
@@ -79,7 +80,7 @@ def scan(source: Source) -> Scan:
     """Reads and measures all examples of all splits.
 
     Raises:
-        UsageError: The source has no images and labels, or what it reads is no example at all.
+        UsageError: The source has no images and labels, or cannot be read at all.
     """
     fields = source.info.fields
     if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (tf.uint8, tf.string):
@@ -90,8 +91,8 @@ def scan(source: Source) -> Scan:
     counts = source.info.splits
     total = sum(counts.values())
     if not total:
-        raise UsageError("the source holds no examples")
-    columns = {
+        raise UsageError("the source has no examples")
+    columns: dict[str, np.ndarray] = {
         "id": np.zeros(total, np.int64),
         "label": np.zeros(total, np.int64),
         "size": np.zeros((total, 3), np.int32),
@@ -101,12 +102,10 @@ def scan(source: Source) -> Scan:
     }
     errors: dict[int, str] = {}
     start = 0
-    describe = _traced(_described, *_kind(source))
     for split, count in counts.items():
-        rows = slice(start, start + count)
-        parts = {name: column[rows] for name, column in columns.items()}
+        parts = {name: column[start : start + count] for name, column in columns.items()}
         with native_logs.held(_NOISE):
-            failed = _measure(source, describe, split, count, parts) if count else {}
+            failed = _measure(source, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count
     numbers = np.fromiter(counts.values(), np.int64)
@@ -119,24 +118,20 @@ def scan(source: Source) -> Scan:
     )
 
 
-def pictures(source: Source, scan: Scan, rows: np.ndarray, side: int) -> dict[int, bytes]:
-    """Row -> PNG of at most `side` pixels a side; the thumbnails, where a source has no reader."""
+def pictures(source: Source, scan: Scan, ids: Collection[int], side: int) -> dict[int, bytes]:
+    """Id -> PNG of at most `side` pixels a side, of the examples that can be decoded."""
     found = {}
-    rows = np.setdiff1d(rows, list(scan.errors))
+    rows = np.setdiff1d(scan.rows(ids), list(scan.errors))
     for number, split in enumerate(scan.splits):
-        mine = rows[scan.split[rows] == number]
-        if not len(mine):
+        chosen = rows[scan.split[rows] == number]
+        if not len(chosen):
             continue
-        if source.reader(split) is None:
-            found |= {int(row): tf.io.encode_png(scan.thumbnail[row]).numpy() for row in mine}
-            continue
-        examples = _examples(source, split, scan.position[mine])
-        read = examples.map(_traced(_picture, *_kind(source), side), tf.data.AUTOTUNE)
         start = int(np.argmax(scan.split == number))
-        found |= {
-            start + int(p): png
-            for p, png in without_autotune(read.ignore_errors()).as_numpy_iterator()
-        }
+        read = _examples(source, split, scan.position[chosen]).map(
+            _traced(_picture, *_kind(source), side), tf.data.AUTOTUNE
+        )
+        for position, png in without_autotune(read.ignore_errors()).as_numpy_iterator():
+            found[int(scan.id[start + position])] = png
     return found
 
 
@@ -156,20 +151,20 @@ def _resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _traced(function: Callable, image: tf.TensorSpec, *options: int) -> Callable:
-    """Once for all splits and sources of a kind: of encoded images that takes a second."""
+    """Traced once for all splits and similar sources: with encoded images it takes a second."""
     traced = tf.function(functools.partial(function, *options))
     return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
 
 
 def _kind(source: Source) -> tuple[tf.TensorSpec, int]:
-    """Of images, and the channels that encoded ones are decoded to."""
+    """The spec of the images, and the number of channels that encoded ones are decoded to."""
     return source.info.fields["image"], 1 if source.info.image_shape[2] == 1 else 3
 
 
 def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
     if not shape[0]:
         return np.empty(shape, np.uint8)
-    # Deleted at once: the kernel keeps it as long as the array lives.
+    # The file is deleted at once; the kernel keeps it as long as the array exists.
     with tempfile.TemporaryFile() as file:
         return np.memmap(file, np.uint8, "w+", shape=shape)
 
@@ -179,13 +174,13 @@ def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
 
 
 def _rgb(image: tf.Tensor) -> tf.Tensor:
-    """Grey three times; transparency is dropped."""
+    """Gray is repeated, transparency dropped."""
     return tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
 
 
-def _described(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
+def _describe(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
     image = _pixels(channels, image)
-    # With type and shape, so that 2x8 and 4x4 differ.
+    # Includes type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
     rgb = _rgb(image)
@@ -204,11 +199,12 @@ def _described(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str
 
 
 def _measure(
-    source: Source, describe: Callable, split: str, count: int, columns: dict[str, np.ndarray]
+    source: Source, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
-    """Fills in the columns of one split; returns position -> error of those that have none."""
+    """Fills the columns of a split; returns position -> error of the undecodable examples."""
+    describe = _traced(_describe, *_kind(source))
     seen = np.zeros(count, bool)
-    described = _all_described(source, describe, split, np.arange(count))
+    described = _described(source, describe, split, count)
     try:
         for batch in without_autotune(described.batch(_BATCH).prefetch(2)).as_numpy_iterator():
             places = batch.pop("position")
@@ -219,29 +215,24 @@ def _measure(
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     known = source.columns(split)
     if len(known["id"]) < count:
-        there = len(known["id"])
-        raise UsageError(f"the split {split!r} should hold {count} examples, but holds {there}")
+        raise UsageError(f"the split {split!r} must have {count} examples; got {len(known['id'])}")
     for name in ("id", "label"):
         columns[name][:] = known[name][:count]
     missing = np.flatnonzero(~seen)
     if not len(missing):
         return {}
-    # What was passed over without a word is asked one by one.
-    again = _one_by_one(_examples(source, split, missing).map(describe, tf.data.AUTOTUNE))
+    # The skipped examples are tried again one by one, for their errors.
+    again = _errors(_examples(source, split, missing).map(describe, tf.data.AUTOTUNE))
     reasons = zip(missing.tolist(), again, strict=True)
     return {position: why or "decoding failed once" for position, why in reasons}
 
 
-def _all_described(
-    source: Source, describe: Callable, split: str, positions: np.ndarray
-) -> tf.data.Dataset:
-    """What can be described; what cannot is passed over, if it is an image's fault."""
-    examples = _examples(source, split, positions)
+def _described(source: Source, describe: Callable, split: str, count: int) -> tf.data.Dataset:
+    """Descriptions of all images that can be decoded."""
+    examples = _examples(source, split, np.arange(count))
     if source.reader(split) is not None:
         return examples.map(describe, tf.data.AUTOTUNE).ignore_errors()
-    if source.info.fields["image"].dtype != tf.string:
-        return examples.map(describe, tf.data.AUTOTUNE)
-    # A torn file of records gives the same error for ever: only decoding may fail.
+    # A truncated record file would repeat its error forever: only decoding errors are ignored.
     return examples.interleave(
         lambda *one: tf.data.Dataset.from_tensors(one).map(describe).ignore_errors(),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -249,7 +240,7 @@ def _all_described(
 
 
 def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
-    """(position, image) of these positions of a split, which are in ascending order."""
+    """(position, image) at these positions of a split, which are in ascending order."""
     reader = source.reader(split)
     if reader is not None:
         chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
@@ -258,12 +249,12 @@ def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Data
     mask[positions] = True
     wanted = tf.constant(mask)
     some = source.examples(split).take(len(mask)).map(lambda example: example["image"]).enumerate()
-    return some if mask.all() else some.filter(lambda position, _: wanted[position])
+    return some.filter(lambda position, _: wanted[position])
 
 
-def _one_by_one(dataset: tf.data.Dataset) -> Iterator[str | None]:
-    """For each element why it cannot be made, in one line, or None."""
-    iterator = iter(without_autotune(dataset))
+def _errors(dataset: tf.data.Dataset) -> Iterator[str | None]:
+    """For each element the error in one line, or None."""
+    iterator: Iterator[Any] = iter(without_autotune(dataset))
     while True:
         try:
             next(iterator)

@@ -1,4 +1,4 @@
-"""A source whose examples lie in memory, shared by the sources that read such data."""
+"""A source whose examples are arrays in memory, shared by the sources that read such data."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from pipeline.utils.tf_data import is_short
 
 
 class ArraySource(Source):
-    """One split `train`; the id of an example is its position.
+    """One split `train`; the id of an example is its index.
 
     Args:
-        columns: Field of an example (`image`, `label`, ...) -> array of any dtype whose first axis
-            counts the examples, of which there is at least one; all are of one length.
+        columns: Field of an example (`image`, `label`, ...) -> array of any dtype, (examples, ...),
+            all of the same length, at least 1.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
-        name: What a person calls the data, such as a file's name.
+        name: Of the data, for messages, such as a file name.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ArraySource(Source):
         digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
         for name, column in sorted(self._columns.items()):
             digest.update(repr((name, column.dtype.str, column.shape)).encode())
-            digest.update(np.ascontiguousarray(column))
+            digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
     def content(self) -> str:

@@ -1,4 +1,4 @@
-"""Names of the classes that labels number: those given, or else the numbers themselves."""
+"""Class names for integer labels: the given names, or the labels themselves."""
 
 from collections.abc import Sequence
 
@@ -8,42 +8,34 @@ from pipeline.utils.errors import UsageError
 
 
 def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """The names, which must be different strings, none of them empty.
+    """The names; UsageError unless they are different, non-empty Unicode strings.
 
     Args:
         names: Of the classes 0, 1, ...
-        where: What holds them, for a message.
+        where: Where they come from, for messages.
     """
     if not names or not all(names) or len(set(names)) != len(names):
         raise UsageError(f"{where} must be different strings, none empty")
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{where} must be text; one is no Unicode") from None
+        raise UsageError(f"{where} must be Unicode text") from None
     return tuple(names)
 
 
-def named(
-    labels: np.ndarray,
-    names: tuple[str, ...] | None,
-    where: str,
-    given: str,
-) -> tuple[str, ...]:
-    """The names of the classes 0, 1, ...; the numbers as texts where `names` is None.
+def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
+    """The classes 0, 1, ... named by their numbers.
 
-    Labels outside of them are refused by the task, unless a cleaning leaves them out.
+    Negative labels are refused by the task later, unless cleaning excludes them.
 
     Args:
         labels: Whole numbers, (n,), of at least one example.
-        names: Those that the data or the user give.
-        where: The data, for a message.
-        given: Where names are or can be given, for a message.
+        where: The data, for messages.
+        option: Where class names can be given, for messages.
 
     Raises:
-        UsageError: Without names, a number below the largest label does not occur.
+        UsageError: A number below the largest label does not occur.
     """
-    if names is not None:
-        return names
     present = np.unique(labels[labels >= 0])
     if not len(present):
         raise UsageError(f"{where}: no label is a class; classes are 0, 1, 2, ...")
@@ -51,6 +43,6 @@ def named(
         missing = int(np.setdiff1d(np.arange(len(present)), present)[0])
         raise UsageError(
             f"{where}: labels go up to {int(present[-1])} but no example has label {missing}; "
-            f"number the classes 0, 1, 2, ... or name them all ({given})"
+            f"number the classes 0, 1, 2, ... or name all of them ({option})"
         )
     return tuple(str(int(label)) for label in present)

@@ -1,87 +1,75 @@
-"""A source whose images lie in `.npy` files, read one at a time, and the rest in memory."""
+"""A source whose images are in `.npy` files, read one at a time, and the other fields in memory."""
 
 import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.utils.errors import UsageError
-
-_SPLITS = ("train", "validation", "test")
-
-
-class Part(NamedTuple):
-    """One split."""
-
-    path: Path
-    """A `.npy` file in C order: uint8 (examples, height, width, channels)."""
-    start: int
-    """Place of the first pixel in it, bytes."""
-    shape: tuple[int, ...]
-    """Height, width and channels."""
-    columns: Mapping[str, np.ndarray]
-    """The other fields, (examples, ...)."""
+from pipeline.data.split_names import SPLITS
 
 
 class NpySource(Source):
-    """`image` is uint8; an id is the position, with the split's number above 40 bits.
+    """`image` is uint8; an id is the index, with the number of the split above 40 bits.
 
-    The bytes of an image are read when it is wanted; no page of the file stays in this process, as
-    those of a memory map would.
+    Images are read by `pread`: unlike the pages of a memory map, they do not count as memory of
+    this process.
 
     Args:
-        parts: Split -> its files; the images of all are of one shape.
+        images: Split -> memory map of a whole file in C order, uint8 (examples, height, width,
+            channels); the last three are the same for all splits.
+        columns: Split -> the other fields, (examples, ...).
         class_names: Names of the labels 0, 1, ...
     """
 
-    def __init__(self, parts: Mapping[str, Part], class_names: tuple[str, ...]) -> None:
-        self._parts = parts
-        self._columns = {}
-        for split, part in parts.items():
-            (count,) = {len(column) for column in part.columns.values()}
-            ids = (_SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
-            self._columns[split] = {"id": ids, **part.columns}
-        (shape,) = {part.shape for part in parts.values()}
-        short = self._columns["train"].items()
+    def __init__(
+        self,
+        images: Mapping[str, np.memmap],
+        columns: Mapping[str, Mapping[str, np.ndarray]],
+        class_names: tuple[str, ...],
+    ) -> None:
+        self._columns: dict[str, dict[str, np.ndarray]] = {}
+        for split in images:
+            ids = (SPLITS.index(split) << 40) + np.arange(len(images[split]), dtype=np.int64)
+            self._columns[split] = {"id": ids, **columns[split]}
+        self._shape = images["train"].shape[1:]
+        self._files = {split: (Path(m.filename or ""), m.offset) for split, m in images.items()}
+        train = self._columns["train"].items()
         self.info = Info(
-            splits={split: len(columns["id"]) for split, columns in self._columns.items()},
+            splits={split: len(several) for split, several in images.items()},
             fields={
-                **{name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in short},
-                "image": tf.TensorSpec(shape, tf.uint8),
+                **{name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in train},
+                "image": tf.TensorSpec(self._shape, tf.uint8),
             },
             class_names=class_names,
         )
 
     def examples(self, split: str) -> tf.data.Dataset:
-        part, columns = self._parts[split], self._columns[split]
-        size = math.prod(part.shape)
-        rest = part.path.stat().st_size - part.start - size * len(columns["id"])
-        if rest < 0:
-            raise UsageError(f"{part.path} was cut off while it was in use")
-        images = tf.data.FixedLengthRecordDataset(str(part.path), size, part.start, rest)
-        rows = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(columns), images)
-        return rows.map(lambda row, image: {**row, "image": _image(image, part.shape)})
+        positions = tf.data.Dataset.range(self.info.splits[split])
+        return positions.map(self.reader(split), num_parallel_calls=2, deterministic=True)
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        part = self._parts[split]
         columns = {name: tf.constant(column) for name, column in self._columns[split].items()}
-
-        def image(position: np.ndarray) -> np.ndarray:
-            return _bytes_of(part, int(position))
 
         def read(position: tf.Tensor) -> Example:
             row = {name: tf.gather(column, position) for name, column in columns.items()}
-            # TensorFlow's own FixedLengthRecordDataset reads all that stands before.
-            found = tf.numpy_function(image, [position], tf.uint8)
-            return {**row, "image": tf.ensure_shape(found, part.shape)}
+            # TensorFlow's FixedLengthRecordDataset would read all images before this one.
+            found = tf.numpy_function(lambda at: self._image(split, int(at)), [position], tf.uint8)
+            return {**row, "image": tf.ensure_shape(found, self._shape)}
 
         return read
+
+    def _image(self, split: str, position: int) -> np.ndarray:
+        (path, start), size = self._files[split], math.prod(self._shape)
+        with path.open("rb", buffering=0) as file:
+            content = os.pread(file.fileno(), size, start + position * size)
+        if len(content) != size:
+            raise tf.errors.DataLossError(None, None, f"{path} was truncated while it was in use")
+        return np.frombuffer(content, np.uint8).reshape(self._shape)
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
         """From memory."""
@@ -90,10 +78,10 @@ class NpySource(Source):
     def fingerprint(self) -> str:
         """Hash of the class names, the fields in memory, and each file's size and time."""
         digest = hashlib.sha256(repr(self.info.class_names).encode())
-        for split, part in self._parts.items():
-            there = part.path.stat()
-            told = (split, part.shape, part.start, there.st_size, there.st_ctime_ns)
-            digest.update(repr(told).encode())
+        for split, (path, start) in self._files.items():
+            found = path.stat()
+            state = (split, self._shape, start, found.st_size, found.st_ctime_ns)
+            digest.update(repr(state).encode())
             for name, column in sorted(self._columns[split].items()):
                 digest.update(name.encode() + column.tobytes())
         return digest.hexdigest()
@@ -101,18 +89,5 @@ class NpySource(Source):
     def location(self, id: int) -> str:
         """Such as `example 17 of test/images.npy`."""
         split, position = divmod(id, 1 << 40)
-        path = self._parts[_SPLITS[split]].path
+        path, _ = self._files[SPLITS[split]]
         return f"example {position} of {path.parent.name}/{path.name}"
-
-
-def _bytes_of(part: Part, position: int) -> np.ndarray:
-    size = math.prod(part.shape)
-    with part.path.open("rb", buffering=0) as file:
-        content = os.pread(file.fileno(), size, part.start + position * size)
-    if len(content) != size:
-        raise tf.errors.DataLossError(None, None, f"{part.path} was cut off while it was in use")
-    return np.frombuffer(content, np.uint8).reshape(part.shape)
-
-
-def _image(content: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-    return tf.reshape(tf.io.decode_raw(content, tf.uint8), shape)

@@ -1,20 +1,24 @@
-"""TFRecord files: where their records begin, reading one by its number, and naming what is damaged.
+"""TFRecord files: finding their records, reading one by its number, and naming a damaged one.
 
-A record is its length (uint64), a checksum of that (uint32), the bytes, and their checksum; all
-little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
+A record is its length (uint64), a checksum of the length (uint32), the bytes, and their checksum,
+all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format
+details").
 """
 
+import abc
 import dataclasses
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from pipeline.contracts import Example, Source
 from pipeline.utils import crc32c
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import joined
 
 _LENGTH = struct.Struct("<Q").unpack_from
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
@@ -26,62 +30,49 @@ class Records:
 
     files: tuple[Path, ...]
     offsets: np.ndarray
-    """int64 (records,): place of each record in its file."""
+    """int64 (records,): position of each record in its file."""
     first: np.ndarray
-    """int64 (files + 1,): number of each file's first record; at the end the number of all."""
+    """int64 (files + 1,): number of each file's first record, then the number of all records."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of records, (n,), to (which file, number in that file), both int64 (n,)."""
+        """Record numbers, (n,), to (index of the file, number in that file), both int64 (n,)."""
         files = np.searchsorted(self.first, numbers, side="right") - 1
         return files, numbers - self.first[files]
 
     def location(self, number: int) -> str:
-        """A record as a person calls it."""
-        file, inside = self.places(np.int64(number))
-        return f"record {inside} of {self.files[file].name}"
+        """The file and the number in it, for messages."""
+        (file,), (inside,) = self.places(np.array([number]))
+        return f"{self.files[file]}: record {inside}"
 
     def read(self, number: tf.Tensor) -> tf.Tensor:
         """The bytes of a record by its number (int64, scalar), in a graph; string, scalar.
 
-        TensorFlow's own reader compares the checksums. A record that it cannot read is a
-        tf.errors.InvalidArgumentError with the file and the number in that file, from 0.
+        TensorFlow's reader verifies the checksums; a damaged record is a tf.errors.DataLossError.
         """
-        with tf.init_scope():  # captured, not copied into the graph, which holds 2 GB at most
+        with tf.init_scope():  # captured, not copied into the graph, whose size is limited to 2 GB
             first, offsets = tf.constant(self.first), tf.constant(self.offsets)
             names = tf.constant([str(path) for path in self.files])
-        file = tf.searchsorted(first, number[None], side="right")[0] - 1
-        name = tf.gather(names, file)
-        # The public TFRecordDataset takes no offset, its raw operation does.
+        file = tf.searchsorted(first, number[None], side="right")
+        # The public TFRecordDataset takes no offset; its raw operation does.
         records = tf.raw_ops.TFRecordDatasetV2(
-            filenames=name[None],
+            filenames=tf.gather(names, file - 1),
             compression_type="",
             buffer_size=tf.constant(0, tf.int64),
             byte_offsets=tf.gather(offsets, number)[None],
-        )
-        # What cannot be read becomes an empty text; an empty record is no example either.
-        records = tf.raw_ops.IgnoreErrorsDataset(input_dataset=records, **_STRING)
-        empty = tf.raw_ops.TensorDataset(
-            components=[tf.constant("")], output_shapes=_STRING["output_shapes"]
-        )
-        records = tf.raw_ops.ConcatenateDataset(
-            input_dataset=records, another_dataset=empty, **_STRING
         )
         one = tf.raw_ops.TakeDataset(
             input_dataset=records, count=tf.constant(1, tf.int64), **_STRING
         )
         (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **_STRING)
-        inside = number - tf.gather(first, file)
-        message = ["damaged record in", name, "number", inside]
-        with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(record, ""), message)]):
-            return tf.identity(record)
+        return record
 
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
-        """The bytes of these records, int64 (n,), in their order; runs of them are read at once.
+        """The bytes of these records, int64 (n,), in this order; consecutive ones are read at once.
 
-        A damaged record ends it with a tf.errors.DataLossError that does not say which; see
+        A damaged record ends it with a tf.errors.DataLossError that does not name the record; see
         `require_sound`.
         """
         files, inside = self.places(numbers)
@@ -90,10 +81,12 @@ class Records:
         counts = np.diff(np.r_[begins, len(numbers)])
         names = np.array([str(path) for path in self.files])[files[begins]]
         runs = tf.data.Dataset.from_tensor_slices((names, inside[begins], counts))
-        return runs.flat_map(lambda name, skip, count: _run(name, skip, count))
+        return runs.flat_map(
+            lambda name, skip, count: tf.data.TFRecordDataset(name).skip(skip).take(count)
+        )
 
     def require_sound(self, numbers: np.ndarray) -> None:
-        """Raises UsageError naming the first of these records that differs from its checksum."""
+        """Raises UsageError naming the first of these records that does not match its checksum."""
         found = tf.data.Dataset.from_tensor_slices(numbers)
         found = found.map(self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         at = 0
@@ -101,22 +94,75 @@ class Records:
             for _ in found:
                 at += 1
         except tf.errors.OpError:
-            file, inside = self.places(numbers[at])
             raise UsageError(
-                f"{self.files[file]}: record {inside} is damaged; copy or write the file again"
+                f"{self.location(numbers[at])} is damaged; copy or write the file again"
             ) from None
 
 
-def _run(name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    return tf.data.TFRecordDataset(name).skip(skip).take(count)
+class RecordSource(Source):
+    """Examples in TFRecord files, read in sequence or by number.
+
+    `image` is a string of shape (), an encoded file; `label` and `group` are int64.
+
+    Args:
+        records: All records of all splits.
+        ids: int64 (records,).
+        numbers: Split -> numbers of its records, int64.
+    """
+
+    def __init__(self, records: Records, ids: np.ndarray, numbers: dict[str, np.ndarray]) -> None:
+        self._records, self._ids, self._numbers = records, ids, numbers
+        self._columns: dict[str, dict[str, np.ndarray]] = {}
+
+    @abc.abstractmethod
+    def _parse(self, record: tf.Tensor) -> Example:
+        """All fields of a serialized example but its id."""
+
+    @abc.abstractmethod
+    def _parse_short(self, records: tf.Tensor) -> Example:
+        """The fields of a batch of serialized examples that are numbers."""
+
+    def _explain(self, split: str) -> None:
+        """Raises UsageError naming the first record of a split that cannot be read."""
+        self._records.require_sound(self._numbers[split])
+
+    def examples(self, split: str) -> tf.data.Dataset:
+        numbers = self._numbers[split]
+        ids = tf.data.Dataset.from_tensor_slices(self._ids[numbers])
+        return tf.data.Dataset.zip(ids, self._records.sequence(numbers)).map(
+            lambda id, record: {"id": id, **self._parse(record)},
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        numbers = tf.constant(self._numbers[split])
+        ids = tf.constant(self._ids[self._numbers[split]])
+
+        def read(position: tf.Tensor) -> Example:
+            record = self._records.read(tf.gather(numbers, position))
+            return {"id": tf.gather(ids, position), **self._parse(record)}
+
+        return read
+
+    def columns(self, split: str) -> dict[str, np.ndarray]:
+        """All records are read once; no image is parsed."""
+        if split not in self._columns:
+            numbers = self._numbers[split]
+            rows = self._records.sequence(numbers).batch(256).map(self._parse_short, 2)
+            try:
+                self._columns[split] = {"id": self._ids[numbers], **joined(rows, split)}
+            except UsageError:
+                self._explain(split)
+                raise
+        return dict(self._columns[split])
 
 
 def index(files: Sequence[Path]) -> Records:
-    """Finds all records by walking over their lengths; the bytes themselves are not read.
+    """Finds all records by following their lengths; the bytes themselves are not read.
 
     Raises:
-        UsageError: A file cannot be read, is no TFRecord, or ends inside a record (named by its
-            number).
+        UsageError: A file cannot be read, is not a TFRecord file, or is truncated.
     """
     offsets = [_offsets(path) for path in files]
     first = np.cumsum([0, *(len(places) for places in offsets)])
@@ -124,7 +170,7 @@ def index(files: Sequence[Path]) -> Records:
 
 
 def _offsets(path: Path) -> np.ndarray:
-    """Place of each record, int64 (records,)."""
+    """Position of each record, int64 (records,)."""
     try:
         size = path.stat().st_size
         if not size:
@@ -139,15 +185,15 @@ def _offsets(path: Path) -> np.ndarray:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if at != size:
         number = len(places) - (at > size)
-        raise UsageError(f"{path} is cut off inside record {number}; copy or write it again")
+        raise UsageError(f"{path} is truncated in record {number}; copy or write it again")
     return np.array(places, np.int64)
 
 
 def _require_lengths(path: Path, raw: mmap.mmap, places: np.ndarray) -> None:
-    """Compares the checksums of all lengths, 8 steps for all records together."""
+    """Verifies the checksums of all lengths, in 8 steps for all records together."""
     heads = np.frombuffer(b"".join(raw[at : at + 12] for at in places), np.uint8).reshape(-1, 12)
     wrong = np.flatnonzero(crc32c.of_rows(heads[:, :8]) != heads[:, 8:].copy().view("<u4")[:, 0])
     if len(wrong) and wrong[0] == 0:
-        raise UsageError(f"{path} is no TFRecord file (compressed ones are not read)")
+        raise UsageError(f"{path} is not a TFRecord file (or it is compressed); write it again")
     if len(wrong):
-        raise UsageError(f"{path}: the length of record {wrong[0]} is damaged; copy it again")
+        raise UsageError(f"{path}: the length of record {wrong[0]} is damaged; copy the file again")

@@ -1,6 +1,6 @@
-"""A folder of image files, one sub-folder for each class."""
+"""A directory of image files, one sub-directory for each class."""
 
-import errno
+import contextlib
 import hashlib
 import os
 import re
@@ -13,46 +13,46 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.data import split_names
 from pipeline.data.image_headers import common_shape
+from pipeline.data.sources import _label_names
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
 
-_KINDS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
-# No image below decoding's limit of pixels takes more; a longer file would be read whole.
-_MOST_BYTES = 2**29
-_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
-# What people name them, too.
-_NEARLY = ("training", "dev", "eval", "evaluation", "testing")
+_NAMES = {name for names in split_names.ALIASES.values() for name in names}
+# Other common names of splits, which would be taken for classes.
+_SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
 
 
 class _File(NamedTuple):
     relative: str
-    """Path from the root, with `/`."""
+    """Path below the root, with `/`."""
     size: int
     time: int
-    """0 where it cannot be read: then it is one without any bytes."""
+    """0 for a file that cannot be read; it counts as an empty one."""
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
-    """The files of `CLASS/...`, or of `train/CLASS/...` and such folders for the other splits.
+    """The files of `CLASS/...`, or of `train/CLASS/...` and such directories for the other splits.
 
-    Files are JPEG, PNG, GIF, BMP or WebP by their names' endings, at any depth below the class, in
-    the sorted order of their paths; hidden ones are passed by, and others with a note. One that
-    cannot be read is an example that cannot be decoded: a cleaning lists it. A class without any is
-    refused: it would be a class of the model that nothing teaches. The id of an
-    example is a hash of its path from the root, so that adding files moves no other id.
+    Files are JPEG, PNG, GIF, BMP or WebP by their suffixes, at any depth below the class, sorted by
+    path; hidden files are ignored, others too, with a note. A file that cannot be read is an
+    example that cannot be decoded, which cleaning reports. A class without files in train is an
+    error. The id of an example is a hash of its path below the root, so adding files changes no
+    other id.
 
     Args:
-        path: The root. The other splits are `validation` (or `valid`, `val`) and `test`; a class
-            may lack there.
-        group: Regular expression, searched in the path from the root. What its first group
-            matches (the whole match where it has none) is the same for files that must stay in one
-            split, as the images of one patient: `patient(\\d+)`.
+        path: The root. The other splits are `validation` (or `valid`, `val`) and `test`; they need
+            not have every class.
+        group: Regular expression, searched in the path below the root. Files with the same match
+            (of its first group, if it has one) stay in one split, such as all images of one
+            patient: `patient(\\d+)`.
 
     Raises:
-        UsageError: No classes, an empty one, a file that is in no group.
+        UsageError: There are no classes, a class is empty, or a file has no group.
     """
     if not path.is_dir():
-        raise UsageError(f"--source.path: {path} is no folder")
+        raise UsageError(f"--source.path: {path} is not a directory")
     return Folder(path, group)
 
 
@@ -64,99 +64,92 @@ class Folder(Source):
         self._ignored: list[str] = []
         self._unreadable: list[str] = []
         folders = _split_folders(root)
-        # Where links inside of a class must not lead: the root may be relative, or a link itself.
-        self._real = {folder.resolve() for folder in (root, *folders.values())}
-        classes = tuple(sorted(_folders(folders["train"])))
-        if not classes:
-            raise UsageError(f"{folders['train']} has no sub-folders; make one for each class")
+        names, _ = _list(folders["train"])
+        if not names:
+            raise UsageError(f"{folders['train']} has no sub-directories; make one for each class")
+        classes = _label_names.distinct(names, f"the sub-directories of {folders['train']}")
         self._files: dict[str, list[_File]] = {}
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         self._paths: dict[int, str] = {}
         for split, folder in folders.items():
             files, labels = self._scan(folder, classes, split)
-            columns = {"id": self._ids(files), "label": np.array(labels, np.int64)}
+            ids = [_hash(file.relative) for file in files]
+            columns = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
+            self._paths |= {id: file.relative for id, file in zip(ids, files, strict=True)}
             if group is not None:
                 columns["group"] = _groups(files, group)
             self._files[split], self._columns[split] = files, columns
         fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
-        everything = (root / f.relative for files in self._files.values() for f in files if f.time)
+        readable = (root / f.relative for files in self._files.values() for f in files if f.time)
         self.info = Info(
             splits={split: len(files) for split, files in self._files.items()},
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
             class_names=classes,
-            image_shape=common_shape(map(_beginning, everything)),
-            notes=(*_note(root, self._ignored), *_unreadable_note(root, self._unreadable)),
+            image_shape=common_shape(map(_beginning, readable)),
+            notes=tuple(self._notes()),
         )
 
     def _scan(
         self, folder: Path, classes: tuple[str, ...], split: str
     ) -> tuple[list[_File], list[int]]:
+        """The files of a split in sorted order, and their labels."""
         files: list[_File] = []
         labels: list[int] = []
-        for name in sorted(_folders(folder, self._ignored)):
+        names, others = _list(folder)
+        self._ignored += others
+        for name in names:
             if name not in classes:
                 raise UsageError(
                     f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
                 )
-            found = sorted(self._images(folder / name, set()))
+            found = sorted(self._images(folder / name))
             if not found and split == "train":
                 raise UsageError(
-                    f"{folder / name} holds no images; remove it, or fill it with files named "
-                    f"*{', *'.join(sorted(_KINDS))}"
+                    f"{folder / name} contains no image files; remove it, or add files named "
+                    f"*{', *'.join(sorted(image_formats.SUFFIXES))}"
                 )
             files += found
             labels += [classes.index(name)] * len(found)
         return files, labels
 
-    def _images(self, folder: Path, seen: set[tuple[int, int]]) -> Iterator[_File]:
-        """Image files at any depth; each real folder once, so that links in a circle end.
+    def _images(self, folder: Path) -> Iterator[_File]:
+        """Image files at any depth; links to directories are not followed."""
+        for place, folders, files in os.walk(folder, onerror=_raise):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+            self._ignored += [f"{name} (a link to a directory)" for name in links]
+            for name in files:
+                if name.startswith("."):
+                    continue
+                if Path(name).suffix.lower() in image_formats.SUFFIXES:
+                    yield self._file(Path(place, name))
+                else:
+                    self._ignored.append(name)
 
-        A link to another place among the data would bring the images of other classes.
-        """
-        there, relative = folder.stat(), folder.relative_to(self._root).as_posix()
-        if folder.is_symlink() and self._is_data(folder.resolve()):
-            self._ignored.append(f"{relative} (a link back into the data)")
-            return
-        if (there.st_dev, there.st_ino) in seen:
-            self._ignored.append(f"{relative} (read by another name)")
-            return
-        seen.add((there.st_dev, there.st_ino))
-        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
-            if _is_folder(entry):
-                yield from self._images(folder / entry.name, seen)
-            elif Path(entry.name).suffix.lower() not in _KINDS:
-                self._ignored.append(entry.name)
-            else:
-                yield self._file(entry, f"{relative}/{entry.name}")
+    def _file(self, path: Path) -> _File:
+        """The file's size and time; it is not opened, as opening a pipe would block."""
+        relative = path.relative_to(self._root).as_posix()
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            good = stat.S_ISREG(found.st_mode) and found.st_size <= image_formats.MOST_BYTES
+            if good and os.access(path, os.R_OK):
+                # Unlike the time of modification, this one cannot be set by the user.
+                return _File(relative, found.st_size, found.st_ctime_ns)
+        self._unreadable.append(relative)
+        return _File(relative, 0, 0)
 
-    def _is_data(self, real: Path) -> bool:
-        return any(real.is_relative_to(own) or own.is_relative_to(real) for own in self._real)
-
-    def _file(self, entry: os.DirEntry[str], relative: str) -> _File:
-        """What is known without opening it: a pipe would wait for a writer."""
-        try:
-            found = entry.stat()
-            if not os.access(entry.path, os.R_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            if found.st_size > _MOST_BYTES:
-                raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES // 2**20} MiB")
-        except OSError as error:  # an example that cannot be decoded
-            self._unreadable.append(f"{relative}: {error.strerror}")
-            return _File(relative, 0, 0)
-        # The time of the last change of anything: who puts other bytes in can set the other.
-        return _File(relative, found.st_size, found.st_ctime_ns)
-
-    def _ids(self, files: list[_File]) -> np.ndarray:
-        for file in files:
-            id = _hash(file.relative)
-            if id in self._paths:
-                raise UsageError(
-                    f"{self._paths[id]} and {file.relative} have the same id; rename one of them"
-                )
-            self._paths[id] = file.relative
-        return np.array([_hash(file.relative) for file in files], np.int64)
+    def _notes(self) -> Iterator[str]:
+        if ignored := self._ignored:
+            yield (
+                f"{self._root}: {len(ignored)} files without the suffix of an image, or links to "
+                f"directories, are ignored, such as {', '.join(sorted(set(ignored))[:3])}"
+            )
+        if unreadable := self._unreadable:
+            yield (
+                f"{self._root}: {len(unreadable)} files cannot be read, or are larger than "
+                f"{image_formats.MOST_BYTES >> 20} MiB, such as {min(unreadable)}; --clean.enabled "
+                "excludes them"
+            )
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
         readable = (self._root / f.relative if f.time else os.devnull for f in self._files[split])
@@ -173,7 +166,7 @@ class Folder(Source):
         return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
-        """Found by the paths alone; no file is opened."""
+        """Derived from the paths; no file is opened."""
         return dict(self._columns[split])
 
     def fingerprint(self) -> str:
@@ -185,7 +178,7 @@ class Folder(Source):
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """Path from the root."""
+        """Path below the root."""
         return self._paths[id]
 
 
@@ -195,11 +188,11 @@ def _read(row: dict[str, tf.Tensor]) -> Example:
 
 
 def _beginning(path: Path) -> bytes:
-    """Enough for a header, even behind a colour profile and a thumbnail."""
+    """Enough for the header, even after a color profile and a thumbnail."""
     try:
         with path.open("rb") as file:
             return file.read(2**18)
-    except OSError:  # decoding or cleaning says so
+    except OSError:  # decoding or cleaning reports it
         return b""
 
 
@@ -208,88 +201,54 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(os.fsencode(text)).digest()[:8], "big") >> 1
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _raise(error: OSError) -> None:
+    raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _list(folder: Path) -> tuple[list[str], list[str]]:
+    """Sorted names of the sub-directories and of the files, without hidden ones."""
+    folders: list[str] = []
+    files: list[str] = []
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    (folders if entry.is_dir() else files).append(entry.name)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
-
-
-def _folders(folder: Path, ignored: list[str] | None = None) -> Iterator[str]:
-    """Names of the folders in a folder; the names of files go to `ignored`."""
-    for entry in _entries(folder):
-        if _is_folder(entry):
-            try:
-                entry.name.encode()
-            except UnicodeEncodeError:
-                raise UsageError(f"{entry.path!r}: rename it; its name is not UTF-8") from None
-            yield entry.name
-        elif ignored is not None:
-            ignored.append(entry.name)
+        _raise(error)
+    return sorted(folders), sorted(files)
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Split -> its folder; `train` is the root itself where no sub-folder has that name."""
-    names = set(_folders(root))
-    known = {name for theirs in _SPLITS.values() for name in theirs}
+    """Split -> its directory; `train` is the root itself if no sub-directory has that name."""
+    names = set(_list(root)[0])
     if "train" not in names:
-        if names and {name.lower() for name in names} <= {*known, *_NEARLY}:
-            if names <= known:
-                raise UsageError(f"{root} has {', '.join(sorted(names))} but no folder train")
-            raise UsageError(
-                f"{root} has {', '.join(sorted(names))}, which would be classes; splits are named "
-                "train, validation and test"
-            )
-        return {"train": root}
-    if names - known:
+        if not names or not {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES:
+            return {"train": root}
         raise UsageError(
-            f"{root / min(names - known)} is no split beside train; move it away, or name it "
-            "validation or test"
+            f"{root} has {', '.join(sorted(names))} but no directory train; splits are named "
+            "train, validation and test"
         )
-    found = {ours: [name for name in theirs if name in names] for ours, theirs in _SPLITS.items()}
-    for several in found.values():
-        if len(several) > 1:
-            raise UsageError(f"{root} has {' and '.join(several)}, which are one split; join them")
-    return {ours: root / theirs[0] for ours, theirs in found.items() if theirs}
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:  # a link to itself
-        if Path(entry.name).suffix.lower() in _KINDS:
-            return False
-        raise UsageError(f"{entry.path} cannot be read: {error.strerror}; remove it") from None
+    if others := names - _NAMES:
+        raise UsageError(
+            f"{root / min(others)} is not a split, unlike train next to it; move it away, or "
+            "rename it to validation or test"
+        )
+    return split_names.directories(root, names)
 
 
 def _groups(files: list[_File], pattern: str) -> np.ndarray:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--source.group {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(
+            f"--source.group must be a regular expression; got {pattern!r}: {error}"
+        ) from None
     matches = [compiled.search(file.relative) for file in files]
-    texts = [match and match.group(1 if compiled.groups else 0) for match in matches]
+    texts = [match[1 if compiled.groups else 0] or "" if match else "" for match in matches]
     if missing := [file.relative for file, text in zip(files, texts, strict=True) if not text]:
         raise UsageError(
-            f"--source.group {pattern!r} matches nothing in {missing[0]} "
-            f"({len(missing):,} of {len(files):,} such files)"
+            f"--source.group {pattern!r} does not match {missing[0]} "
+            f"({len(missing):,} of {len(files):,} files of its split do not match)"
         )
     return np.array([_hash(text) for text in texts], np.int64)
-
-
-def _note(root: Path, ignored: list[str]) -> tuple[str, ...]:
-    if not ignored:
-        return ()
-    names = ", ".join(sorted(set(ignored))[:3])
-    return (
-        f"{root}: {len(ignored)} files that are no images by name, or links back into the data, "
-        f"are left out, such as {names}",
-    )
-
-
-def _unreadable_note(root: Path, unreadable: list[str]) -> tuple[str, ...]:
-    if not unreadable:
-        return ()
-    count, first = len(unreadable), unreadable[0]
-    return (f"{root}: {count} files cannot be read, such as {first}; --clean.enabled drops them",)

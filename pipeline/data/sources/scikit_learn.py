@@ -1,4 +1,4 @@
-"""The real data sets inside the scikit-learn wheel: they need no download."""
+"""The real data sets inside the scikit-learn wheel, which need no download."""
 
 from typing import Literal
 
@@ -9,15 +9,15 @@ from pipeline.data.sources._array_source import ArraySource
 
 
 def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
-    """One split `train`; the id of an example is its position in scikit-learn's order.
+    """One split `train`; the id of an example is its index in scikit-learn's order.
 
     Args:
-        dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of grey (E. Alpaydin,
-            C. Kaynak, UCI 1998), stretched to 0 ... 255: `image` uint8 (8, 8, 1), `label` int64.
+        dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E. Alpaydin,
+            C. Kaynak, UCI 1998), scaled to 0 ... 255: `image` uint8 (8, 8, 1), `label` int64.
             `diabetes`: 442 patients (Efron, Hastie, Johnstone, Tibshirani, "Least angle
-            regression", Annals of Statistics 2004): `features` float32 (10,), age, sex, body mass,
-            blood pressure and six blood values as scikit-learn scales them, and `target` float32,
-            how far the disease went in a year, 25 ... 346.
+            regression", Annals of Statistics 2004): `features` float32 (10,), age, sex, body mass
+            index, blood pressure and six blood values as scaled by scikit-learn, and `target`
+            float32, the progression of the disease after a year, 25 ... 346.
     """
     return {"digits": _digits, "diabetes": _diabetes}[dataset]()
 

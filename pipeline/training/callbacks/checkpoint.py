@@ -1,4 +1,4 @@
-"""When a run is saved, what is kept, where it is taken up again, and when it has learned enough."""
+"""When a run is saved, which checkpoints are kept, where it resumes, and when it stops early."""
 
 import contextlib
 import dataclasses
@@ -17,26 +17,26 @@ from pipeline.training import metric_state
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.utils.errors import Diverged, UsageError, reason
 
-# At the end of an epoch nothing is saved before training has taken so many times as long as the
-# last save: saving then costs less than 2 % of the time, however short the epochs. Not 50 times:
-# with the save at its end, which does not wait, a training of 14 s came to 2.1 %.
-_PAYS = 60
+# An epoch's end is saved only after training for this many times the duration of the last save,
+# which keeps the cost of saving below 2 % however short the epochs are. 50 was not enough: with the
+# save at the end of training, a run of 14 s spent 2.1 %.
+_WORTHWHILE = 60
 
 
 class CheckpointCallback(keras.callbacks.Callback):
-    """Saves at the end of epochs and within them; ends training when it is asked to, or patience
-    is over.
+    """Saves at the end of epochs and within them; ends training on request or when patience is
+    exhausted.
 
-    Kept are the two newest checkpoints and the best: the one with the lowest `val_loss`; without a
-    validation split that is the last. A checkpoint that cannot be written, as the disk is full, is
-    done without: training goes on, and the next one is tried.
+    It keeps the two newest checkpoints and the best one, which has the lowest `val_loss`; without a
+    validation split the last is the best. If a checkpoint cannot be written, because the disk is
+    full, training continues and the next one is tried.
 
     Args:
-        checkpoints: Where to.
+        checkpoints: Where to save.
         batches: Training batches; their steps number the checkpoints.
         options: `patience` and `checkpoint_*` are used.
-        stops: Asked after every call whether it was the last.
-        agreed: The mean of a number over all workers: they save after the same call.
+        stops: Asked after each call whether training is to end.
+        agreed: The mean of a number over all workers, which save after the same call.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._agreed = agreed
         self.step = 0
         self.epoch = 0
-        """Epochs that are finished."""
+        """Number of completed epochs."""
         self.stopped = False
-        """Whether patience is over."""
+        """Whether patience is exhausted."""
         self.ended = False
         """Whether another callback has set `model.stop_training`."""
         self.notes: list[str] = []
-        """What a person should know of the checkpoints that were found."""
+        """Problems with the checkpoints that were found, for the user."""
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
-        """Of the run at the end of each epoch."""
+        """Duration of the run at the end of each epoch."""
         self._best = math.inf
         self._best_step = 0
         self._waited = 0
         self._saved: dict[int, int] = {}
-        """The best step by then of each of the two newest checkpoints."""
+        """For each of the two newest checkpoints the best step at that time."""
         self._last_save, self._cost = time.monotonic(), 0.0
         self.unsaved = ""
-        """Why the last save could not be written; empty if it was."""
+        """Why the last save failed; empty if it succeeded."""
         self._unsaved_state: dict[str, Any] = {}
         self._running: list[list[str]] | None = None
 
@@ -85,70 +85,61 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     @property
     def last_step(self) -> int:
-        """Of the run, if nothing ends it before."""
+        """The last step of the run unless something ends it earlier."""
         return self._batches.last_step
 
     def resume(self) -> Batches:
-        """Takes the run up at its newest whole checkpoint; returns the batches that are left.
+        """Restores the newest undamaged checkpoint; returns the batches that are left.
 
         Raises NoCheckpoint if all are damaged.
         """
-        found = self._checkpoints.restore_newest(self._take)
+        found = self._checkpoints.restore_newest(self._accept)
         if found:
             self.step, self.notes = found
-            self._prune()  # in case the process ended before it could
+            self._prune()  # the process may have ended before it could
         return dataclasses.replace(
             self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
         )
 
-    def _take(self, step: int, state: dict[str, Any]) -> None:
-        """What was saved with a step; raises anything where it is not as `_state` makes it."""
+    def _accept(self, step: int, state: dict[str, Any]) -> None:
+        """Takes over what was saved with a step."""
         if state.keys() != self._state(None, []).keys():
             raise UsageError(
-                f"step {step} was saved by another version of pipeline; go on with that, "
-                "or give a new --run-directory"
+                f"step {step} was saved by another version of pipeline; continue with that "
+                "version or choose a new --run-directory"
             )
         self._waited, patience = int(state["waited"]), self._options.patience
         self.stopped = patience is not None and self._waited >= patience
-        self.ended = state["ended"]
-        if not isinstance(self.ended, bool):
-            raise TypeError("neither true nor false")
+        self.ended = bool(state["ended"])
         self._best_step = int(state["best_step"])
         self._best = math.inf if state["best"] is None else float(state["best"])
         self.seconds = [float(value) for value in state["seconds"]]
         self.epoch = len(self.seconds)
-        metric_state.require_history(state["history"], self.epoch)
         self.history = {
             name: [math.nan if value is None else float(value) for value in values]
             for name, values in state["history"].items()
         }
         self._running = state["running"]
-        metric_state.require_plain(self._running)
         self._saved = {int(step): int(best) for step, best in state["saved"]}
-        if step not in self._saved:
-            raise ValueError("it does not count itself")
-        elapsed = float(state["elapsed"])
-        if not all(0 <= value < math.inf for value in (*self.seconds, elapsed)):
-            raise ValueError("no time")
-        self.stops.resume(elapsed)
+        self.stops.resume(float(state["elapsed"]))
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
             try:
                 metric_state.restore(self.model.step.metrics, self._running)
             except (ValueError, IndexError):
                 raise UsageError(
                     f"step {self.step} was saved within an epoch by a task with other metrics; "
-                    "bring that back, or give a new --run-directory"
+                    "restore those metrics or choose a new --run-directory"
                 ) from None
             self._running = None
-        # Asked after the last epoch was saved, or meanwhile.
+        # Requested after the last epoch was saved, or while it was.
         if self.step and (asked := self.stops.reason(self._agreed)):
             if self.step not in self._saved:
                 self._save(None)
             raise Stopped(asked)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step = self.model.step.position
         asked = self.stops.reason(self._agreed)
         within = self.step < self._batches.end_of(self.epoch)
@@ -158,32 +149,32 @@ class CheckpointCallback(keras.callbacks.Callback):
         if asked:
             raise Stopped(asked)
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: Any = None) -> None:
         self._running = metric_state.serialize(self.model.step.metrics)
 
-    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         if asked := self.stops.reason(self._agreed):
-            self.model.step.update.swap_ema()  # the averages are validated: see `Update`
+            self.model.step.update.swap_ema()  # validation uses the averages: see `Update`
             self._save(self._running)
             raise Stopped(asked)
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
         self._running = None
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.step = self._batches.end_of(epoch)
         if not math.isfinite(logs["loss"]):
             raise Diverged(
-                f"training diverged: {logs['loss']} is the loss of epoch {epoch + 1}; "
-                "lower --train.learning-rate. Nothing of this epoch was saved"
+                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "
+                "--train.learning-rate. Nothing of this epoch was saved"
             )
-        # What was not measured in an epoch, as another precision was forced, is not a number.
+        # NaN for what an epoch did not measure, because another precision was forced.
         for name in {**self.history, **logs}:
             values = self.history.setdefault(name, [math.nan] * epoch)
             values.append(float(logs.get(name, math.nan)))
         self.seconds.append(round(self.stops.elapsed, 3))
         self.epoch = epoch + 1
-        # A loss that is not a number is never the best.
+        # A NaN is never the best.
         better = logs["val_loss"] < self._best if "val_loss" in logs else True
         self._waited = 0 if better else self._waited + 1
         if better:
@@ -193,10 +184,10 @@ class CheckpointCallback(keras.callbacks.Callback):
             self.stopped = self.model.stop_training = True
         wanted = better and patience is not None
         spent = time.monotonic() - self._last_save
-        if wanted or self.complete or self._due() or spent >= _PAYS * self._cost:
+        if wanted or self.complete or self._due() or spent >= _WORTHWHILE * self._cost:
             self._save(None)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: Any = None) -> None:
         if self.model.stop_training and not self.complete:
             self.ended = True
             self._save(None)
@@ -209,7 +200,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         return time.monotonic() - self._last_save >= 60 * self._options.checkpoint_minutes
 
     def _save(self, running: list[list[str]] | None) -> None:
-        """`running` are the metrics of an epoch that is not finished."""
+        """Saves this step; `running` are the metrics of an unfinished epoch."""
         others = [pair for pair in self._saved.items() if pair[0] != self.step]
         saved = [*others[-1:], (self.step, self._best_step)]
         start, state = time.monotonic(), self._state(running, saved)
@@ -218,30 +209,30 @@ class CheckpointCallback(keras.callbacks.Callback):
         except WRITE_ERRORS as error:
             why = getattr(error, "strerror", None) or reason(error)
             if not self.unsaved:
-                print(f"warning    step {self.step:,} could not be saved: {why}; training goes on")
+                print(f"warning    step {self.step:,} was not saved: {why}; training continues")
             self.unsaved, self._unsaved_state = why, state
         else:
             if self.unsaved:
-                print(f"saved      step {self.step:,}: the disk can be written again", flush=True)
+                print(f"saved      step {self.step:,}: the disk is writable again", flush=True)
             self.unsaved = ""
             self._saved = dict(saved)
             self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
 
-    def save_unsaved(self, folder: Path) -> None:
-        """After training: writes what the last save could not write to another folder, if it can.
+    def save_unsaved(self, directory: Path) -> None:
+        """After training: writes what the last save could not to another directory, if possible.
 
-        Copied to the folder of the checkpoints, it is one of them.
+        Copied to the directory of the checkpoints, it is one of them.
         """
         if self.unsaved:
             with contextlib.suppress(*WRITE_ERRORS):
-                self._checkpoints.at(folder).save(self.step, self._unsaved_state)
+                self._checkpoints.at(directory).save(self.step, self._unsaved_state)
 
     def _state(
         self, running: list[list[str]] | None, saved: list[tuple[int, int]]
     ) -> dict[str, Any]:
-        """What a checkpoint holds beside the variables: plain JSON."""
+        """What a checkpoint contains besides the variables: plain JSON."""
         return {
             "history": self.history,
             "seconds": self.seconds,
@@ -258,14 +249,13 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._checkpoints.keep({*self._saved, *self._saved.values()})
 
     def choose(self) -> Decision:
-        """Leaves the weights to be used in the model: the best under patience, else the last."""
+        """Leaves the final weights in the model: the best with patience, otherwise the last."""
+        last = f"step {self.step}"
         if self._options.patience is None or not self._best_step:
-            return Decision(
-                "weights", f"step {self.step}", "the last; --train.patience takes the best"
-            )
+            return Decision("weights", last, "the last; --train.patience selects the best")
         try:
             self._checkpoints.restore(self._best_step)
         except Damaged as error:
-            why = f"the last, as the best cannot be read: {error}"
-            return Decision("weights", f"step {self.step}", why)
+            why = f"the last, because the best cannot be read: {error}"
+            return Decision("weights", last, why)
         return Decision("weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}")

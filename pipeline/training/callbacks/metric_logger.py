@@ -1,4 +1,4 @@
-"""What a run has measured, epoch by epoch: lines of JSON, and scalars for TensorBoard."""
+"""Metrics of each epoch: lines of JSON, and scalars for TensorBoard."""
 
 import json
 import time
@@ -9,88 +9,75 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contracts import Batches
-from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import console, files
 from pipeline.utils.errors import reason
 
-# TensorBoard asks for `tfevents` in the name; TensorFlow's own writer adds the host's.
+# TensorBoard looks for `tfevents` in the name; TensorFlow's own writer adds the host name.
 _EVENTS = "events.out.tfevents.scalars"
-# TensorFlow's for `console.FULL`.
+# TensorFlow's errors for those of `console.FULL`.
 _FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)
 
 
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Writes the metrics of each epoch to `log.jsonl` and for TensorBoard."""
-    if not context.is_chief:
-        return None
-    tensorboard = context.log.tensorboard
-    return MetricLogger(context.run, context.batches, context.checkpoint, tensorboard)
+    return MetricLogger(context) if context.is_chief else None
 
 
 class MetricLogger(keras.callbacks.Callback):
     """One JSON object per epoch in `log.jsonl`: epoch, step, seconds of the run, all metrics.
 
-    And the same as scalars of TensorBoard, `epoch_loss`, ... over the number of the epoch as Keras
-    names them, in `train` and, those of the validation split, in `validation`.
+    The same values are scalars for TensorBoard, named as Keras names them (`epoch_loss`, ...), in
+    the runs `train` and `validation`.
 
-    Both say what the newest checkpoint knows: they are written anew when a run is taken up, and
-    when a write has failed, so that no epoch is missing or there twice wherever a process was
-    killed.
-
-    Args:
-        run: Where to.
-        batches: Of training.
-        saver: The `CheckpointCallback`; its history is what is written, so it is called before.
-        tensorboard: Whether scalars are wanted.
+    Both show the history of the checkpoint callback, which is called first. They are rewritten when
+    a run resumes and after a failed write, so that no epoch is missing or duplicated, wherever a
+    process was killed.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        batches: Batches,
-        saver: keras.callbacks.Callback,
-        tensorboard: bool = True,
-    ) -> None:
+    def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._run, self._batches, self._saver = run, batches, saver
-        self._tensorboard = tensorboard
+        self._run, self._batches = context.run, context.batches
+        self._checkpoint, self._tensorboard = context.checkpoint, context.log.tensorboard
         self._writers: dict[str, Any] = {}
-        self._whole = False
-        """Whether all epochs before this one have been written."""
-        self._told: set[Path] = set()
+        self._is_current = False
+        """Whether all earlier epochs have been written."""
+        self._reported: set[Path] = set()
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if not self._whole:
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self._is_current:
             self.write()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not self._whole:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self._is_current:
             self.write()
             return
-        logged = self._tried(self._run.log, lambda: self._append(epoch))
-        self._whole = self._tried(self._run.tensorboard, lambda: self._scalars([epoch])) and logged
+        logged = self._try(self._run.log, lambda: self._append(epoch))
+        scalars = self._try(self._run.tensorboard, lambda: self._write_scalars([epoch]))
+        self._is_current = logged and scalars
 
     def write(self) -> None:
-        """All epochs so far."""
-        epochs = range(self._saver.epoch)
+        """Writes all epochs so far."""
+        epochs = range(self._checkpoint.epoch)
         lines = "".join(map(self._line, epochs))
-        # Each for itself: nobody misses the log because TensorBoard's files cannot be written.
-        logged = self._tried(self._run.log, lambda: files.write_text(self._run.log, lines))
-        self._whole = self._tried(self._run.tensorboard, lambda: self._anew(epochs)) and logged
+        # One is written even if the other cannot be.
+        logged = self._try(self._run.log, lambda: files.write_text(self._run.log, lines))
+        scalars = self._try(self._run.tensorboard, lambda: self._rewrite_scalars(epochs))
+        self._is_current = logged and scalars
 
-    def _tried(self, what: Path, write: Callable[[], None]) -> bool:
-        """Whether it could be written; says once what is in the way, but for a full disk."""
+    def _try(self, path: Path, write: Callable[[], None]) -> bool:
+        """Whether the write succeeded; prints the reason once if not.
+
+        `CheckpointCallback` reports a full disk, which it cannot write to either.
+        """
         try:
             write()
         except (OSError, tf.errors.OpError) as error:
-            # A full disk is told of by `CheckpointCallback`, which cannot write then either.
             full = isinstance(error, _FULL) or getattr(error, "errno", None) in console.FULL
-            if not full and what not in self._told:
-                self._told.add(what)
+            if not full and path not in self._reported:
+                self._reported.add(path)
                 why = getattr(error, "strerror", None) or reason(error)
-                print(f"warning    {what} cannot be written: {why}; training goes on", flush=True)
+                console.say("warning", f"{path} cannot be written: {why}; training continues")
             return False
         return True
 
@@ -98,35 +85,38 @@ class MetricLogger(keras.callbacks.Callback):
         with self._run.log.open("a", encoding="utf-8") as file:
             file.write(self._line(epoch))
 
-    def _anew(self, epochs: Iterable[int]) -> None:
-        self._writers = {}
-        for part in ("train", "validation"):
-            (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
-        self._scalars(epochs)
-
     def _line(self, epoch: int) -> str:
-        values = {name: values[epoch] for name, values in self._saver.history.items()}
-        step, seconds = self._batches.end_of(epoch), self._saver.seconds[epoch]
+        values = {name: values[epoch] for name, values in self._checkpoint.history.items()}
+        step, seconds = self._batches.end_of(epoch), self._checkpoint.seconds[epoch]
         entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
         return json.dumps(files.strict(entry)) + "\n"
 
-    def _scalars(self, epochs: Iterable[int]) -> None:
+    def _rewrite_scalars(self, epochs: Iterable[int]) -> None:
+        self._writers = {}
+        for part in ("train", "validation"):
+            (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
+        self._write_scalars(epochs)
+
+    def _write_scalars(self, epochs: Iterable[int]) -> None:
         if not self._tensorboard:
             return
         for epoch in epochs:
-            for name, values in self._saver.history.items():
-                part = "validation" if name.startswith("val_") else "train"
-                if part not in self._writers:
-                    folder = self._run.tensorboard / part
-                    folder.mkdir(parents=True, exist_ok=True)
-                    self._writers[part] = tf.io.TFRecordWriter(str(folder / _EVENTS))
-                    self._writers[part].write(_event(file_version="brain.Event:2"))
+            for name, values in self._checkpoint.history.items():
                 tag = f"epoch_{name.removeprefix('val_')}"
                 scalar = tf.compat.v1.Summary.Value(tag=tag, simple_value=values[epoch])
                 summary = tf.compat.v1.Summary(value=[scalar])
-                self._writers[part].write(_event(step=epoch, summary=summary))
+                writer = self._writer("validation" if name.startswith("val_") else "train")
+                writer.write(_event(step=epoch, summary=summary))
         for writer in self._writers.values():
             writer.flush()
+
+    def _writer(self, part: str) -> Any:
+        if part not in self._writers:
+            directory = self._run.tensorboard / part
+            directory.mkdir(parents=True, exist_ok=True)
+            self._writers[part] = tf.io.TFRecordWriter(str(directory / _EVENTS))
+            self._writers[part].write(_event(file_version="brain.Event:2"))
+        return self._writers[part]
 
 
 def _event(**fields: Any) -> bytes:

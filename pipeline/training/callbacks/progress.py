@@ -5,46 +5,38 @@ from typing import Any
 
 import keras
 
-from pipeline.contracts import Batches
-from pipeline.runtime.signals import Stops
 from pipeline.training.callback_context import CallbackContext
+
+# Shown in another form, or only in the log.
+_HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
 
 
 def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Prints one line per epoch: metrics, examples per second, time left."""
-    if context.is_chief and context.log.progress:
-        return Progress(context.batches, context.stops)
-    return None
-
-
-# Shown in a way of its own, or only in the log.
-_UNSAID = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
+    return Progress(context) if context.is_chief and context.log.progress else None
 
 
 class Progress(keras.callbacks.Callback):
-    """One line per epoch: metrics, images per second, time left."""
+    """One line per epoch: metrics, examples per second, time left."""
 
-    def __init__(self, batches: Batches, stops: Stops) -> None:
+    def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._batches, self._stops = batches, stops
-        self._epochs = batches.epochs
-        self._first_epoch = batches.first_epoch
+        self._batches, self._stops = context.batches, context.stops
         self._start = time.monotonic()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        speed = logs.get("examples_per_second")
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        speed, epochs = logs.get("examples_per_second"), self._batches.epochs
         metrics = "  ".join(
             f"{name} {_number(name, value)}"
             for name, value in logs.items()
-            if name not in _UNSAID and (value or name != "skipped_steps")
+            if name not in _HIDDEN and (value or name != "skipped_steps")
         )
-        done = epoch + 1 - self._first_epoch
-        left = (time.monotonic() - self._start) / done * (self._epochs - epoch - 1)
+        done = epoch + 1 - self._batches.first_epoch
+        left = (time.monotonic() - self._start) / done * (epochs - epoch - 1)
         if self._stops.left is not None:
             left = min(left, max(0.0, self._stops.left))
-        width = len(str(self._epochs))
         print(
-            f"epoch {epoch + 1:{width}}/{self._epochs}  {metrics}"
+            f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {metrics}"
             + (f"  {speed:,.0f} examples/s" if speed and speed > 0 else "")
             + f"  {_clock(left)} left",
             flush=True,

@@ -6,41 +6,38 @@ from typing import Any
 
 import keras
 
-from pipeline.contracts import Batches
 from pipeline.training.callback_context import CallbackContext
 
 
 def throughput(context: CallbackContext) -> keras.callbacks.Callback:
     """Adds `examples_per_second` to the logs of each epoch."""
-    return Throughput(context.batches)
+    return Throughput(context.batches.batch_size)
 
 
 class Throughput(keras.callbacks.Callback):
-    """Adds `examples_per_second` to the epoch's logs: training alone, calls that trace left out."""
+    """Adds `examples_per_second` to the logs of each epoch: training only, without calls that
+    trace."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batch_size: int) -> None:
         super().__init__()
-        self._batches = batches
-        self._done = 0
-        self._counted = 0
-        self._seconds = 0.0
-        self._last = 0.0
-        self._traces = 0
+        self._batch_size = batch_size
+        self._position = self._steps = self._traces = 0
+        self._seconds = self._last = 0.0
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._done, self._counted, self._seconds = self.model.step.position, 0, 0.0
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._position, self._steps, self._seconds = self.model.step.position, 0, 0.0
         self._last = time.monotonic()
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._traces = self.model.step.traces
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        now, done = time.monotonic(), self.model.step.position
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now, position = time.monotonic(), self.model.step.position
         if self.model.step.traces == self._traces:
-            self._counted += done - self._done
+            self._steps += position - self._position
             self._seconds += now - self._last
-        self._done, self._last = done, now
+        self._position, self._last = position, now
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        examples = self._counted * self._batches.batch_size
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        examples = self._steps * self._batch_size
         logs["examples_per_second"] = examples / self._seconds if examples else math.nan

@@ -13,13 +13,13 @@ def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Trains frozen layers from an epoch on."""
+    """Trains frozen layers from an epoch on; never if that is None."""
 
     def __init__(self, epochs: int | None) -> None:
         super().__init__()
         self._epochs = epochs
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._epochs is not None and epoch >= self._epochs and not self.model.step.phase:
             for layer in self.model._flatten_layers(include_self=False):
                 if layer.name in self.model.frozen:

@@ -1,4 +1,6 @@
-"""A loop of our own drives the step: every line of the training is in sight."""
+"""A custom training loop: every line of the training is visible."""
+
+from typing import Any
 
 import keras
 
@@ -12,44 +14,41 @@ def gradient_tape(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Trains from `train.first_step` to `train.last_step`; returns value per epoch by metric.
+    """Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
 
-    The same step in the same order as under `model_fit`: the weights come out bit for bit alike.
-    The GradientTape itself is in `train_step.py`.
+    The same steps in the same order as under `model_fit`: the weights are equal bit for bit. The
+    GradientTape itself is in `train_step.py`.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset.
-        validation: Evaluated after each epoch; None: not at all.
-        callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps, and
+        validation: Evaluated after each epoch unless None.
+        callbacks: Keras callbacks; a batch is a call of `model.steps_per_execution` steps, and
             `model.stop_training` ends the loop after it.
     """
     model.step.set_inputs(train, validation)
-    train_call = distributed.Calls(model, "train", train)
-    validation_call = validation and distributed.Calls(model, "evaluate", validation)
-    validation_tickets = validation and distributed.tickets(validation)
+    call = distributed.Calls(model, "train", train)
+    evaluate = _evaluation(model, validation) if validation else None
     listeners = keras.callbacks.CallbackList(
         callbacks, add_history=True, model=model, epochs=train.epochs, steps=train.steps_per_epoch
     )
     model.stop_training = False
+    logs: dict[str, float] = {}
     listeners.on_train_begin()
     tickets = iter(distributed.tickets(train))
     for epoch in range(train.first_epoch, train.epochs):
         model.reset_metrics()
-        train_call.begin(epoch)
+        call.begin(epoch)
         listeners.on_epoch_begin(epoch)
         start = epoch * train.steps_per_epoch
-        while train_call.position < train.end_of(epoch) and not model.stop_training:
-            first = train_call.position - start
+        while call.position < train.end_of(epoch) and not model.stop_training:
+            first = call.position - start
             listeners.on_train_batch_begin(first)
-            logs = train_call(tickets)
+            logs = call(tickets)
             listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
-        if validation:
-            result = _evaluate(
-                model, validation, validation_call, iter(validation_tickets), listeners
-            )
-            logs.update({f"val_{name}": value for name, value in result.items()})
+        if evaluate:
+            logs.update({f"val_{name}": value for name, value in evaluate(listeners).items()})
         listeners.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
@@ -57,13 +56,21 @@ def gradient_tape(
     return model.history.history
 
 
-def _evaluate(model, validation, call, tickets, listeners) -> dict[str, float]:
-    listeners.on_test_begin()
-    model.reset_metrics()
-    call.begin(0)
-    for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
-        listeners.on_test_batch_begin(first)
-        listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
-    result = model.get_metrics_result()
-    listeners.on_test_end(result)
-    return result
+def _evaluation(model: keras.Model, validation: Batches) -> Any:
+    """A function that evaluates the validation split; its argument is the callback list."""
+    call = distributed.Calls(model, "evaluate", validation)
+    dataset = distributed.tickets(validation)
+
+    def evaluate(listeners: keras.callbacks.CallbackList) -> dict[str, float]:
+        tickets = iter(dataset)
+        listeners.on_test_begin()
+        model.reset_metrics()
+        call.begin(0)
+        for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
+            listeners.on_test_batch_begin(first)
+            listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
+        result = model.get_metrics_result()
+        listeners.on_test_end(result)
+        return result
+
+    return evaluate

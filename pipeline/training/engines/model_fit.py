@@ -1,7 +1,8 @@
-"""Keras's `fit` drives the step."""
+"""Keras's `fit` runs the step."""
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -15,18 +16,18 @@ def model_fit(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Trains from `train.first_step` to `train.last_step`; returns value per epoch by metric.
+    """Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset, so that `fit` keeps one iterator.
-        validation: Evaluated after each epoch; None: not at all.
-        callbacks: Keras's protocol; a batch is a call of `model.steps_per_execution` steps.
+        validation: Evaluated after each epoch unless None.
+        callbacks: Keras callbacks; a batch is a call of `model.steps_per_execution` steps.
     """
     model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
     position = _Position(calls, train)
-    evaluating = {}
+    evaluating: dict[str, Any] = {}
     if validation:
         position.evaluation = model.test_function = distributed.Calls(model, "evaluate", validation)
         evaluating = {
@@ -39,7 +40,7 @@ def model_fit(
             distributed.tickets(part, repeat=True),
             epochs=epochs,
             initial_epoch=part.first_epoch,
-            # At least one call, of no step where only the validation is left.
+            # At least one call, of no steps if only the validation is left.
             steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
             callbacks=[position, *callbacks],
             shuffle=False,
@@ -54,19 +55,19 @@ def model_fit(
 
 
 def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
-    """(batches, end of their epochs): `fit` gives all epochs one number of steps, so an epoch that
-    was begun before has a `fit` of its own."""
+    """(batches, end of their epochs): `fit` gives all epochs the same number of steps, so an epoch
+    that was partly trained before needs a separate `fit`."""
     first = train.first_epoch
     if train.first_step != first * train.steps_per_epoch:
         yield train, first + 1
-        begun = train.end_of(first)
-        train = dataclasses.replace(train, first_step=begun, first_epoch=first + 1)
+        end = train.end_of(first)
+        train = dataclasses.replace(train, first_step=end, first_epoch=first + 1)
     if train.first_epoch < train.epochs:
         yield train, train.epochs
 
 
 class _Position(keras.callbacks.Callback):
-    """Tells the calls where they are; ends training with the last ticket, which may come within an
+    """Sets the position of the calls; ends training with the last step, which may come within an
     epoch."""
 
     def __init__(self, calls: distributed.Calls, batches: Batches) -> None:
@@ -74,12 +75,13 @@ class _Position(keras.callbacks.Callback):
         self._calls, self._last_step = calls, batches.last_step
         self.evaluation: distributed.Calls | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._calls.begin(epoch)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._calls.position >= self._last_step:
             self.model.stop_training = True
 
-    def on_test_begin(self, logs: dict | None = None) -> None:
-        self.evaluation.begin(0)
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self.evaluation:
+            self.evaluation.begin(0)

@@ -18,10 +18,9 @@ def huber(
     Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 1964.
 
     Args:
-        metadata: Of a regression task.
+        metadata: Metadata of a regression task.
         delta: Size of the error at which the loss becomes linear, in units of the target.
     """
     if "class_names" in metadata:
         raise UsageError("--train.loss huber is for regression only; remove it")
-    each = keras.losses.Huber(delta=delta, reduction=None)
-    return each  # the mean over the last axis, which is one number
+    return keras.losses.Huber(delta=delta, reduction=None)

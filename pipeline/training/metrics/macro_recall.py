@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.contracts import Metadata
+from pipeline.tasks._metrics import labels
 from pipeline.utils.errors import UsageError
 
 
@@ -13,7 +14,7 @@ def macro_recall(metadata: Metadata) -> keras.metrics.Metric:
     """Recall of each class, averaged over the classes that have examples (balanced accuracy).
 
     Args:
-        metadata: Of a classification task: `class_names`.
+        metadata: Metadata of a classification task: `class_names`.
     """
     if "class_names" not in metadata:
         raise UsageError("--train.metrics: macro_recall is for classification only; remove it")
@@ -28,8 +29,7 @@ class _MacroRecall(keras.metrics.Metric):
         self.count = self.add_weight(shape=(classes,), initializer="zeros", name="count")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        mixed = len(y_true.shape) == 2  # shares of two classes, after mixup and cutmix
-        label = tf.argmax(y_true, axis=-1) if mixed else tf.cast(y_true, tf.int64)
+        label = tf.cast(labels(y_true), tf.int64)
         weight = tf.ones(tf.shape(label)) if sample_weight is None else sample_weight
         right = tf.cast(label == tf.argmax(y_pred, axis=-1), tf.float32)
         of_class = tf.one_hot(label, self.classes) * tf.cast(weight, tf.float32)[:, None]

@@ -3,9 +3,9 @@
 from typing import Annotated, Any
 
 import keras
-import tensorflow as tf
 
 from pipeline.contracts import Metadata
+from pipeline.tasks._metrics import labels
 from pipeline.utils.errors import UsageError
 
 
@@ -13,21 +13,20 @@ def top_k_accuracy(metadata: Metadata, *, k: Annotated[int, (1, None)] = 5) -> k
     """Share of the examples whose label is among the k most probable classes.
 
     Args:
-        metadata: Of a classification task: `class_names`.
-        k: Number of classes that count as an answer.
+        metadata: Metadata of a classification task: `class_names`.
+        k: Number of classes.
     """
     if "class_names" not in metadata:
         raise UsageError("--train.metrics: top_k_accuracy is for classification only; remove it")
-    if k >= len(metadata["class_names"]):
+    classes = len(metadata["class_names"])
+    if k >= classes:
         raise UsageError(
-            f"--train.metrics: top_k_accuracy k={k} is always 1 with "
-            f"{len(metadata['class_names'])} classes; give a smaller k"
+            f"--train.metrics: top_k_accuracy k={k} is always 1 with {classes} classes; "
+            "choose a smaller k"
         )
     return _TopK(k, name=f"top_{k}_accuracy")
 
 
 class _TopK(keras.metrics.SparseTopKCategoricalAccuracy):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        mixed = len(y_true.shape) == 2  # shares of two classes, after mixup and cutmix
-        label = tf.argmax(y_true, axis=-1) if mixed else y_true
-        super().update_state(label, y_pred, sample_weight)
+        super().update_state(labels(y_true), y_pred, sample_weight)

@@ -1,8 +1,8 @@
-"""What happens to a gradient: unscaled, summed over replicas, judged, clipped, applied, averaged.
+"""The update rule: unscale, sum over replicas, check for finiteness, clip, apply, average.
 
-Stock Keras 3.15 clips before it sums over replicas, lets replica 0 alone judge whether a gradient
-is finite, and cannot accumulate under a strategy. Here every decision is made on the sum, which
-is the same number on every replica, so that the weights do not depend on how many there are.
+Keras 3.15 itself clips before it sums over replicas, lets replica 0 alone decide whether a gradient
+is finite, and cannot accumulate under a strategy. Here every decision is based on the sum, which is
+the same on every replica, so that the weights do not depend on the number of replicas.
 """
 
 import functools
@@ -17,8 +17,8 @@ from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.optim.step_stats import Tally, counter
 from pipeline.utils.errors import UsageError
 
-# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2 and the numbers of its
-# later implementations: start at 2**15, halve when the gradient overflows though the loss is
+# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the numbers of its
+# later implementations: start at 2**15, halve when the gradient overflows although the loss is
 # finite, double after 2000 good steps.
 FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
@@ -28,14 +28,13 @@ class Update:
     """One update of the weights from the gradients of all replicas, or none if one overflowed.
 
     Args:
-        optimizer: Any Keras optimizer, not yet built; it sees gradients that are summed and
-            clipped.
+        optimizer: Any unbuilt Keras optimizer; it gets gradients that are summed and clipped.
         variables: All weights that are ever trained.
         statistics: Weights that a forward pass changes (moving averages of BatchNormalization).
-            They are averaged over the replicas and taken back where the update is skipped.
+            They are averaged over the replicas, and restored if the update is skipped.
         options: `clip_*` and `ema` are used.
-        scaled: Whether the loss is scaled dynamically, as float16 needs.
-        rate: The optimizer's learning rate; its variables are kept with the other state.
+        scaled: Whether the loss is scaled dynamically, as float16 requires.
+        rate: The optimizer's learning rate; its variables are saved with the other state.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class Update:
         rate: Adjusted,
     ) -> None:
         _refuse_own_rules(optimizer)
-        # Unbuilt, it would make its variables inside the first trace, and `fit` would draw a batch
-        # of its own to build it with.
+        # Otherwise it would create its variables inside the first trace, and `fit` would draw an
+        # extra batch to build it with.
         optimizer.build(variables)
-        # The one private hook of Keras that is replaced: the sum has been taken when it is called.
+        # A private hook of Keras; the sum has already been taken when it is called.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
         self._optimizer = optimizer
         self._statistics = list(statistics)
@@ -59,65 +58,50 @@ class Update:
         """Whether the loss is scaled."""
         self._growth_steps = GROWTH_STEPS
         self._decay = options.ema
-        self._clip = None
+        self._clip: Callable[..., list[tf.Tensor]] | None = None
         for name, function in _CLIPPINGS.items():
             if (limit := getattr(options, name)) is not None:
                 self._clip = functools.partial(function, limit=limit)
         self.steps = counter("steps", 0, "int64")
-        """Updates tried: those of `optimizer.iterations` and the skipped ones."""
+        """Attempted updates: those of `optimizer.iterations` and the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
         self._good = counter("good_steps", 0, "int64")
         self.factor, self.pace = rate.factor, rate.pace
-        """Of the learning rate: 1, or less after the run was rolled back."""
+        """See `Adjusted`."""
         self.tally = Tally(variables)
         self.measures: Sequence[keras.Variable] = ()
-        """Of the running metrics, taken back too where a loss is not finite."""
-        self._variables = list(variables)
-        self._averages = {}
-        if self._decay is not None:
-            self._averages = {
-                id(variable): keras.Variable(
-                    variable.numpy(), trainable=False, name=f"average_{number}"
-                )
-                for number, variable in enumerate(variables)
-            }
-
-    @property
-    def weights(self) -> list[keras.Variable]:
-        """All that are ever trained, in the order of `tally.norms`."""
-        return self._variables
+        """Variables of the running metrics, restored too if a loss is not finite."""
+        self.weights = list(variables)
+        """All weights that are ever trained, in the order of `tally.norms`."""
+        self._averages = {
+            id(variable): keras.Variable(variable.numpy(), trainable=False, name=f"average_{n}")
+            for n, variable in enumerate(variables if self._decay is not None else ())
+        }
 
     @property
     def variables(self) -> list[keras.Variable]:
         """Its state, for a checkpoint."""
-        counters = [
-            self.steps,
-            self.scale,
-            self._good,
-            self.factor,
-            self.pace,
-            *self.tally.variables,
-        ]
-        return [*counters, *self._averages.values()]
+        counters = [self.steps, self.scale, self._good, self.factor, self.pace]
+        return [*counters, *self.tally.variables, *self._averages.values()]
 
     @property
     def skipped(self) -> int:
-        """Updates that were left out because a gradient was not finite."""
+        """Updates that were skipped because a gradient was not finite."""
         return int(self.steps.numpy()) - int(self._optimizer.iterations.numpy())
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """What the gradient is to be taken of."""
+        """The loss to differentiate."""
         return loss * self.scale.value if self.scaled else loss
 
     def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Gradients of the loss itself; exact, since the scale is a power of two."""
+        """Gradients of the loss itself; exact, because the scale is a power of two."""
         if not self.scaled:
             return gradients
         inverse = 1.0 / self.scale.value
         return [gradient * inverse for gradient in gradients]
 
     def remember(self) -> list[tf.Tensor]:
-        """Statistics and metrics as they are now; taken before the forward pass, for `apply`."""
+        """Copies statistics and metrics before the forward pass, for `apply`."""
         return [tf.identity(v.value) for v in (*self._statistics, *self.measures)]
 
     def apply(
@@ -133,7 +117,7 @@ class Update:
             gradients: This replica's part of the gradient of the mean over the global batch.
             loss: This replica's part of that mean, float32, not scaled.
             variables: The weights of the gradients, in the same order.
-            before: What `remember` gave before the forward pass.
+            before: What `remember` returned.
         """
         context = tf.distribute.get_replica_context()
         now = [tf.identity(v.value) for v in self._statistics]
@@ -141,7 +125,7 @@ class Update:
         if (replicas := context.num_replicas_in_sync) > 1:
             gradients, now, loss = _summed(context, gradients, before, now, loss)
         norm, halves = _norm(gradients)
-        # The same on every replica, as all of it comes from the sum.
+        # The same on every replica, because all of it comes from the sum.
         sound = tf.math.is_finite(loss) & _all_finite(now)
         finite = sound & tf.math.is_finite(norm)
 
@@ -160,7 +144,7 @@ class Update:
                 measure.assign(tf.where(tf.math.is_finite(loss), measure.value, value))
 
         def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
-            # Only here, where all replicas meet, may a branch hold an update of their variables.
+            # Only in cross-replica context can a branch contain an update of their variables.
             finite, sound, norm, halves = (
                 strategy.experimental_local_results(value)[0] for value in judged
             )
@@ -172,7 +156,7 @@ class Update:
 
             def bad() -> None:
                 run(reject, args=old)
-                # A scale that may still fall explains a gradient that is not finite.
+                # A loss scale that can still be halved explains a gradient that is not finite.
                 self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
 
             tf.cond(finite, good, bad)
@@ -190,7 +174,7 @@ class Update:
             average.assign_add(share * (variable.value - average))
 
     def _count(self, finite: tf.Tensor, overflowed: tf.Tensor) -> None:
-        """Neither is true where the forward pass was not finite: no loss scale helps there."""
+        """Counts the step and adapts the loss scale, unless the forward pass was not finite."""
         self.steps.value.assign_add(1)
         if not self.scaled:
             return
@@ -203,30 +187,25 @@ class Update:
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
 
     def swap_ema(self) -> None:
-        """Swaps the weights and their averages; nothing without `ema`. Called between steps."""
-        for variable in self._variables:
-            average = self._averages.get(id(variable))
-            if average is not None:
-                held = variable.numpy()
-                variable.assign(average.numpy())
-                average.assign(held)
+        """Swaps the weights and their averages, if there are any. Called between steps."""
+        for variable in self.weights if self._averages else ():
+            average, trained = self._averages[id(variable)], variable.numpy()
+            variable.assign(average.numpy())
+            average.assign(trained)
 
 
 def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
-    """Rules that Keras applies before the gradients are summed over the replicas."""
+    """Raises UsageError for rules that Keras applies before gradients are summed over replicas."""
     if optimizer.built:
+        raise UsageError("--train.optimizer: it has trained another model; return a new one")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
         raise UsageError(
-            "--train.optimizer: it has trained another model; make a new one each time"
-        )
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise UsageError("--train.optimizer: loss scaling is built in; give the optimizer inside")
-    if getattr(optimizer, "loss_scale_factor", None):
-        raise UsageError(
-            "--train.optimizer: loss scaling is built in; leave loss_scale_factor away"
+            "--train.optimizer: loss scaling is built in; remove LossScaleOptimizer and "
+            "loss_scale_factor"
         )
     for name, flag in {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}.items():
         if getattr(optimizer, name, None):
-            raise UsageError(f"--train.optimizer: leave {name} away and use --train.{flag}")
+            raise UsageError(f"--train.optimizer: remove {name} and use --train.{flag}")
 
 
 def _all_finite(tensors: list[tf.Tensor]) -> tf.Tensor:
@@ -237,7 +216,7 @@ def _all_finite(tensors: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The joint norm, as `tf.linalg.global_norm` takes it; half the squares of each and of all."""
+    """The joint norm as in `tf.linalg.global_norm`; half the squared norm of each and of all."""
     halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
     whole = tf.reduce_sum(halves)
     return tf.sqrt(whole * 2.0), tf.concat([halves, [whole]], axis=0)
@@ -253,7 +232,7 @@ def _summed(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
     """Gradients and loss summed over the replicas, and the mean of the statistics `now`."""
     replicas = context.num_replicas_in_sync
-    # Changes, not values: what stays as it is, such as frozen weights, must not drift.
+    # Changes, not values: what does not change, such as frozen weights, must not drift.
     changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
     summed = _all_reduced(context, [*gradients, *changes, loss])
     gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
@@ -262,9 +241,9 @@ def _summed(
 
 
 def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums over the replicas, all in one collective: each costs a meeting of all replicas."""
+    """Sums over the replicas in one collective: each one synchronizes all replicas."""
     summed: list[Any] = [None] * len(tensors)
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # as a rule float32 alone
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # usually only float32
         numbers = [n for n, tensor in enumerate(tensors) if tensor.dtype == dtype]
         vector = tf.concat([tf.reshape(tensors[n], [-1]) for n in numbers], axis=0)
         vector = context.all_reduce("sum", vector)
@@ -274,40 +253,26 @@ def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return summed
 
 
-def by_global_norm(
+def _by_global_norm(
     gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
 ) -> list[tf.Tensor]:
     """All scaled by one factor, so that their joint norm is at most `limit`.
 
     Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
-    algorithm 1. `norm` is the joint norm of `gradients`; `variables` are not looked at.
+    algorithm 1.
     """
     factor = tf.minimum(1.0, limit / tf.maximum(norm, 1e-30))
     return [gradient * factor for gradient in gradients]
 
 
-def by_norm(
-    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Each scaled on its own, so that its norm is at most `limit`."""
-    return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
-
-
-def by_value(
-    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Each number cut to -`limit` ... `limit`."""
-    return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
-
-
 def adaptively(
     gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Each unit's gradient scaled to at most `limit` times the norm of the unit's own weights.
+    """Each unit's gradient scaled to at most `limit` times the norm of the unit's weights.
 
     Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
     normalization", 2021, equation 3, with the paper's floor of 0.001 for the norm of the weights.
-    A unit is one output channel: all axes but the last; a bias or scale is a unit per number.
+    A unit is one output channel: all axes but the last; in a bias or scale each number is a unit.
     """
     clipped = []
     for gradient, variable in zip(gradients, variables, strict=True):
@@ -321,10 +286,14 @@ def adaptively(
     return clipped
 
 
-# By the name of the option in `config.Train`.
-_CLIPPINGS: dict[str, Callable] = {
-    "clip_norm": by_global_norm,
-    "clip_variable_norm": by_norm,
-    "clip_value": by_value,
+# Option of `config.Train` -> (gradients, their joint norm, limit, weights) -> clipped gradients.
+_CLIPPINGS: dict[str, Callable[..., list[tf.Tensor]]] = {
+    "clip_norm": _by_global_norm,
+    "clip_variable_norm": lambda gradients, norm, limit, variables: [
+        tf.clip_by_norm(gradient, limit) for gradient in gradients
+    ],
+    "clip_value": lambda gradients, norm, limit, variables: [
+        tf.clip_by_value(gradient, -limit, limit) for gradient in gradients
+    ],
     "clip_adaptive": adaptively,
 }

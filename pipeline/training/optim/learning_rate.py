@@ -1,31 +1,30 @@
-"""The learning rate of a run: a schedule that a run can lower or speed up."""
+"""The learning rate of a run: a schedule that the run can lower or speed up."""
 
 from typing import Any
 
 import keras
-
-Schedule = keras.optimizers.schedules.LearningRateSchedule
+from keras.optimizers.schedules import LearningRateSchedule
 
 
 @keras.saving.register_keras_serializable("pipeline")
-class Adjusted(Schedule):
-    """Another schedule, lowered and hastened by variables that are kept with the optimizer's state.
+class Adjusted(LearningRateSchedule):
+    """Another schedule, lowered and sped up by variables that are saved with the optimizer's state.
 
-    It is multiplied by a factor: 1, which changes no bit, until a run is rolled back. And where the
-    run has a time limit it is asked for another step than the present one, so that its fall ends
-    when the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
+    It is multiplied by `factor`: 1, which changes no bit, until a run is rolled back. With a time
+    limit it is evaluated at another step than the current one, so that the schedule ends when the
+    time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
 
     Args:
-        schedule: A schedule, or a rate.
+        schedule: A schedule or a constant rate.
         paced: Whether there is a time limit.
     """
 
-    def __init__(self, schedule: Schedule, paced: bool = False) -> None:
+    def __init__(self, schedule: LearningRateSchedule | float, paced: bool = False) -> None:
         self.schedule, self.paced = schedule, paced
         self.pace = keras.Variable(
             [0.0, 0.0, 1.0], trainable=False, name="pace", aggregation="only_first_replica"
         )
-        """A step, the step of the schedule there, and how many of these each later step takes."""
+        """A step, the schedule's step at that point, and its increment per later step."""
         self.factor = keras.Variable(
             1.0, trainable=False, name="rate_factor", aggregation="only_first_replica"
         )

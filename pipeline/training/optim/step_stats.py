@@ -1,8 +1,7 @@
-"""What became of the steps, counted on the device: bad ones by number, sizes of the gradients.
+"""Statistics of the steps, kept on the device: the numbers of bad steps, the sizes of gradients.
 
-Everything lies in variables of the checkpoint, so that a resumed run goes on counting where it
-stood, and is read by the host once in a call. A step that is neither bad nor skipped costs two
-small assignments.
+They are variables of the checkpoint, so that a resumed run continues to count, and are read by the
+host once per call. A good step costs two small assignments.
 """
 
 import dataclasses
@@ -12,25 +11,24 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-NAMED = 64  # bad steps that can be told by number until the host asks; more are only counted
+NAMED = 64  # bad steps whose numbers are kept until the host asks; more are only counted
 _TOTAL, _LAST, _ROW, _LONGEST, _NEW = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """Steps whose loss or gradient was not finite, as they are told once."""
+    """Steps whose loss or gradient was not finite, since the host last asked."""
 
     steps: tuple[int, ...]
-    """Their numbers since last asked, from 0 on, the first `NAMED` of them; as `Batches.tickets`
-    counts."""
+    """The numbers of the first `NAMED`, from 0, as `Batches.tickets` counts."""
     new: int
-    """How many since last asked."""
+    """How many there were."""
     row: int
-    """The longest row of them that had not ended when last asked, or has begun since."""
+    """Length of the longest row of them, which may have begun earlier."""
 
 
 class Tally:
-    """The counters of one model; made in the scope of its strategy.
+    """The counters of one model; created in the scope of its strategy.
 
     Args:
         variables: All weights that are ever trained.
@@ -38,8 +36,8 @@ class Tally:
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._places = {id(variable): place for place, variable in enumerate(variables)}
-        # In all; the last one's number; those in a row up to it; the longest row and how many
-        # since the host asked.
+        # In total; number of the last one; in a row up to it; longest row and count since the host
+        # asked.
         self._bad = counter("bad_steps", np.array([0, -1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
         self._norms = counter("gradient_norms", np.zeros(2), "float32")
@@ -51,11 +49,11 @@ class Tally:
         return [self._bad, self._numbers, self._norms, self._peaks]
 
     def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
-        """Counts the gradient of a step that changes the weights; where all replicas meet.
+        """Counts the gradient of a step that updates the weights; in cross-replica context.
 
         Args:
-            norm: Of the whole gradient, float32.
-            halves: Half the squared norm for each of `variables`, and of the whole, float32
+            norm: Norm of the whole gradient, float32.
+            halves: Half the squared norm for each of `variables` and of the whole, float32
                 (variables + 1,).
             variables: Those that are trained in this phase.
         """
@@ -66,23 +64,22 @@ class Tally:
         self._peaks.value.assign(tf.maximum(self._peaks.value, halves))
 
     def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
-        """Counts a step that was skipped; where all replicas meet.
+        """Counts a skipped step; in cross-replica context.
 
         Args:
             step: Its number, int64.
-            is_bad: False for one that the loss scale alone explains.
+            is_bad: False if the loss scale alone explains it.
         """
         held = tf.identity(self._bad.value)
         row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1
         longest = tf.maximum(held[_LONGEST], row)
         now = tf.stack([held[_TOTAL] + 1, step, row, longest, held[_NEW] + 1])
         free = tf.equal(tf.range(NAMED, dtype=tf.int64), held[_NEW])
-        numbers = tf.where(free & is_bad, step, self._numbers.value)
-        self._numbers.value.assign(numbers)
+        self._numbers.value.assign(tf.where(free & is_bad, step, self._numbers.value))
         self._bad.value.assign(tf.where(is_bad, now, held))
 
     def pop_bad_steps(self) -> Bad | None:
-        """The bad steps since last asked, None if there was none; one small read."""
+        """The bad steps since the last call, None if there were none; one small read."""
         held = np.array(self._bad.numpy())
         new, row = int(held[_NEW]), int(held[_LONGEST])
         if not new:
@@ -98,24 +95,24 @@ class Tally:
         return int(self._bad.numpy()[_TOTAL])
 
     def begin(self) -> None:
-        """Forgets the norms, at the first step of an epoch: at its end they belong to a checkpoint
-        of that step, whenever in its validation it is saved."""
+        """Resets the norms at the first step of an epoch; at its end they belong to a checkpoint of
+        that step, whenever in its validation it is saved."""
         for variable in (self._norms, self._peaks):
             variable.assign(np.zeros(variable.shape, np.float32))
 
     def norms(self) -> tuple[float, float, list[float]]:
-        """Of the gradients since `begin`: the mean norm, the largest, the largest by weight.
+        """Norms of the gradients since `begin`: the mean, the largest, the largest of each weight.
 
-        Both are NaN where no step was good. The list follows the `variables` of the constructor.
+        The first two are NaN if no step was good.
         """
         total, count = self._norms.numpy().tolist()
         *peaks, largest = np.sqrt(2 * self._peaks.numpy()).tolist()
-        nothing = float("nan")
-        return (total / count, largest, peaks) if count else (nothing, nothing, peaks)
+        nan = float("nan")
+        return (total / count, largest, peaks) if count else (nan, nan, peaks)
 
 
 def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
-    """A number, or several, of which every replica holds the same."""
+    """A variable with the same value on every replica."""
     return keras.Variable(
         value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
     )

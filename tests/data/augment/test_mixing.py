@@ -93,7 +93,7 @@ def test_cutmix_puts_one_rectangle_in_and_counts_it():
         (lambda b: {k: v[:15] for k, v in b.items()}, "pairs the examples .* here of 15"),
         (lambda b: {**b, "boxes": tf.zeros([16, 1, 4])}, "examples with boxes"),
         (lambda b: {k: v for k, v in b.items() if k != "label"}, "mixes labels"),
-        (lambda b: {**b, "partner_label": b["label"]}, "leave one of them away"),
+        (lambda b: {**b, "partner_label": b["label"]}, "use only one of them"),
     ],
 )
 @pytest.mark.parametrize("name", MIXERS)

@@ -1,4 +1,4 @@
-"""Duplicates: every kind of copy is found among strangers, and strangers are left alone."""
+"""Duplicates: every kind of copy is found, and no pair of different pictures."""
 
 import io
 
@@ -16,8 +16,8 @@ def pictures(count=COUNT, seed=0):
     generator = np.random.default_rng(seed)
     found = []
     for _ in range(count):
-        colours = generator.integers(0, 256, (6, 6, 3), np.uint8)
-        smooth = Image.fromarray(colours).resize((32, 32), Image.Resampling.BICUBIC)
+        colors = generator.integers(0, 256, (6, 6, 3), np.uint8)
+        smooth = Image.fromarray(colors).resize((32, 32), Image.Resampling.BICUBIC)
         image = np.asarray(smooth).copy()
         top, left = generator.integers(0, 20, 2)
         image[top : top + 10, left : left + 10] = generator.integers(0, 256, 3)
@@ -48,14 +48,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_copies_of_each_kind_are_found_and_no_strangers(change):
+def test_copies_of_each_kind_are_found_and_nothing_else(change):
     originals = pictures()
     copies = np.stack([CHANGES[change](image) for image in originals[:100]])
     order = np.random.default_rng(1).permutation(COUNT + 100)
     pairs = near_duplicates.near(np.concatenate([originals, copies])[order])
     shows = np.concatenate([np.arange(COUNT), np.arange(100)])[order]
     right = shows[pairs.first] == shows[pairs.second]
-    assert right.all(), "strangers were taken for the same"
+    assert right.all(), "different pictures were taken for the same"
     assert len(set(shows[pairs.first])) >= 95
     assert (pairs.first < pairs.second).all()
     if change in ("copy", "mirror"):
@@ -65,15 +65,12 @@ def test_copies_of_each_kind_are_found_and_no_strangers(change):
 def test_few_or_no_pictures():
     for count in (0, 1):
         assert len(near_duplicates.near(pictures(2)[:count]).first) == 0
-
-
-def test_exact_is_the_first_row_that_equals():
     digests = np.array([[1, 2], [3, 4], [1, 2], [2, 1], [3, 4], [1, 2]])
     assert near_duplicates.exact(digests).tolist() == [0, 1, 0, 3, 1, 0]
     assert near_duplicates.exact(digests[:0]).tolist() == []
 
 
-def test_a_forest_links_each_to_its_nearest_on_the_way_to_the_first():
+def test_the_forest_links_each_picture_to_its_nearest_towards_the_root():
     # 1 - 3 - 5 is nearer than 1 - 5; 2 - 4 is another cluster, 0 is alone.
     first, second = np.array([1, 3, 1, 2]), np.array([3, 5, 5, 4])
     tied = near_duplicates.forest(6, first, second, np.array([1.0, 0.0, 9.0, 0.0]))
@@ -88,7 +85,7 @@ def xrays(count, variation=6, seed=0):
     return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(np.uint8)
 
 
-def test_pictures_that_are_all_alike_are_no_duplicates_but_their_copies_are():
+def test_similar_pictures_are_not_duplicates_but_their_copies_are():
     alike = xrays(120)
     assert len(near_duplicates.near(alike).first) == 0
     copies = [CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))]
@@ -97,7 +94,7 @@ def test_pictures_that_are_all_alike_are_no_duplicates_but_their_copies_are():
     assert not pairs.crowded.any()
 
 
-def test_nothing_is_near_where_strangers_are_as_near_as_an_encoding():
+def test_nothing_is_found_if_different_pictures_are_as_near_as_an_encoding():
     alike = xrays(60, variation=0.5) // 16 * 16 + xrays(60, variation=0.5) % 2
     pairs = near_duplicates.near(np.concatenate([alike, alike[:1, :, ::-1]]))
     assert len(pairs.first) == 0 and pairs.crowded.mean() > 0.5

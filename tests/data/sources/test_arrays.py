@@ -1,108 +1,92 @@
-"""Arrays in files: one .npz in memory, or a folder of .npy files read in pieces."""
-
-import resource
+"""Arrays in files: one .npz in memory, or a directory of .npy files read in pieces."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import images_and_labels
 
-from pipeline.config import registry
+from pipeline.data.sources.arrays import arrays
+from pipeline.data.sources.scikit_learn import scikit_learn
 from pipeline.utils.errors import UsageError
 
-
-def take(path):
-    return registry.load("sources", "arrays")(path=path)
+IMAGES, LABELS = images_and_labels(12, (4, 5, 3))
 
 
-def save(folder, images=None, labels=None, **more):
+def save(folder, **columns):
+    """A directory of good arrays, except for the given ones; False omits one."""
     folder.mkdir(parents=True, exist_ok=True)
-    good_images, good_labels = images_and_labels(12, (4, 5, 3))
-    arrays = {"images": images, "labels": labels, **more}
-    arrays["images"] = good_images if images is None else images
-    arrays["labels"] = good_labels if labels is None else labels
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-    return arrays
+    for name, array in {"images": IMAGES, "labels": LABELS, **columns}.items():
+        if array is not False:
+            np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def save_archive(folder, **columns):
+    columns = {"images": IMAGES, "labels": LABELS, **columns}
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "a.npz", **{k: v for k, v in columns.items() if v is not False})
+    return folder / "a.npz"
+
+
+SAVES = {"archive": save_archive, "directory": save}
 
 
 def read(source, split="train"):
     return list(source.examples(split).as_numpy_iterator())
 
 
-def test_a_folder_gives_what_its_files_hold(tmp_path):
-    arrays = save(tmp_path, class_names=["a", "b", "c"], groups=["x", "y"] * 6)
-    source = take(tmp_path)
+@pytest.mark.parametrize("kind", SAVES)
+def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
+    path = SAVES[kind](tmp_path, class_names=["a", "b", "c"], groups=["x", "y"] * 6)
+    source = arrays(path=path)
     assert source.info.splits == {"train": 12} and source.info.class_names == ("a", "b", "c")
     assert source.info.fields["image"] == tf.TensorSpec((4, 5, 3), tf.uint8)
     examples = read(source)
-    np.testing.assert_array_equal([e["image"] for e in examples], arrays["images"])
-    assert [e["label"] for e in examples] == arrays["labels"].tolist()
+    np.testing.assert_array_equal([e["image"] for e in examples], IMAGES)
+    assert [e["label"] for e in examples] == LABELS.tolist()
     assert [e["id"] for e in examples] == list(range(12))
-    assert len({e["group"] for e in examples}) == 2
-    assert source.location(7) == f"example 7 of {tmp_path.name}/images.npy"
+    assert [e["group"] == examples[0]["group"] for e in examples] == [True, False] * 6
+    name = {"archive": "a.npz", "directory": f"{tmp_path.name}/images.npy"}[kind]
+    assert source.location(7) == f"example 7 of {name}"
 
 
-def test_labels_may_be_a_column(tmp_path, npz):
-    """As keras.datasets gives them."""
-    save(tmp_path, labels=(np.arange(12) % 3)[:, None])
-    assert take(tmp_path).columns("train")["label"].tolist() == [0, 1, 2] * 4
-    source = take(npz(labels=(np.arange(60) % 3)[:, None]))
-    assert source.columns("train")["label"].tolist() == [0, 1, 2] * 20
+@pytest.mark.parametrize("kind", SAVES)
+def test_labels_may_be_a_column_and_images_lack_channels(tmp_path, kind):
+    """As in keras.datasets."""
+    source = arrays(path=SAVES[kind](tmp_path, images=IMAGES[..., 0], labels=LABELS[:, None]))
+    assert source.columns("train")["label"].tolist() == [0, 1, 2] * 4
+    assert source.info.fields["image"].shape == (4, 5, 1)
+    assert source.info.class_names == ("0", "1", "2")
 
 
-@pytest.mark.parametrize("shape", [(6, 7), (4, 5, 3)])
-def test_a_position_is_read_as_the_sequence_has_it(tmp_path, shape):
-    save(tmp_path, images_and_labels(12, shape)[0])
-    with (tmp_path / "images.npy").open("ab") as file:
-        file.write(b"more")  # NumPy passes by what stands behind the array
-    source = take(tmp_path)
-    order = np.random.default_rng(0).permutation(12)
-    found = tf.data.Dataset.from_tensor_slices(order).map(source.reader("train"))
-    examples = read(source)
-    for position, example in zip(order, found.as_numpy_iterator(), strict=True):
-        assert set(example) == set(source.info.fields)
-        for name, value in example.items():
-            np.testing.assert_array_equal(value, examples[position][name])
-    columns = source.columns("train")
-    assert columns["label"].tolist() == [e["label"] for e in examples]
+def test_bytes_after_the_array_are_ignored(tmp_path):
+    with (save(tmp_path) / "images.npy").open("ab") as file:
+        file.write(b"more")
+    np.testing.assert_array_equal([e["image"] for e in read(arrays(path=tmp_path))], IMAGES)
 
 
-def test_splits_are_folders(tmp_path):
+def test_splits_are_directories(tmp_path):
     save(tmp_path / "train", class_names=["a", "b", "c", "d"])
-    save(tmp_path / "val", images_and_labels(5, (4, 5, 3))[0], np.full(5, 3))
+    save(tmp_path / "val", images=IMAGES[:5], labels=np.full(5, 3))
     save(tmp_path / "test")
-    source = take(tmp_path)
+    source = arrays(path=tmp_path)
     assert source.info.splits == {"train": 12, "validation": 5, "test": 12}
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 29
     assert source.location(int(ids[12])) == "example 0 of val/images.npy"
 
 
-def test_other_arrays_have_another_fingerprint(tmp_path, npz):
-    save(tmp_path / "folder")
-    before = take(tmp_path / "folder").fingerprint()
-    assert take(tmp_path / "folder").fingerprint() == before
-    save(tmp_path / "folder", labels=np.arange(12) % 2)
-    assert take(tmp_path / "folder").fingerprint() != before
-    file = take(npz()).fingerprint()
-    assert take(npz()).fingerprint() == file
-    images, _ = images_and_labels()
-    images[59, 5, 5, 0] ^= 1
-    assert take(npz(images)).fingerprint() != file
+@pytest.mark.parametrize("kind", SAVES)
+def test_other_arrays_have_another_fingerprint(tmp_path, kind):
+    before = arrays(path=SAVES[kind](tmp_path)).fingerprint()
+    changed = IMAGES.copy()
+    changed[11, 3, 4, 2] ^= 1
+    assert arrays(path=SAVES[kind](tmp_path, images=changed)).fingerprint() != before
+    assert arrays(path=SAVES[kind](tmp_path, labels=LABELS[::-1])).fingerprint() != before
 
 
-def test_a_file_is_read_by_position_too(npz):
-    source = take(npz(groups=np.arange(60) // 2))
-    example = source.reader("train")(tf.constant(31, tf.int64))
-    assert example["group"] == 15 and example["id"] == 31
-    np.testing.assert_array_equal(example["image"], images_and_labels()[0][31])
-    assert source.location(31) == "example 31 of examples.npz"
-    assert source.columns("train")["group"].tolist() == [at // 2 for at in range(60)]
-
-
-def test_images_are_never_read_whole(tmp_path):
-    """A sparse file of 64 GB, which no machine of these tests could hold."""
+def test_an_image_is_read_without_those_before_it(tmp_path):
+    """From a sparse file of 64 GB, which would not fit into the memory."""
     save(tmp_path, labels=np.arange(2**16) % 2)
     header = np.lib.format.header_data_from_array_1_0(np.zeros(0, np.uint8))
     header["shape"] = (2**16, 1024, 1024, 1)
@@ -111,90 +95,124 @@ def test_images_are_never_read_whole(tmp_path):
         file.truncate(file.tell() + 2**36)
         file.seek(-1, 2)
         file.write(b"\7")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    source = take(tmp_path)
+    source = arrays(path=tmp_path)
     last = source.reader("train")(tf.constant(2**16 - 1, tf.int64))["image"]
     assert last.shape == (1024, 1024, 1) and last.numpy().sum() == 7
-    assert not next(iter(source.examples("train")))["image"].numpy().any()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    with (tmp_path / "images.npy").open("r+b") as file:
+        file.truncate(2**20)
+    with pytest.raises(tf.errors.OpError, match="images.npy was truncated while it was in use"):
+        next(iter(source.examples("train")))
 
 
-def cut(folder):
-    path = folder / "images.npy"
+WRONG = {
+    "fewer labels": ({"labels": LABELS[:11]}, "12 images but 11 labels"),
+    "no examples": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "has no examples"),
+    "floats": ({"images": IMAGES / 255}, r"must be uint8 .*; got float64.*np.rint\(images \* 255"),
+    "vectors": ({"images": IMAGES[:, 0, 0, 0]}, "must be uint8 of shape"),
+    "two channels": ({"images": IMAGES[..., :2]}, "must have pixels and 1 or 3 channels"),
+    "no pixels": ({"images": IMAGES[:, :0]}, "must have pixels"),
+    "NaN": ({"labels": np.where(LABELS == 1, np.nan, 0)}, "label nan of example 1 is not a class"),
+    "a fraction": ({"labels": LABELS / 2}, r"label 0.5 of example 1 .* \(4 such labels\)"),
+    "too large": (
+        {"labels": np.array([0, 1] * 5 + [2**64 - 1, 0], np.uint64)},
+        r"label 18446744073709551615 of example 10 is not a class \(1 such labels\)",
+    ),
+    "too small": (
+        {"labels": LABELS + np.iinfo(np.int64).min},
+        "label -9223372036854775808 of example 0 is not",
+    ),
+    "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
+    "only negative": ({"labels": LABELS - 3}, "no label is a class"),
+    "one-hot": (
+        {"labels": np.eye(3)[LABELS]},
+        r"got float64 of .*; for one-hot labels save np.arg",
+    ),
+    "strings": ({"labels": np.array(["x"] * 12)}, "labels must be whole numbers"),
+    "groups of pairs": (
+        {"groups": np.zeros((12, 2), int)},
+        r"groups must be .* shape \(12,\); got",
+    ),
+    "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be different strings"),
+    "an empty name": ({"class_names": ["a", "", "b"]}, "must be different strings, none empty"),
+    "bytes as names": ({"class_names": [b"a", b"b", b"c"]}, "class_names must be different str"),
+    "no images": ({"images": False}, "has no (key 'images'; its keys are labels|images.npy)"),
+    "no labels": ({"labels": False}, "has no (key 'labels'; its keys are images|labels.npy)"),
+    "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
+}
+
+
+@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arrays_are_rejected(tmp_path, case, kind):
+    columns, message = WRONG[case]
+    path = SAVES[kind](tmp_path, **columns)
+    with pytest.raises(UsageError, match=message) as caught:
+        arrays(path=path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def truncated(folder):
+    path = save(folder) / "images.npy"
     path.write_bytes(path.read_bytes()[:-1])
 
 
-CASES = {
-    "no labels": (lambda f: (f / "labels.npy").unlink(), "has no labels.npy"),
-    "fewer labels": (lambda f: save(f, labels=np.zeros(11, int)), "12 images but 11 labels"),
-    "a cut file": (cut, "images.npy is no whole .npy file of a plain array"),
+DIRECTORIES = {
+    "a truncated file": (truncated, "images.npy is not a complete .npy file of a plain array"),
     "another file": (
-        lambda f: (f / "labels.npy").write_bytes(b"<html>"),
-        "labels.npy is no whole .npy file",
-    ),
-    "a pickle": (
-        lambda f: save(f, labels=np.array([{}] * 12)),
-        "labels.npy is no whole .npy file of a plain array",
-    ),
-    "floats": (
-        lambda f: save(f, np.zeros((12, 4, 4, 3))),
-        r"images must be uint8 .*float64.*np.rint\(images \* 255\)",
-    ),
-    "one-hot labels": (
-        lambda f: save(f, labels=np.eye(3)[np.arange(12) % 3]),
-        r"labels must be whole .* shape \(12, 3\); for one-hot labels save np.argmax\(labels, 1\)",
+        lambda f: (save(f) / "labels.npy").write_bytes(b"<html>"),
+        "labels.npy is not a complete .npy file",
     ),
     "columns first": (
-        lambda f: save(f, np.asfortranarray(images_and_labels(12, (4, 5, 3))[0])),
-        "images.npy is in Fortran's order; save numpy.ascontiguousarray",
-    ),
-    "no examples": (
-        lambda f: save(f, np.zeros((0, 4, 4, 3), np.uint8), np.zeros(0, int)),
-        "holds no examples",
-    ),
-    "groups of pairs": (lambda f: save(f, groups=np.zeros((12, 2), int)), "groups must be whole"),
-    "a class without an example": (
-        lambda f: save(f, labels=np.full(12, 2)),
-        "no example has label 0; .* .class_names",
+        lambda f: save(f, images=np.asfortranarray(IMAGES)),
+        "images.npy is in Fortran order; save numpy.ascontiguousarray",
     ),
     "another size in the test": (
-        lambda f: (save(f / "train"), save(f / "test", images_and_labels(12, (4, 4, 3))[0])),
-        r"test: images of shape \(4, 4, 3\), those of train have \(4, 5, 3\)",
+        lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
+        r"test: images have shape \(4, 4, 3\), but those of train \(4, 5, 3\)",
     ),
     "other classes in the test": (
         lambda f: (
             save(f / "train", class_names=["a", "b", "c", "d"]),
             save(f / "test", class_names=["b", "a", "c", "d"]),
         ),
-        "test/class_names.npy names other classes than train's, or in another order",
+        "test/class_names.npy differs from that of train",
     ),
     "two validations": (
         lambda f: (save(f / "train"), save(f / "val"), save(f / "valid")),
-        "has valid and val, which are one split",
+        "has valid and val, the same split",
     ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_folder_is_refused_by_name(tmp_path, case):
-    save(tmp_path)
-    spoil, message = CASES[case]
+@pytest.mark.parametrize("case", DIRECTORIES)
+def test_wrong_directories_are_rejected(tmp_path, case):
+    spoil, message = DIRECTORIES[case]
     spoil(tmp_path)
-    with pytest.raises(UsageError, match=message) as caught:
-        take(tmp_path)
-    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match=message):
+        arrays(path=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("labels", "wrong"),
-    [
-        (np.array([0, 1] * 5 + [2**64 - 1, 0], np.uint64), "18446744073709551615 of example 10"),
-        (np.array([0, 1] * 5 + [0, -(2**63)], np.int64), "-9223372036854775808 of example 11"),
-        (np.array([0, 1] * 5 + [1e300, 0]), "1e+300 of example 10"),
-    ],
-)
-def test_labels_that_no_integer_holds_are_named(tmp_path, labels, wrong):
-    save(tmp_path, labels=labels)
-    with pytest.raises(UsageError) as caught:
-        registry.load("sources", "arrays")(path=tmp_path)
-    assert f"label {wrong} is no class (1 such labels)" in str(caught.value)
+def test_damaged_archives_are_rejected_or_harmless(tmp_path):
+    path = tmp_path / "x.npz"
+    for content in (b"", b"PK\x03\x04 no zip", b"\x93NUMPY", b"\x80\x04K\x01."):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=r"x\.npz is not an \.npz of plain arrays"):
+            arrays(path=path)
+    path = save_archive(tmp_path)
+    whole = path.read_bytes()
+    for seed in range(60):
+        raw = bytearray(whole)
+        raw[np.random.default_rng(seed).integers(len(raw))] ^= 0x41
+        path.write_bytes(raw)
+        try:
+            arrays(path=path)
+        except UsageError as error:
+            assert str(path) in str(error)
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    images = np.stack([example["image"] for example in read(scikit_learn(dataset="digits"))])
+    assert images.shape == (1797, 8, 8, 1) and images.dtype == np.uint8
+    np.testing.assert_array_equal(np.rint(images[..., 0] * (16 / 255)), load_digits().images)

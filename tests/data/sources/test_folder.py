@@ -1,7 +1,7 @@
-"""The folder source: what counts as an example, and what is refused by name."""
+"""The folder source: which files are examples, and which directories are rejected."""
 
 import os
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
@@ -10,16 +10,17 @@ from PIL import Image
 from small import loaded
 
 from pipeline.config import config, registry
+from pipeline.data.sources.folder import folder
 from pipeline.utils.errors import UsageError
 
 
-def take(path, **options):
-    return registry.load("sources", "folder")(path=path, **options)
-
-
-def write(path, shade=0, size=(6, 4), mode="RGB"):
+def write(path, shade=0, size=(6, 4), mode="RGB", **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (shade,) * 3 if mode == "RGB" else shade).save(path)
+    Image.new(mode, size, (shade,) * 3 if mode == "RGB" else shade).save(path, **options)
+
+
+def task_of(source, **options):
+    return registry.load("tasks", "image_classification")(source.info, **options)
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def root(tmp_path):
         write(root / "train/bee wasp" / name, 100 + 10 * number)
     write(root / "val/ant/x.png", 200)
     (root / "train/ant/.DS_Store").write_bytes(b"hidden")
+    (root / "train/ant/.hidden").mkdir()
     (root / "train/ant/Thumbs.db").write_bytes(b"other")
     (root / "train/notes.txt").write_bytes(b"other")
     return root
@@ -40,8 +42,8 @@ def read(source, split="train"):
     return list(source.examples(split).as_numpy_iterator())
 
 
-def test_files_become_examples_in_sorted_order(root):
-    source = take(root)
+def test_files_are_examples_in_sorted_order(root):
+    source = folder(path=root)
     assert source.info.splits == {"train": 10, "validation": 1}
     assert source.info.class_names == ("ant", "bee wasp")
     examples = read(source)
@@ -51,75 +53,48 @@ def test_files_become_examples_in_sorted_order(root):
     for example, place in zip(examples, places, strict=True):
         assert example["image"] == (root / place).read_bytes()
         assert example["label"] == ("bee wasp" in place)
-    assert {k: v.dtype for k, v in source.info.fields.items()} == {
-        "id": tf.int64,
-        "label": tf.int64,
-        "image": tf.string,
-    }
     (note,) = source.info.notes
-    assert "2 files that are no images" in note and "Thumbs.db, notes.txt" in note
+    assert "2 files without the suffix of an image" in note and "Thumbs.db, notes.txt" in note
 
 
-def test_a_position_is_read_as_the_sequence_has_it(root):
-    source = take(root, group="^(.)")
-    read_one = tf.data.Dataset.range(10).map(source.reader("train")).as_numpy_iterator()
-    for one, other in zip(read_one, read(source), strict=True):
-        assert one == other and set(one) == {"id", "image", "label", "group"}
+def test_examples_are_decoded_and_divided(root):
+    source = folder(path=root)
+    task = task_of(source)
+    assert task.metadata == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
+    shades = loaded(source, task, test=0.0)[0]["train"].column("image").reshape(10, -1)
+    found = sorted(round(int(np.median(row)), -1) for row in shades)
+    assert found == [*range(0, 50, 10), *range(100, 150, 10)]
 
 
-def test_columns_open_no_file(root):
-    source = take(root, group="^(.)")
-    wanted = read(source)
-    for file in root.rglob("*.*"):
-        file.unlink()
-    columns = source.columns("train")
-    assert set(columns) == {"id", "label", "group"}
-    for name, column in columns.items():
-        assert column.tolist() == [example[name] for example in wanted]
-
-
-def test_a_folder_is_decoded_and_divided(root):
-    source = take(root)
-    metadata = registry.load("tasks", "image_classification")(source.info).metadata
-    assert metadata == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
-    task = registry.load("tasks", "image_classification")(metadata)
-    splits, _ = loaded(source, task, test=0.0)
-    shades = splits["train"].column("image").reshape(10, -1).astype(int)
-    wanted = [int(np.median(row)) for row in shades]
-    assert sorted(round(shade, -1) for shade in wanted) == [*range(0, 50, 10), *range(100, 150, 10)]
-
-
-def test_the_size_comes_from_the_headers_where_all_agree(tmp_path):
-    def metadata(info, **options):
-        return registry.load("tasks", "image_classification")(info, **options).metadata
-
-    for name in ("a/1.png", "b/2.png"):
+def test_the_size_comes_from_the_headers_if_all_agree(tmp_path):
+    for name in ("a/1.png", "a/2.gif", "b/3.bmp", "b/4.webp"):
         write(tmp_path / name, mode="L")
-    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    assert task_of(folder(path=tmp_path)).metadata["image_shape"] == [4, 6, 3]
+    for name in ("a/2.gif", "b/4.webp"):
+        (tmp_path / name).unlink()
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.new("L", (4, 6)).save(tmp_path / "a/turned.jpg", exif=exif)
-    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    write(tmp_path / "a/turned.jpg", mode="L", size=(4, 6), exif=exif)
     (tmp_path / "a/damaged.jpg").write_bytes(b"no image")
-    assert metadata(take(tmp_path).info)["image_shape"] == [4, 6, 1]
+    assert task_of(folder(path=tmp_path)).metadata["image_shape"] == [4, 6, 1]
     write(tmp_path / "b/3.png", size=(7, 4))
-    with pytest.raises(UsageError, match="give --data.image-size HEIGHT WIDTH"):
-        metadata(take(tmp_path).info)
-    assert metadata(take(tmp_path).info, image_size=(8, 9))["image_shape"] == [8, 9, 3]
+    with pytest.raises(UsageError, match="--data.image-size HEIGHT WIDTH"):
+        task_of(folder(path=tmp_path))
+    task = task_of(folder(path=tmp_path), image_size=(8, 9))
+    assert task.metadata["image_shape"] == [8, 9, 3]
 
 
-def test_other_files_move_no_id_and_another_fingerprint(root):
-    source = take(root)
+def test_other_files_change_the_fingerprint_and_no_id(root):
+    source = folder(path=root)
     before, ids = source.fingerprint(), {e["image"]: e["id"] for e in read(source)}
-    assert take(root).fingerprint() == before
     write(root / "train/ant/0.png", 77)
-    more = take(root)
+    more = folder(path=root)
     assert {e["image"]: e["id"] for e in read(more)}.items() > ids.items()
     assert more.fingerprint() != before
     (root / "train/ant/0.png").unlink()
-    assert take(root).fingerprint() == before
+    assert folder(path=root).fingerprint() == before
     os.utime(root / "train/ant/a b.jpg", (1, 1))
-    assert take(root).fingerprint() != before
+    assert folder(path=root).fingerprint() != before
 
 
 def test_a_class_that_sorts_first_moves_no_example(tmp_path):
@@ -127,9 +102,8 @@ def test_a_class_that_sorts_first_moves_no_example(tmp_path):
         write(tmp_path / "bc"[number % 2] / f"{number}.png", number)
 
     def where():
-        source = take(tmp_path)
-        task = registry.load("tasks", "image_classification")(source.info)
-        splits, _ = loaded(source, task)
+        source = folder(path=tmp_path)
+        splits, _ = loaded(source, task_of(source))
         return {source.location(int(i)): n for n, s in splits.items() for i in s.column("id")}
 
     before = where()
@@ -141,107 +115,89 @@ def test_a_class_that_sorts_first_moves_no_example(tmp_path):
 
 def test_groups_join_files(root):
     groups = {}
-    for example in read(take(root, group=r"(\w+)\.\w+$")):
+    for example in read(folder(path=root, group=r"(\w+)\.\w+$")):
         groups.setdefault(example["group"], set()).add(example["label"])
     assert list(groups.values()) == [{0, 1}] * 5
-    with pytest.raises(UsageError, match=r"'\^train' matches nothing in val/ant/x.png \(1 of "):
-        take(root, group="^train")
-    with pytest.raises(UsageError, match=r"nothing in train/ant/.* \((\d+) of \1 such files\)"):
-        take(root, group="zzz")
-    with pytest.raises(UsageError, match="is no regular expression"):
-        take(root, group="(")
+    source = folder(path=root, group=r"(ant|bee)")
+    with pytest.raises(UsageError, match="groups are in both train and validation, .* train/.* an"):
+        loaded(source, task_of(source, image_size=(2, 2)))
 
 
-def test_links_in_a_circle_end(root):
-    (root / "train/ant/circle").symlink_to(root / "train/ant")
-    (root / "train/ant/deep/up").symlink_to(root / "train")
-    source = take(root)
-    places = [source.location(int(example["id"])) for example in read(source)]
-    assert not any("circle" in place for place in places)
-    assert not any("deep/up" in place for place in places)  # it would bring bees
-    assert "train/ant/circle (a link back into the data)" in source.info.notes[0]
-
-
-def test_links_that_leave_a_split_empty_are_named(root):
-    (root / "val/ant/x.png").unlink()
-    (root / "val/ant").rmdir()
-    (root / "val/ant").symlink_to("../train/ant")
-    source = take(root)
-    task = registry.load("tasks", "image_classification")(source.info, image_size=(2, 2))
-    message = (
-        r"'validation' is empty; .*are left out, such as .*val/ant \(a link back into the data"
-    )
-    with pytest.raises(UsageError, match=message):
-        loaded(source, task)
-
-
-@pytest.mark.parametrize("way", ["relative", "a link", "a link to train"])
-def test_links_back_into_the_data_are_left_out_however_the_root_is_given(root, monkeypatch, way):
+def test_links_to_files_are_followed_and_links_to_directories_are_not(root, monkeypatch):
+    (root / "train/ant/linked.png").symlink_to("é.PNG")
+    (root / "train/ant/circle").symlink_to("../ant")
     (root / "train/ant/bees").symlink_to("../bee wasp")
-    (root / "train/ant/all").symlink_to("..")
+    (root / "train").rename(root.parent / "elsewhere")
+    (root / "train").symlink_to("../elsewhere")
     monkeypatch.chdir(root.parent)
-    if way == "a link to train":
-        (root / "train").rename("elsewhere")
-        (root / "train").symlink_to("../elsewhere")
-    elif way == "a link":
-        Path("linked").symlink_to("insects")
-    source = take(Path("linked") if way == "a link" else Path("insects"))
-    assert np.bincount(source.columns("train")["label"]).tolist() == [5, 5]
-    assert "train/ant/all (a link back into the data)" in source.info.notes[0]
+    source = folder(path=root.relative_to(root.parent))
+    assert np.bincount(source.columns("train")["label"]).tolist() == [6, 5]
+    assert "bees (a link to a directory), circle (a link" in source.info.notes[0]
 
 
-def test_hashes_that_meet_are_found(root, monkeypatch):
-    module = __import__("pipeline.data.sources.folder", fromlist=["_hash"])
-    monkeypatch.setattr(module, "_hash", lambda text: 5)
-    with pytest.raises(UsageError, match="a b.jpg and train/ant/c.GIF have the same id"):
-        take(root)
-
-
-def remove(root, name):
-    for file in sorted((root / name).rglob("*"), reverse=True):
-        file.rmdir() if file.is_dir() else file.unlink()
-
-
-def rename_all(root):
-    (root / "train").rename(root / "Training")
-    (root / "val").rename(root / "dev")
-
-
-CASES = {
-    "an empty class": (lambda r: (r / "train/moth").mkdir(), "train/moth holds no images"),
+REJECTED = {
+    "an empty class": (
+        lambda r: (r / "train/moth").mkdir(),
+        r"train/moth contains no image files; remove it, or add files named \*.bmp, ",
+    ),
     "a class unknown to train": (lambda r: (r / "val/ants").mkdir(), "val/ants.*mean 'ant'"),
-    "no classes": (lambda r: remove(r, "train"), "train has no sub-folders"),
-    "a third folder": (lambda r: (r / "extra").mkdir(), "extra is no split beside train"),
-    "two validations": (lambda r: (r / "valid").mkdir(), "valid and val, which are one split"),
-    "splits by other names": (rename_all, "has Training, dev, which would be classes; splits are"),
-    "no train": (lambda r: (r / "train").rename(r / "test"), "has test, val but no folder train"),
+    "no classes": (
+        lambda r: [shutil.rmtree(path) for path in (r / "train").glob("*/")],
+        "train has no sub-directories",
+    ),
+    "a third directory": (lambda r: (r / "extra").mkdir(), "extra is not a split, unlike train"),
+    "two validations": (lambda r: (r / "valid").mkdir(), "valid and val, the same split"),
+    "splits by other names": (
+        lambda r: ((r / "train").rename(r / "Training"), (r / "val").rename(r / "dev")),
+        "has Training, dev but no directory train; splits are named train, validation and test",
+    ),
+    "no train": (
+        lambda r: (r / "train").rename(r / "test"),
+        "has test, val but no directory train",
+    ),
+    "a name that is not Unicode": (
+        lambda r: (r / "train" / os.fsdecode(b"\xff")).mkdir(),
+        "sub-directories of .*train must be Unicode text",
+    ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_refused_by_name(root, case):
-    spoil, message = CASES[case]
+@pytest.mark.parametrize("case", REJECTED)
+def test_wrong_directories_are_rejected(root, case):
+    spoil, message = REJECTED[case]
     spoil(root)
     with pytest.raises(UsageError, match=message):
-        take(root)
+        folder(path=root)
 
 
-def test_groups_hold_across_splits_too(root):
-    """Of one patient in train and val; the hash of groups divides train alone."""
-    source = take(root, group=r"(ant|bee)")
-    metadata = registry.load("tasks", "image_classification")(
-        source.info, image_size=(2, 2)
-    ).metadata
-    task = registry.load("tasks", "image_classification")(metadata)
-    with pytest.raises(UsageError, match=r"groups are in train and in validation: train/.* and v"):
-        loaded(source, task)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group": "^train"}, r"'\^train' does not match val/ant/x.png \(1 of 1 files"),
+        ({"group": "zzz"}, r"does not match train/ant/.* \((\d+) of \1 files"),
+        ({"group": "("}, "--source.group must be a regular expression; got"),
+        ({"path": __file__}, "test_folder.py is not a directory"),
+    ],
+)
+def test_wrong_options_are_rejected(root, options, message):
+    options = {"path": root, **options}
+    with pytest.raises(UsageError, match=message):
+        folder(**{**options, "path": type(root)(options["path"])})
 
 
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "x").write_bytes(b"")
-    with pytest.raises(UsageError, match="x is no folder"):
-        take(tmp_path / "x")
+def test_the_path_is_required():
     with pytest.raises(UsageError, match="folder needs --source.path"):
         config.Source(name="folder")
-    with pytest.raises(UsageError, match="scikit_learn has no option 'group'"):
-        config.Source(name="scikit_learn", options={"dataset": "digits", "group": "x"})
+
+
+def test_an_unreadable_file_is_an_example_without_bytes(root):
+    (root / "train/ant/gone.png").symlink_to("nothing")
+    os.mkfifo(root / "train/ant/pipe.png")
+    with (root / "train/ant/long.png").open("wb") as file:
+        file.truncate(2**29 + 1)  # a hole
+    source = folder(path=root)
+    _, note = source.info.notes
+    assert "3 files cannot be read, or are larger than 512 MiB, such as train/ant/gone.png" in note
+    images = {source.location(int(e["id"])): e["image"] for e in read(source)}
+    assert [images[f"train/ant/{name}.png"] for name in ("gone", "pipe", "long")] == [b""] * 3
+    assert source.info.fields["image"] == tf.TensorSpec((), tf.string)

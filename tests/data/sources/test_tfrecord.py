@@ -1,4 +1,4 @@
-"""The tfrecord source: layouts found or declared, splits by name, damage named by its record."""
+"""The tfrecord source: layouts detected or given, splits by name, damage named by its record."""
 
 import io
 import json
@@ -8,34 +8,26 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.config import config, registry
+from pipeline.config import config
 from pipeline.data import shards
 from pipeline.data.sources import _record_files
+from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
 
 
-def take(path, **options):
-    return registry.load("sources", "tfrecord")(path=path, **options)
-
-
-def png(shade, size=(6, 4), mode="L", kind="PNG", **more):
+def png(shade, size=(6, 4), kind="PNG", **more):
     file = io.BytesIO()
-    Image.new(mode, size, shade if mode == "L" else (shade,) * 3).save(file, kind, **more)
+    Image.new("L", size, shade).save(file, kind, **more)
     return file.getvalue()
 
 
-def feature(value):
-    values = value if isinstance(value, list) else [value]
-    if isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
 def example(**values):
-    features = {name: feature(value) for name, value in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    message = tf.train.Example()
+    for name, value in values.items():
+        several = value if isinstance(value, list) else [value]
+        kind = "bytes_list" if isinstance(several[0], bytes) else "int64_list"
+        getattr(message.features.feature[name], kind).value.extend(several)
+    return message.SerializeToString()
 
 
 def write(path, records):
@@ -56,7 +48,7 @@ def rows(count, first=0, **more):
 
 @pytest.fixture
 def root(tmp_path):
-    """Three shards for train, one file for validation, one for test in a folder."""
+    """Three shards for train, one file for validation, one for test in a directory."""
     root = tmp_path / "records of é"
     for shard in range(3):
         write(root / f"train-0000{shard}-of-00003", rows(5, 10 * shard))
@@ -71,127 +63,105 @@ def read(source, split="train"):
     return list(source.examples(split).as_numpy_iterator())
 
 
-def shades(examples):
-    return [Image.open(io.BytesIO(e["image"])).getpixel((0, 0)) for e in examples]
-
-
-def test_records_become_examples_in_the_order_of_their_files(root):
-    source = take(root)
+def test_records_are_examples_in_the_order_of_their_files(root):
+    source = tfrecord(path=root)
     assert source.info.splits == {"train": 15, "validation": 4, "test": 3}
     assert source.info.class_names == ("0", "1", "2") and source.info.image_shape == (4, 6, 1)
     examples = read(source)
-    assert shades(examples) == [10 * shard + at for shard in range(3) for at in range(5)]
+    shades = [Image.open(io.BytesIO(e["image"])).getpixel((0, 0)) for e in examples]
+    assert shades == [10 * shard + at for shard in range(3) for at in range(5)]
     assert [e["label"] for e in examples] == [0, 1, 2, 0, 1] * 3
     assert source.location(int(examples[7]["id"])) == "record 2 of train-00001-of-00003"
     assert source.location(int(read(source, "test")[1]["id"])) == "record 1 of test/x.TFRecords"
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 22 and min(ids) >= 0
     note, bare = source.info.notes
-    assert "1 other files are passed by, such as notes.md" in note
-    assert bare.startswith(f"{root} has no shards.json, so a file that was cut between two records")
+    assert "1 other files are ignored, such as notes.md" in note
+    assert bare.startswith(f"{root} has no shards.json, so a file that was truncated between two")
     assert f"python -m pipeline.shards '{root}' > '{root}/shards.json' writes one" in bare
     (root / "shards.json").write_text(json.dumps(shards.manifest(root)))
     (root / "test/shards.json").write_text(json.dumps(shards.manifest(root / "test")))
-    assert take(root).info.notes == (note,)
+    assert tfrecord(path=root).info.notes == (note,)
 
 
-def test_a_file_of_names_that_is_a_folder_is_not_passed_by(root):
-    (root / "labels.txt").mkdir()
-    with pytest.raises(UsageError, match=r"labels.txt cannot be read as text in UTF-8"):
-        take(root)
-
-
-def test_a_position_is_read_as_the_sequence_has_it(root):
-    source = take(root, group="patient")
+def test_a_group_is_a_feature(root):
+    source = tfrecord(path=root, group="patient")
     for split, count in source.info.splits.items():
         found = tf.data.Dataset.range(count).map(source.reader(split)).as_numpy_iterator()
         assert list(found) == read(source, split)
-        assert set(read(source, split)[0]) == set(source.info.fields)
-
-
-def test_columns_parse_no_image(root):
-    source = take(root, group="patient")
-    wanted, columns = read(source), source.columns("train")
-    assert set(columns) == {"id", "label", "group"}
-    for name, column in columns.items():
-        assert column.dtype == np.int64 and column.tolist() == [e[name] for e in wanted]
+    columns = source.columns("train")
+    assert columns["group"].tolist() == [e["group"] for e in read(source)]
     assert len(set(columns["group"])) == 3
     assert source.columns("test")["group"][0] == columns["group"][0]  # the same text
 
 
-def test_other_files_move_no_id_and_another_fingerprint(root):
-    source = take(root)
+def test_other_files_change_the_fingerprint_and_no_id(root):
+    source = tfrecord(path=root)
     before, ids = source.fingerprint(), {e["image"]: e["id"] for e in read(source)}
-    assert take(root).fingerprint() == before
+    assert tfrecord(path=root).fingerprint() == before
     write(root / "a-train.tfrecord", rows(4, 60))
-    more = take(root)
+    more = tfrecord(path=root)
     assert {e["image"]: e["id"] for e in read(more)}.items() > ids.items()
     assert more.fingerprint() != before
-    assert take(root, label="patient").fingerprint() != more.fingerprint()
+    assert tfrecord(path=root, label="patient").fingerprint() != more.fingerprint()
 
 
 def test_labels_are_numbers_or_texts_with_names_or_without(root):
-    assert take(root, class_names=("a", "b", "c", "d")).info.class_names == ("a", "b", "c", "d")
-    texts = take(root, label="patient")
+    names = ("a", "b", "c", "d")
+    assert tfrecord(path=root, class_names=names).info.class_names == names
+    texts = tfrecord(path=root, label="patient")
     assert texts.info.class_names == ("p0", "p1", "p2")
     assert texts.columns("train")["label"].tolist() == [0, 0, 1, 1, 2] * 3
     assert [e["label"] for e in read(texts, "validation")] == [0, 0, 1, 1]
     (root / "labels.txt").write_text("p2\np1\np0\n")
-    named = take(root, label="patient")
+    named = tfrecord(path=root, label="patient")
     assert named.info.class_names == ("p2", "p1", "p0")
     assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
-    assert take(root).info.class_names == ("p2", "p1", "p0")
+    write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0", "label": 3}])
+    with pytest.raises(UsageError, match=r"record 2: unknown class 'q0'; .*'p0'"):
+        tfrecord(path=root, label="patient").columns("test")
+    assert tfrecord(path=root).columns("test")["label"].tolist()[-1] == 3  # the task rejects it
 
 
-def test_a_layout_is_found_or_declared(tmp_path):
-    picture = png(9, mode="RGB", kind="JPEG")
+def test_a_layout_is_detected_or_given(tmp_path):
+    picture = png(9, kind="JPEG")
     known = {"image/encoded": picture, "image/class/label": 0, "image/class/text": b"cat"}
-    path = write(tmp_path / "a.tfrecord", [known, {**known, "image/class/label": 1}])
-    source = take(path)
+    source = tfrecord(
+        path=write(tmp_path / "a.tfrecord", [known, {**known, "image/class/label": 1}])
+    )
     assert [e["label"] for e in read(source)] == [0, 1] and read(source)[0]["image"] == picture
-    assert source.info.splits == {"train": 2} and source.info.image_shape == (4, 6, 3)
+    assert source.info.splits == {"train": 2} and source.info.image_shape == (4, 6, 1)
     odd = {"bild": picture, "art": 0}
     path = write(tmp_path / "b.tfrecord", [odd, {**odd, "art": 1}])
-    assert len(read(take(path, image="bild", label="art"))) == 2
-    with pytest.raises(UsageError, match="which feature is the image.*there are: art, bild"):
-        take(path)
+    assert len(read(tfrecord(path=path, image="bild", label="art"))) == 2
+    with pytest.raises(UsageError, match="unknown feature for the image; .* from art, bild"):
+        tfrecord(path=path)
 
 
 def test_a_pattern_chooses_files(root):
-    source = take(root / "*-0000?-of-*")
+    source = tfrecord(path=root / "*-0000?-of-*")
     assert source.info.splits == {"train": 15}
-    assert source.columns("train")["id"].tolist() == take(root).columns("train")["id"].tolist()
+    ids = tfrecord(path=root).columns("train")["id"]
+    assert source.columns("train")["id"].tolist() == ids.tolist()
     config.Source(name="tfrecord", options={"path": root / "*-0000?-of-*"})
-    with pytest.raises(UsageError, match=r"zzz\* holds no TFRecord files"):
-        take(root / "zzz*")
+    with pytest.raises(UsageError, match=r"zzz\* contains no TFRecord files"):
+        tfrecord(path=root / "zzz*")
 
 
-def test_the_size_comes_from_the_headers_where_all_agree(tmp_path):
+def test_images_of_several_sizes_have_no_common_shape(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = png(1, (4, 6), kind="JPEG", exif=exif)
-    images = [png(1), png(1, kind="GIF"), png(1, kind="JPEG"), turned]
+    images = [png(1), png(1, kind="BMP"), png(1, (4, 6), kind="JPEG", exif=exif)]
     records = [{"image": image, "label": at % 2} for at, image in enumerate(images)]
-    assert take(write(tmp_path / "a.tfrecord", records)).info.image_shape[:2] == (4, 6)
+    assert tfrecord(path=write(tmp_path / "a.tfrecord", records)).info.image_shape == (4, 6, 1)
     records.append({"image": png(1, (6, 5)), "label": 0})
-    assert take(write(tmp_path / "b.tfrecord", records)).info.image_shape == (None,) * 3
+    path = write(tmp_path / "b.tfrecord", records)
+    assert tfrecord(path=path).info.image_shape == (None,) * 3
 
 
-def spoiled(root, at, **values):
-    write(root / "train-00001-of-00003", [*rows(at), {**rows(1)[0], **values}, *rows(2)])
-
-
-def without(root, name):
-    row = rows(1)[0]
-    del row[name]
-    write(root / "train-00001-of-00003", [*rows(2), row])
-
-
-def damage(root):
-    path = root / "train-00002-of-00003"
-    raw = bytearray(path.read_bytes())
-    raw[_record_files.index([path]).offsets[3] + 30] ^= 1
-    path.write_bytes(raw)
+def spoil(root, at, **values):
+    row = {key: value for key, value in {**rows(1)[0], **values}.items() if value is not None}
+    write(root / "train-00001-of-00003", [*rows(at), row, *rows(2)])
 
 
 def cut(root, record, extra=0):
@@ -200,43 +170,37 @@ def cut(root, record, extra=0):
     path.write_bytes(raw[: _record_files.index([path]).offsets[record] + extra])
 
 
-def cut_at_a_border(root):
-    (root / "shards.json").write_text(json.dumps(shards.manifest(root)))
-    cut(root, 3)
+def flip(root):
+    path = root / "train-00002-of-00003"
+    raw = bytearray(path.read_bytes())
+    raw[_record_files.index([path]).offsets[3] + 30] ^= 1
+    path.write_bytes(raw)
 
 
-CASES = {
-    "a missing shard": (
-        lambda r: (r / "train-00001-of-00003").unlink(),
-        "the shard train-00001-of-00003 is missing",
-    ),
-    "a damaged record": (damage, "train-00002-of-00003: record 3 is damaged"),
-    "a shard cut in a record": (
-        lambda r: cut(r, 3, 9),
-        "train-00002-of-00003 is cut off inside record 3",
-    ),
-    "a shard cut at a border": (cut_at_a_border, "holds 3 examples, shards.json says 5"),
-    "no label": (lambda r: without(r, "label"), "00001-of-00003: record 2 has no feature 'label'"),
+REJECTED = {
+    "a damaged record": (flip, "train-00002-of-00003: record 3 is damaged"),
+    "a truncated shard": (lambda r: cut(r, 3, 9), "00002-of-00003 is truncated in record 3"),
+    "no label": (lambda r: spoil(r, 2, label=None), "record 2 has no feature 'label'"),
     "two labels": (
-        lambda r: spoiled(r, 1, label=[1, 2]),
-        "record 1: the feature 'label' .* one value of int64, received 2 of int64",
+        lambda r: spoil(r, 1, label=[1, 2]),
+        "record 1: the feature 'label' .* one value of int64; got 2 of int64",
     ),
-    "a text for a label": (lambda r: spoiled(r, 4, label=b"x"), "record 4: .*received 1 of bytes"),
-    "no tf.Example": (
+    "a text for a label": (lambda r: spoil(r, 4, label=b"x"), "record 4: .*; got 1 of bytes"),
+    "not a tf.Example": (
         lambda r: write(r / "train-00000-of-00003", [b"\xff<html>", b"x"]),
-        "train-00000-of-00003: record 0 is no tf.Example",
+        "train-00000-of-00003: record 0 is not a tf.Example",
     ),
     "raw pixels": (
         lambda r: write(r / "train-00000-of-00003", [{"image": bytes(99), "label": 0}]),
-        r"record 0: the feature 'image' .* is no JPEG.*tf.io.encode_png",
+        r"record 0: the feature 'image' .* is not a JPEG.*tf.io.encode_png",
     ),
-    "a label left out": (
-        lambda r: spoiled(r, 3, label=7),
+    "a gap in the labels": (
+        lambda r: spoil(r, 3, label=7),
         "no example has label 3; .* .--source.class-names",
     ),
     "no split in a name": (
         lambda r: write(r / "more.tfrecord", rows(1)),
-        "more.tfrecord: its name must say train, validation or test",
+        "more.tfrecord: its name must contain train, validation or test",
     ),
     "two splits in a name": (
         lambda r: write(r / "train-test.tfrecord", rows(1)),
@@ -244,47 +208,47 @@ CASES = {
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),
-        "digits-val.tfrecord: the files for validation hold no examples",
-    ),
-    "another file": (
-        lambda r: (r / "digits-val.tfrecord").write_bytes(b"<html>" * 99),
-        "digits-val.tfrecord is no TFRecord file",
+        "digits-val.tfrecord: the files for validation have no examples",
     ),
     "a link to nothing": (
         lambda r: (r / "z-train.tfrecord").symlink_to(r / "nothing"),
         "z-train.tfrecord cannot be read: No such file",
     ),
-    "names that repeat": (
+    "repeated names": (
         lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
         "the lines of .*labels.txt must be different strings, none empty",
+    ),
+    "names in a directory": (
+        lambda r: (r / "labels.txt").mkdir(),
+        "labels.txt cannot be read as UTF-8 text",
     ),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_refused_by_name(root, case):
-    spoil, message = CASES[case]
-    spoil(root)
+@pytest.mark.parametrize("case", REJECTED)
+def test_wrong_files_are_rejected(root, case):
+    change, message = REJECTED[case]
+    change(root)
     with pytest.raises(UsageError, match=message) as caught:
-        take(root)
+        tfrecord(path=root)
     assert "\n" not in str(caught.value)
 
 
-def test_refused_where_it_is_first_read(root):
-    write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0", "label": 3}])
-    with pytest.raises(UsageError, match=r"record 2: there is no class 'q0' in train; .*'p0'"):
-        take(root, label="patient").columns("test")
-    assert take(root).columns("test")["label"].tolist()[-1] == 3  # for the task to refuse
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "lable"}, "record 0 has no feature 'lable'.*mean 'label'"),
+        ({"group": "patent"}, r"'patent' \(--source.group\); did you mean 'patient'"),
+        ({"image": "label"}, r"'label' \(--source.image\) must be one value of bytes"),
+        ({"class_names": ("a", "a")}, "--source.class-names must be different strings"),
+    ],
+)
+def test_wrong_options_are_rejected(root, options, message):
+    with pytest.raises(UsageError, match=message):
+        tfrecord(path=root, **options)
 
 
-def test_features_are_refused_by_name(root):
-    with pytest.raises(UsageError, match=r"record 0 has no feature 'lable'.*mean 'label'"):
-        take(root, label="lable")
-    with pytest.raises(UsageError, match=r"'patent' \(--source.group\); did you mean 'patient'"):
-        take(root, group="patent")
-    with pytest.raises(UsageError, match=r"'label' \(--source.image\) must be one value of bytes"):
-        take(root, image="label")
-    with pytest.raises(UsageError, match="--source.class-names must be different strings"):
-        take(root, class_names=("a", "a"))
-    with pytest.raises(UsageError, match="holds no TFRecord files"):
-        take(root.parent)
+def test_a_directory_without_records_is_rejected(root):
+    with pytest.raises(UsageError, match="contains no TFRecord files"):
+        tfrecord(path=root.parent)
+    assert np.array_equal(tfrecord(path=root / "test").columns("train")["label"], [0, 1, 2])

@@ -1,27 +1,27 @@
-"""Muon: steps whose directions all have the same length."""
+"""Muon: orthogonalised momentum, so that all directions of a step have the same length."""
 
 import math
 from typing import Annotated, Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
-# For the variables that are no hidden matrices, as the reference implementation sets them.
+# For all other variables than hidden matrices, as in the reference implementation.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
 # One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
 _COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
 
 def muon(
-    learning_rate: Schedule,
+    learning_rate: LearningRateSchedule,
     *,
     momentum: Annotated[float, (0, 0.9999)] = 0.95,
     nesterov: bool = True,
 ) -> keras.optimizers.Optimizer:
     """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rate.
 
-    Jordan et al. 2024; the step's size is that of Liu et al. 2025, so rates and weight decay that
-    suit AdamW suit it too.
+    Jordan et al. 2024, with the step size of Liu et al. 2025: rates and weight decay for AdamW suit
+    it too.
 
     Args:
         momentum: Share of the old direction in the new one.
@@ -31,10 +31,10 @@ def muon(
 
 
 def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
-    """The matrix (rows, columns) with its singular values brought near 1; float32.
+    """A matrix (rows, columns) with its singular values brought near 1; float32.
 
-    Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. What
-    was above 0.002 of the Frobenius norm ends between 0.68 and 1.21; zeros stay zeros.
+    Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. Values
+    above 0.002 of the Frobenius norm end between 0.68 and 1.21; zeros stay zeros.
     """
     a, b, c = _COEFFICIENTS
     x = keras.ops.cast(matrix, "float32")
@@ -49,27 +49,25 @@ def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
 
 @keras.saving.register_keras_serializable("pipeline")
 class Muon(keras.optimizers.Optimizer):
-    """Momentum, orthogonalised per matrix; Adam for everything that is no hidden matrix.
+    """Orthogonalised momentum for each hidden matrix; Adam for all other variables.
 
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024,
-    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalises variables of
-    two axes only and leaves the kernels of convolutions to Adam, which in a convolutional network
-    is nearly everything. Here a kernel (height, width, in, out) is the matrix
+    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalises only
+    variables of two axes and leaves the kernels of convolutions to Adam: nearly everything in a
+    convolutional network. Here a kernel (height, width, in, out) is the matrix
     (height * width * in, out).
 
-    Adam takes, as the reference advises: biases and normalisation; the first and the last matrix,
-    which are the layer that sees the input and the head; and embeddings. First and last go by the
-    order of the variables given to `build`, so that no layer needs a certain name; of several heads
-    only the last is recognised. Adam also takes what is no matrix from inputs to outputs: kernels
-    with a single column (depthwise convolutions) and variables of three axes (in attention, where
-    the shape does not say which of them belong together).
+    As the reference advises, Adam updates biases, normalisation, embeddings, and the first and the
+    last matrix in the order given to `build`: the input layer and the head (only the last of
+    several). It also updates kernels with a single column (depthwise convolutions) and variables of
+    three axes (in attention, where the shape does not show which axes belong together).
 
     A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for LLM
-    training", 2025, section 2.2: its root mean square is then that of an Adam step, and one
-    learning rate and one weight decay serve both kinds of variables.
+    training", 2025, section 2.2: it then has the root mean square of an Adam step, and one learning
+    rate and one weight decay suit both kinds of variables.
 
     Args:
-        learning_rate: A number or a schedule; in the size of Adam's.
+        learning_rate: A number or a schedule, of the size of Adam's.
         momentum: Share of the old direction in the new one.
         nesterov: Look ahead along the momentum.
         options: Those of every Keras optimizer, such as `weight_decay` and `name`.
@@ -86,7 +84,7 @@ class Muon(keras.optimizers.Optimizer):
         self.momentum, self.nesterov = momentum, nesterov
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes the state: a momentum for each variable, a second moment where Adam is used."""
+        """Creates the state: a momentum for each variable, and a second moment for Adam's."""
         if self.built:
             return
         super().build(variables)
@@ -101,7 +99,7 @@ class Muon(keras.optimizers.Optimizer):
     def update_step(
         self, gradient: keras.KerasTensor, variable: Any, learning_rate: keras.KerasTensor
     ) -> None:
-        """Changes one variable and its state; called by Keras on each replica."""
+        """Updates one variable and its state; called by Keras on each replica."""
         index = self._get_variable_index(variable)
         momentum, velocity = self._momentums[index], self._velocities[index]
         gradient = keras.ops.cast(gradient, variable.dtype)
@@ -135,10 +133,10 @@ class Muon(keras.optimizers.Optimizer):
         return mean / (keras.ops.sqrt(square) + _EPSILON)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` takes back, without the state."""
+        """For `from_config`, without the state."""
         return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
 
 
 def _is_matrix(shape: tuple[int, ...]) -> bool:
-    """Whether a variable maps inputs to outputs, and has more than one direction to equalise."""
+    """Whether a variable maps inputs to outputs and has several directions to orthogonalise."""
     return len(shape) in (2, 4) and min(math.prod(shape[:-1]), shape[-1]) > 1

@@ -1,21 +1,21 @@
-"""A linear warm-up before any schedule, and what makes a schedule adjustable."""
+"""The base of all schedules: a linear warm-up, and a serializable configuration."""
 
 from typing import Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
 
-
-class WarmUp(Schedule):
-    """A linear warm-up, then what `decay` returns; float32, a pure function of the step.
+@keras.saving.register_keras_serializable("pipeline")
+class WarmUp(LearningRateSchedule):
+    """A linear warm-up, then `decay`; float32, a pure function of the step.
 
     Args:
         learning_rate: The highest rate.
         steps: Optimizer steps of the whole run.
         warmup: Share of the steps in which the rate rises linearly, reaching the highest in its
             last step (Goyal et al. 2017, section 2.2).
-        options: Of the subclass, for `get_config`.
+        options: Those of a subclass, for `get_config`.
     """
 
     def __init__(

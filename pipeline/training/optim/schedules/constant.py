@@ -2,22 +2,17 @@
 
 from typing import Annotated
 
-import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-from pipeline.training.optim.schedules._warm_up import Schedule, WarmUp
+from pipeline.training.optim.schedules._warm_up import WarmUp
 
 
 def constant(
     learning_rate: float, steps: int, *, warmup: Annotated[float, (0, 1)] = 0.0
-) -> Schedule:
-    """The same rate at every step, after a linear rise over the share `warmup` of the steps.
+) -> LearningRateSchedule:
+    """The same rate at every step, after a linear warm-up.
 
     Args:
         warmup: Share of the steps in which the rate rises linearly to its highest value.
     """
-    return _Constant(learning_rate, steps, warmup=warmup)
-
-
-@keras.saving.register_keras_serializable("pipeline")
-class _Constant(WarmUp):
-    """The same rate at every step."""
+    return WarmUp(learning_rate, steps, warmup=warmup)

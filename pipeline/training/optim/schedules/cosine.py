@@ -3,8 +3,9 @@
 from typing import Annotated, Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-from pipeline.training.optim.schedules._warm_up import Schedule, WarmUp
+from pipeline.training.optim.schedules._warm_up import WarmUp
 
 
 def cosine(
@@ -13,8 +14,8 @@ def cosine(
     *,
     final: Annotated[float, (0, 1)] = 0.0,
     warmup: Annotated[float, (0, 1)] = 0.0,
-) -> Schedule:
-    """Half a cosine from the rate down to the share `final` of it, after a linear rise.
+) -> LearningRateSchedule:
+    """Half a cosine from the rate down to the share `final` of it, after a linear warm-up.
 
     Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
 
@@ -27,8 +28,6 @@ def cosine(
 
 @keras.saving.register_keras_serializable("pipeline")
 class _Cosine(WarmUp):
-    """Half a cosine from the rate down to the share `final` of it."""
-
     def decay(self, rate: Any, step: Any) -> Any:
         left = 0.5 * (1.0 + keras.ops.cos(self.share(step) * 3.141592653589793))
         return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)

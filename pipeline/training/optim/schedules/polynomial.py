@@ -1,10 +1,11 @@
-"""A power of the share of the steps that is left."""
+"""A power of the remaining share of the steps, such as a straight line."""
 
 from typing import Annotated, Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-from pipeline.training.optim.schedules._warm_up import Schedule, WarmUp
+from pipeline.training.optim.schedules._warm_up import WarmUp
 
 
 def polynomial(
@@ -14,24 +15,42 @@ def polynomial(
     power: Annotated[float, (0, 10)] = 2.0,
     final: Annotated[float, (0, 1)] = 0.0,
     warmup: Annotated[float, (0, 1)] = 0.0,
-) -> Schedule:
-    """The share of the steps that is left, to a power; from the rate down to `final` of it.
+) -> LearningRateSchedule:
+    """A power of the remaining share of the steps, from the rate down to the share `final` of it.
 
     Power 2: You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017; 0.9:
     Chen et al., "DeepLab", 2018. Power 1 is `linear`.
 
     Args:
-        power: Exponent of the share of the steps that is left.
+        power: Exponent of the remaining share of the steps.
         final: Rate at the last step, as a share of the highest rate.
         warmup: Share of the steps in which the rate rises linearly to its highest value.
     """
     return _Polynomial(learning_rate, steps, warmup=warmup, power=power, final=final)
 
 
+def linear(
+    learning_rate: float,
+    steps: int,
+    *,
+    final: Annotated[float, (0, 1)] = 0.0,
+    warmup: Annotated[float, (0, 1)] = 0.0,
+) -> LearningRateSchedule:
+    """A straight line from the rate down to the share `final` of it, after a linear warm-up.
+
+    With `warmup=0.25` it is the triangle of one cycle (Smith, Topin, "Super-convergence", 2018).
+
+    Args:
+        final: Rate at the last step, as a share of the highest rate.
+        warmup: Share of the steps in which the rate rises linearly to its highest value.
+    """
+    return _Polynomial(learning_rate, steps, warmup=warmup, power=1.0, final=final)
+
+
 @keras.saving.register_keras_serializable("pipeline")
 class _Polynomial(WarmUp):
-    """The share of the steps that is left, to a power."""
-
     def decay(self, rate: Any, step: Any) -> Any:
-        left = keras.ops.power(1.0 - self.share(step), self.options["power"])
+        left = 1.0 - self.share(step)
+        if self.options["power"] != 1.0:
+            left = keras.ops.power(left, self.options["power"])
         return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)

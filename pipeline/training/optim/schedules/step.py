@@ -4,8 +4,9 @@ import itertools
 from typing import Annotated, Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
-from pipeline.training.optim.schedules._warm_up import Schedule, WarmUp
+from pipeline.training.optim.schedules._warm_up import WarmUp
 from pipeline.utils.errors import UsageError
 
 
@@ -16,29 +17,27 @@ def step(
     at: tuple[Annotated[float, (0, 1)], ...] = (0.5, 0.75),
     factor: Annotated[float, (0, 1)] = 0.1,
     warmup: Annotated[float, (0, 1)] = 0.0,
-) -> Schedule:
+) -> LearningRateSchedule:
     """The rate times `factor` at each share `at` of the run: `at=0.5,0.75`, or only one: `at=0.5,`.
 
     He et al., "Deep residual learning", CVPR 2016, section 4.2, for CIFAR-10. The shares are those
-    of the whole run, warm-up included: a milestone stays where it is when the warm-up changes.
+    of the whole run including the warm-up, so a milestone does not move when the warm-up changes.
 
     Args:
-        at: Shares of the run at which the rate drops, rising.
-        factor: What the rate is multiplied by at each of them.
+        at: Shares of the run at which the rate drops, in ascending order.
+        factor: Multiplies the rate at each of them.
         warmup: Share of the steps in which the rate rises linearly to its highest value.
 
-    Raises UsageError unless the milestones rise and come after the warm-up.
+    Raises UsageError unless the milestones are ascending and after the warm-up.
     """
     if any(later <= earlier for earlier, later in itertools.pairwise((warmup, *at))):
         flag = f"--train.schedule-options at={','.join(map(str, at))}"
-        raise UsageError(f"{flag} must rise, from above warmup={warmup}")
+        raise UsageError(f"{flag} must be ascending and above warmup={warmup}")
     return _Step(learning_rate, steps, warmup=warmup, at=list(at), factor=factor)
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class _Step(WarmUp):
-    """The rate times a factor at each milestone."""
-
     def decay(self, rate: Any, step: Any) -> Any:
         for share in self.options["at"]:
             factor = keras.ops.where(step >= share * self.steps, self.options["factor"], 1.0)

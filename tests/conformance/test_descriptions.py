@@ -1,0 +1,40 @@
+"""Every registered function: help texts and checks of options read all of this from its source."""
+
+import ast
+from typing import Any
+
+import pytest
+
+from pipeline.config import registry, type_hints
+
+# Registry -> the positional parameters of its functions; None: one, whatever its name.
+PARAMETERS = {
+    "recipes": [],
+    "sources": [],
+    "tasks": None,
+    "augment": ["batch", "seeds"],
+    "models": ["x"],
+    "engines": ["model", "train", "validation", "callbacks"],
+    "callbacks": ["context"],
+    "losses": ["metadata"],
+    "metrics": ["metadata"],
+    "optimizers": ["learning_rate"],
+    "schedules": ["learning_rate", "steps"],
+}
+
+
+@pytest.mark.parametrize("kind", registry.REGISTRIES)
+def test_described(kind):
+    for name in registry.names(kind):
+        sibling = registry.find(kind, name)
+        assert sibling.summary.endswith("."), "the docstring must begin with a one-line sentence"
+        names, expected = [a.arg for a in sibling.node.args.args], PARAMETERS[kind]
+        assert (len(names) == 1) if expected is None else (names == expected), name
+        assert not sibling.node.args.vararg and not sibling.node.args.kwarg
+        for option, about in sibling.options.items():
+            assert about.hint is not Any, f"{name}: {option} has no type that can be checked"
+            assert about.meaning, f"{name}: {option} is not described in the section Args"
+            if about.default is not None:
+                default = ast.literal_eval(about.default)
+                assert type_hints.fits(about.hint, default), f"{name}: {option}={default!r}"
+            assert f"{option}: " in registry.describe(kind)

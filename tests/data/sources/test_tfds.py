@@ -1,0 +1,186 @@
+"""TensorFlow Datasets: prepared sets in one order, parts of splits, damaged files."""
+
+import io
+import shutil
+import socket
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from pipeline.data.sources import _record_files
+from pipeline.data.sources.tfds import tfds as open_tfds
+from pipeline.utils.errors import UsageError
+
+
+def read(source, split="train"):
+    """All examples by column; images are decoded by Pillow."""
+    rows = list(source.examples(split).as_numpy_iterator())
+    for row in rows:
+        row["image"] = np.array(Image.open(io.BytesIO(row["image"])))
+    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """Two sets on disk: `shapes` with images, labels and texts, and `bare` without labels."""
+    path = tmp_path_factory.mktemp("tfds")
+    generator = np.random.default_rng(3)
+
+    def images(count, first):
+        return tf.data.Dataset.from_tensor_slices(
+            {
+                "image": generator.integers(0, 256, (count, 6, 5, 3), np.uint8),
+                "label": (np.arange(count) + first) % 4,
+                "patient": np.array(["", "é"])[np.arange(count) % 2],
+            }
+        )
+
+    def store(name, features, **splits):
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name=name,
+            version="1.0.0",
+            data_dir=path,
+            features=tfds.features.FeaturesDict(features),
+            split_datasets=splits,
+        )
+
+    image, label = tfds.features.Image(shape=(6, 5, 3)), tfds.features.ClassLabel(names=[*"nesw"])
+    features = {"image": image, "label": label, "patient": tfds.features.Text()}
+    store("shapes", features, train=images(40, 0), test=images(12, 1))
+    store("bare", {"image": image}, train=images(4, 0).map(lambda x: {"image": x["image"]}))
+    return path
+
+
+@pytest.fixture
+def copy(data_dir, tmp_path):
+    """A copy of the sets, to be changed."""
+    return shutil.copytree(data_dir, tmp_path / "copy")
+
+
+def shapes(path, **options):
+    return open_tfds(dataset="shapes", path=path, **options)
+
+
+def test_a_prepared_set_is_read_in_one_order(data_dir):
+    source = shapes(data_dir)
+    assert source.info.splits == {"train": 40, "test": 12}
+    assert source.info.class_names == ("n", "e", "s", "w")
+    assert source.info.image_shape == (6, 5, 3)
+    train, test = read(source), read(source, "test")
+    np.testing.assert_array_equal(train["id"], np.arange(40))
+    stored = np.random.default_rng(3).integers(0, 256, (40, 6, 5, 3), np.uint8)
+    for image, label in zip(train["image"], train["label"], strict=True):  # TFDS shuffles once
+        assert np.flatnonzero((stored == image).all(axis=(1, 2, 3))) % 4 == label
+    assert not set(train["id"]) & set(test["id"])
+
+
+def test_parts_of_a_split_keep_their_ids(data_dir):
+    whole = read(shapes(data_dir))
+    splits = {"train": "train[:20]", "validation": "train[20:30]", "test": "train[75%:]"}
+    source = shapes(data_dir, splits=splits)
+    assert source.info.splits == {"train": 20, "validation": 10, "test": 10}
+    for split, first in {"train": 0, "validation": 20, "test": 30}.items():
+        part = read(source, split)
+        for name, column in part.items():
+            np.testing.assert_array_equal(column, whole[name][first : first + len(column)])
+        positions = tf.data.Dataset.range(source.info.splits[split]).map(source.reader(split))
+        assert [e["id"] for e in positions.as_numpy_iterator()] == part["id"].tolist()
+    assert source.location(27) == "record 27 of shapes's train"
+    both = shapes(data_dir, splits={"train": "test[:3]+train[:5]", "test": "test[3:]"})
+    assert both.columns("train")["id"].tolist() == [*range(2 << 40, (2 << 40) + 3), *range(5)]
+    assert both.location((2 << 40) + 3) == "record 3 of shapes's test"
+
+
+def test_a_group_is_a_feature(data_dir):
+    source = shapes(data_dir, group="patient")
+    columns = source.columns("train")
+    assert columns["group"].dtype == np.int64 and len(set(columns["group"])) == 2
+    np.testing.assert_array_equal(columns["group"], read(source)["group"])
+    columns = shapes(data_dir, group="label").columns("train")
+    np.testing.assert_array_equal(columns["group"], columns["label"])
+
+
+def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
+    def no_network(*_):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    with pytest.raises(UsageError, match="mnist is not prepared in .* tfds build mnist"):
+        open_tfds(dataset="mnist", path=tmp_path)
+    # One with a config, whose directory is one level deeper.
+    with pytest.raises(UsageError, match=f"--data_dir {tmp_path} "):
+        open_tfds(dataset="cifar10_corrupted/fog_3", path=tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(UsageError, match=r"--data_dir (?!.*fog)"):
+        open_tfds(dataset="cifar10_corrupted/fog_3")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": {"train": "train[:20]", "test": "train[15:]"}}, "15:.*share 5 examples"),
+        ({"splits": {"validation": "train[:10%]"}}, r"train \(train\) and validation .* share 4 e"),
+        ({"splits": {"train": "trian"}}, "TFDS rejects 'trian': Unknown split 'trian'"),
+        ({"splits": {"train": "train[:x]"}}, r"TFDS rejects 'train\[:x\]': Error parsing"),
+        ({"splits": {"test": "test[:0]"}}, r"'test\[:0\]' of shapes has no examples"),
+        ({"group": "patent"}, "unknown feature 'patent'; did you mean 'patient'"),
+        ({"group": "image"}, "'image' must be a single whole number or text"),
+        ({"dataset": "fashion_mnis"}, "unknown dataset 'fashion_mnis'; did you mean 'fashion_mn"),
+        ({"dataset": "zzzzzzzzzzzz"}, "unknown dataset 'zzzzzzzzzzzz'; the names are at"),
+        ({"dataset": ""}, "--source.dataset"),
+        ({"dataset": "../shapes"}, "--source.dataset"),
+        ({"dataset": "bare"}, "bare is not for image classification"),
+        ({"dataset": "imdb_reviews"}, "imdb_reviews is not for image classification"),
+        ({"dataset": "huggingface:mnist"}, "TFDS rejects 'huggingface:mnist'"),
+    ],
+)
+def test_wrong_options_are_rejected(data_dir, options, message):
+    with pytest.raises(UsageError, match=message):
+        open_tfds(**{"dataset": "shapes", "path": data_dir, **options})
+
+
+def spoil_images(folder):
+    """Replaces the image of every record by a text that cannot be decoded."""
+    for shard in folder.rglob("*.tfrecord*"):
+        records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
+        with tf.io.TFRecordWriter(str(shard)) as writer:
+            for record in records:
+                example = tf.train.Example.FromString(record)
+                example.features.feature["image"].bytes_list.value[:] = [b"<html>"]
+                writer.write(example.SerializeToString())
+
+
+def test_columns_parse_no_image_and_other_files_change_the_fingerprint(data_dir, copy):
+    wanted, before = shapes(data_dir).columns("test"), shapes(copy).fingerprint()
+    assert before != shapes(copy, splits={"train": "train[:9]"}).fingerprint()
+    spoil_images(copy / "shapes")
+    np.testing.assert_array_equal(shapes(copy).columns("test")["label"], wanted["label"])
+    assert shapes(copy).fingerprint() != before
+
+
+DAMAGED = {
+    "truncated": (lambda p, raw, at: p.write_bytes(raw[:100]), "truncated in record 0"),
+    "truncated between records": (
+        lambda p, raw, at: p.write_bytes(raw[: at[7]]),
+        "has 7 records, but .*json lists 12",
+    ),
+    "missing": (lambda p, raw, at: p.unlink(), "cannot be read: No such file"),
+    "a changed byte": (
+        lambda p, raw, at: p.write_bytes(raw[: at[5] + 20] + b"\xff" + raw[at[5] + 21 :]),
+        "record 5 is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_shard_is_named(copy, case):
+    (shard,) = (copy / "shapes").rglob("*test.tfrecord*")
+    damage, message = DAMAGED[case]
+    damage(shard, shard.read_bytes(), _record_files.index([shard]).offsets)
+    with pytest.raises(UsageError, match=f"shapes-test.*of-00001.*{message}"):
+        shapes(copy).columns("test")
