@@ -86,7 +86,7 @@ def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypa
     assert said["cache"].startswith("memory (") and said["augment"].startswith("device (")
     assert all(re.match(r"[\d,]+ images/s", said[name]) for name in ("feed", "step", "training"))
     assert re.match(r"the (step|feed): .* would speed it up", said["bottleneck"])
-    assert "needs no faster one" in said["precision"]
+    assert "too short for a trial" in said["precision"]
     html = shown.read_text()
     assert shown.parent.name == "digits_tiny-1" and "&lt;a&gt;" in html and "<a>" not in html
     assert not re.search(r'(src|href)="(?!data:|#)', html), "the page needs another file"
