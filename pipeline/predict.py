@@ -200,13 +200,9 @@ def main(arguments: list[str]) -> int:
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
     with Client(model, options.timeout) as client:
         predictor = FilePredictor(client, options.top)
-        ignored: set[str] = set()
-        names = file_inputs.find(_expand(words), predictor.endings, ignored)
-        taken = ", ".join(f"*{ending}" for ending in predictor.endings)
-        if ignored:
-            some = f"{len(ignored):,} images, such as {min(ignored)}"
-            _say("note", f"ignored {some}; the model takes {taken}")
+        names = file_inputs.find(_expand(words), predictor.endings)
         if not names:
+            taken = ", ".join(f"*{ending}" for ending in predictor.endings)
             raise UsageError(f"{' '.join(words)[:200]} contains no files; {model} takes {taken}")
         if output:
             _check_output(output, names)

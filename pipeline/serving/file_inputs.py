@@ -15,8 +15,6 @@ from pipeline.utils import safe_io
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
-# Formats that TensorFlow does not decode.
-_OTHER_IMAGES = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff")
 _MAX_IMAGE_BYTES = 2**29  # of one file
 _MAX_BATCH_BYTES = 2**26  # of the files in one request
 _NO_ARRAY = "it does not contain an array of numbers (rows, features)"
@@ -34,16 +32,13 @@ class Item(NamedTuple):
     """Why it cannot be read."""
 
 
-def find(
-    words: Iterable[str], endings: tuple[str, ...], ignored: set[str] | None = None
-) -> list[str]:
+def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     """Returns the files that words stand for, in their order.
 
     Args:
         words: A file; a directory, for its files with these endings at any depth, sorted, without
             hidden ones; or a pattern (`**` for any depth). Other words are kept as they are.
         endings: In lower case, such as `.png`.
-        ignored: Receives images in directories whose format is not supported.
     """
     names: list[str] = []
     for word in words:
@@ -51,23 +46,20 @@ def find(
         # A pattern such as `**` matches a directory and each file in it.
         unique: dict[str, str] = {}
         for name in found or [word]:
-            inside = _inside(name, endings, ignored) if os.path.isdir(name) else [name]
+            inside = _inside(name, endings) if os.path.isdir(name) else [name]
             unique |= {os.path.normpath(one): one for one in inside}
         names += unique.values()
     return names
 
 
-def _inside(directory: str, endings: tuple[str, ...], ignored: set[str] | None) -> Iterator[str]:
+def _inside(directory: str, endings: tuple[str, ...]) -> Iterator[str]:
     visited: set[str] = set()  # links may be circular
     for place, folders, names in os.walk(directory, followlinks=True):
         real = os.path.realpath(place)
         folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in visited)
         for name in sorted(names) if real not in visited else ():
-            ending = os.path.splitext(name)[1].lower()
-            if ending in endings and not name.startswith("."):
+            if name.lower().endswith(endings) and not name.startswith("."):
                 yield os.path.join(place, name)
-            elif ignored is not None and endings == IMAGES and ending in _OTHER_IMAGES:
-                ignored.add(os.path.join(place, name))
         visited.add(real)
 
 

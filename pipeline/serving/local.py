@@ -21,7 +21,7 @@ class Local(Transport):
             which is the pinned one or the newest.
 
     Raises:
-        UsageError: There is no version, or it cannot be loaded.
+        UsageError: The version is missing or cannot be loaded.
     """
 
     def __init__(self, directory: Path) -> None:

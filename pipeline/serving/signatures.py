@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,21 +87,16 @@ def reading_reply(model: str) -> Iterator[None]:
         raise ServingError(model, "UNKNOWN", message) from None
 
 
-def field(dtype: np.dtype | None, sizes: Iterable[int] | None) -> Field:
-    """Returns a field; a negative size stands for any, None for an unsupported type or rank."""
-    shape = None if sizes is None else tuple(None if size < 0 else size for size in sizes)
-    return Field(np.dtype("V") if dtype is None else dtype, shape)
-
-
 def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
     """Returns the signatures for clients from the `SignatureDef` messages of a SavedModel."""
 
     def fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
         found = {}
         for name, tensor in sorted(tensors.items()):
-            shape = tensor.tensor_shape
-            sizes = None if shape.unknown_rank else [axis.size for axis in shape.dim]
-            found[name] = field(protobuf.DTYPES.get(tensor.dtype), sizes)
+            sizes = [axis.size for axis in tensor.tensor_shape.dim]
+            shape = tuple(None if size < 0 else size for size in sizes)
+            dtype = protobuf.DTYPES.get(tensor.dtype, np.dtype("V"))
+            found[name] = Field(dtype, None if tensor.tensor_shape.unknown_rank else shape)
         return found
 
     return {

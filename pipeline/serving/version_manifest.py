@@ -11,8 +11,6 @@ from pipeline.utils.errors import Failure
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
-WARMUP = Path("assets.extra/tf_serving_warmup_requests")
-"""Requests that a server answers before it opens the version."""
 
 
 def read(directory: Path) -> dict[str, Any]:

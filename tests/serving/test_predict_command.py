@@ -31,7 +31,6 @@ def wanted(models):
 
 
 def test_images_are_answered_in_order(ask, models, pictures, wanted):
-    (pictures / "b/two.tiff").touch()
     ran = ask(models / "pictures", "data", "--batch-size", "4", "--top=3")
     assert ran.code == 0 and [number(r) for r in ran.records] == [0, 2, 4, 6, 8, 1, 3, 5, 7]
     for record in ran.records:
@@ -41,9 +40,7 @@ def test_images_are_answered_in_order(ask, models, pictures, wanted):
         shares = [one["probability"] for one in record["top"]]
         np.testing.assert_allclose(shares, wanted["top_scores"][index, :3], rtol=1e-6)
         assert shares[0] == record["probability"]
-    note, answered = ran.said.splitlines()
-    assert note.startswith("note       ignored 1 images, such as data/b/two.tiff; the model takes")
-    assert re.fullmatch(r"answered   9, [\d.,]+ per second", answered)
+    assert re.fullmatch(r"answered   9, [\d.,]+ per second\n", ran.said)
 
 
 @pytest.mark.parametrize("form", ["rest", "rpc"])

@@ -1,7 +1,7 @@
-"""Starts that race, and starts that are killed: `python races.py RACES CYCLES`; prints JSON.
+"""Concurrent starts, and starts that are killed: `python races.py RACES CYCLES` prints JSON.
 
-Plain forks of a process without TensorFlow: a race costs some milliseconds. The racers of a race
-begin together and the winner holds what it got until all have tried.
+The processes of a race are forked without TensorFlow, which takes milliseconds. They start
+together, and the winner keeps its lock until all have tried.
 """
 
 import json
@@ -16,14 +16,14 @@ from pipeline.runtime import run_directory
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
 
-_TOO_LONG = 60  # seconds after which a hanging race ends
+_TIMEOUT = 60  # seconds after which a hanging race ends
 
 
 def race(count, attempt, killed=False):
-    """What `attempt(number, done)` gave in each of `count` processes.
+    """Runs `attempt(number, done)` in `count` processes; returns their ids and results.
 
-    An attempt calls `done(result)` with what it has; that returns when all have said so. Then the
-    processes end, or are killed where they stand.
+    An attempt calls `done(result)`, which returns once all attempts have a result. Then the
+    processes end, or are killed.
     """
     start, release = os.pipe(), os.pipe()
     results = [os.pipe() for _ in range(count)]
@@ -32,7 +32,7 @@ def race(count, attempt, killed=False):
         children.append(os.fork())
         if children[-1]:
             continue
-        signal.alarm(_TOO_LONG)
+        signal.alarm(_TIMEOUT)
         os.close(start[1])
         os.close(release[1])
 
@@ -46,7 +46,7 @@ def race(count, attempt, killed=False):
             attempt(number, done)
         finally:
             os._exit(0)
-    os.close(start[1])  # the bell
+    os.close(start[1])  # starts all
     told = []
     for reader, writer in results:
         os.close(writer)
@@ -85,14 +85,14 @@ def publish(parent):
     def attempt(number, done):
         folder = temp_files.folder(parent)
         (folder / "saved_model.pb").write_text(str(number))
-        temp_files.sweep(parent)  # what the others are making must survive it
+        temp_files.sweep(parent)  # must keep the directories of the others
         done(str(files.publish(folder, parent)))
 
     return attempt
 
 
 def work(config, progress):
-    """A run as far as its files go: checkpoints published and pruned, results written, for ever."""
+    """Publishes and prunes checkpoints and writes results as a run does, until it is killed."""
     with run_directory.opened(config) as run:
         models = run_directory.export_directory(config)
         for path in (run.metadata, run.source, run.splits):
@@ -114,11 +114,11 @@ def work(config, progress):
 
 
 def killed(config, operations):
-    """Kills a run's process after so many of its operations, wherever it stands by then."""
+    """Kills a process at `work` after a number of operations."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(_TOO_LONG)
+        signal.alarm(_TIMEOUT)
         work(config, writer)
     os.close(writer)
     for _ in range(operations):
@@ -129,7 +129,7 @@ def killed(config, operations):
 
 
 def cycles(count, config):
-    """The most leftovers after any of so many killed starts, and what the last start leaves."""
+    """Kills `count` processes; counts their temporary files, and checks those of the last start."""
     generator = random.Random(5)
     most = 0
     for _ in range(count):
@@ -147,7 +147,7 @@ def main(races, killings):
     config = registry.load("recipes", "digits")()
     locks = []
     for number in range(races):
-        # Every third in a folder whose holder of before was killed.
+        # Three in each directory: two processes are killed, so that a stale lock remains.
         folder = Path(f"locks/{number - number % 3}")
         attempt = take_lock(config.changed(run_directory=folder))
         children, told = race(2 + number % 3, attempt, killed=number % 3 < 2)
