@@ -66,7 +66,7 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
         if name not in paths:
             wrong.append(f"{name} is missing")
             continue
-        with safe_io.opened(paths[name]) as file:
+        with paths[name].open("rb") as file:
             same = os.fstat(file.fileno()).st_size == entry["size"]
             if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 wrong.append(f"{name} has changed: its size or sha256 differs")
