@@ -85,10 +85,10 @@ def predict(
 class _Writer:
     """Writes answers as lines, reports skipped files, and counts both."""
 
-    def __init__(self, stream: TextIO, as_table: bool, shows_progress: bool) -> None:
-        self._stream, self._as_table, self._shows_progress = stream, as_table, shows_progress
+    def __init__(self, stream: TextIO, as_table: bool) -> None:
+        self._stream, self._as_table = stream, as_table
         self._columns: list[str] = []
-        self._start = self._shown = time.monotonic()
+        self._start = time.monotonic()
         self.written = self.skipped = 0
 
     def add(self, record: dict[str, Any]) -> None:
@@ -99,15 +99,10 @@ class _Writer:
             _say("skipped", f"{record['file']}{row}: {record['error']}")
             return
         self.written += 1
-        line = self._row(record) if self._as_table else self._object(record)
+        line = json.dumps(files.strict(record), ensure_ascii=False)
+        line = self._row(record) if self._as_table else line
         # File names may contain control characters of a terminal.
         self._stream.write((plain(line) if self._stream.isatty() else line) + "\n")
-        if self._shows_progress and time.monotonic() - self._shown > 0.2:
-            self._shown = time.monotonic()
-            print(f"{self.summary()}\x1b[K", end="\r", file=sys.stderr, flush=True)
-
-    def _object(self, record: dict[str, Any]) -> str:
-        return json.dumps(files.strict(record), ensure_ascii=False)
 
     def _row(self, record: dict[str, Any]) -> str:
         cells = {name: value for name, value in record.items() if name != "top"}
@@ -207,7 +202,7 @@ def main(arguments: list[str]) -> int:
         if output:
             _check_output(output, names)
         with _open(output) as stream:
-            writer = _Writer(stream, as_table, output is not None and sys.stderr.isatty())
+            writer = _Writer(stream, as_table)
             for record in predictor.predict(names, options.batch_size):
                 writer.add(record)
     _say("answered", writer.summary())

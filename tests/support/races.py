@@ -1,4 +1,4 @@
-"""Concurrent starts, and starts that are killed: `python races.py RACES CYCLES` prints JSON.
+"""Starts of several processes at once: `python races.py RACES` prints JSON.
 
 The processes of a race are forked without TensorFlow, which takes milliseconds. They start
 together, and the winner keeps its lock until all have tried.
@@ -6,7 +6,6 @@ together, and the winner keeps its lock until all have tried.
 
 import json
 import os
-import random
 import signal
 import sys
 from pathlib import Path
@@ -91,59 +90,7 @@ def publish(parent):
     return attempt
 
 
-def work(config, progress):
-    """Publishes and prunes checkpoints and writes results as a run does, until it is killed."""
-    with run_directory.opened(config) as run:
-        models = run_directory.export_directory(config)
-        for path in (run.metadata, run.source, run.splits):
-            path.touch()
-        for step in range(1, 10**9):
-            for parent, target in ((run.checkpoints, f"step-{step:08d}"), (models, None)):
-                folder = temp_files.folder(parent)
-                os.write(progress, b".")
-                (folder / "whole").write_bytes(b"w" * 10_000)
-                os.write(progress, b".")
-                if target and not (parent / target).exists():
-                    files.publish_as(folder, parent / target)
-                else:
-                    temp_files.remove(folder)
-            files.write_json(run.result, {"step": step})
-            os.write(progress, b".")
-            for path in sorted(run.checkpoints.glob("step-*"))[:-2]:
-                temp_files.remove(path)
-
-
-def killed(config, operations):
-    """Kills a process at `work` after a number of operations."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(_TIMEOUT)
-        work(config, writer)
-    os.close(writer)
-    for _ in range(operations):
-        os.read(reader, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(reader)
-
-
-def cycles(count, config):
-    """Kills `count` processes; counts their temporary files, and checks those of the last start."""
-    generator = random.Random(5)
-    most = 0
-    for _ in range(count):
-        killed(config, generator.randrange(1, 30))
-        found = [path.name for path in Path().rglob(".*") if temp_files.is_ours(path.name)]
-        most = max(most, len(found))
-    with run_directory.opened(config) as run:
-        torn = [p for p in run.checkpoints.glob("step-*") if len(os.listdir(p)) != 1]
-    left = [path.name for path in Path().rglob(".*") if temp_files.is_ours(path.name)]
-    kept = len(list(run.checkpoints.glob("step-*")))
-    return {"most": most, "left": left, "torn": list(map(str, torn)), "kept": kept}
-
-
-def main(races, killings):
+def main(races):
     config = registry.load("recipes", "digits")()
     locks = []
     for number in range(races):
@@ -155,11 +102,8 @@ def main(races, killings):
         locks.append({"pids": children, "told": told, "stale": stale})
     _, runs = race(8, make_run(config))
     _, versions = race(8, publish(Path("models")))
-    found = {"locks": locks, "runs": runs, "versions": versions}
-    if killings:
-        found["cycles"] = cycles(killings, config.changed(run_directory="killed"))
-    print(json.dumps(found))
+    print(json.dumps({"locks": locks, "runs": runs, "versions": versions}))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))
