@@ -1,6 +1,5 @@
-"""What a model is asked about: image files, or rows of tables, found by words and read ahead."""
+"""Examples in files: images, and rows of tables."""
 
-import contextlib
 import csv
 import glob
 import io
@@ -12,184 +11,129 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.config.validation import require
 from pipeline.utils import safe_io
 
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
-# Whole numbers counted from 0 are a heading; two or three may be a row as well.
-_FEWEST = 4
-# Which TensorFlow does not decode, and cameras, scanners and phones write.
-_OTHER_IMAGES = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff")
-_MAGIC = b"\x93NUMPY"
-# No image below decoding's limit of pixels takes more.
-_MOST_BYTES = 2**29
-# Of the files in one request: several of them are held at once, here and by a server.
-_MOST_TOGETHER = 2**26
+_MAX_IMAGE_BYTES = 2**29  # of one file
+_MAX_BATCH_BYTES = 2**26  # of the files in one request
+_NO_ARRAY = "it does not contain an array of numbers (rows, features)"
+_MIN_HEADER = 4  # columns; shorter headers of 0, 1, 2 may be a row
 
 
 class Item(NamedTuple):
     """One example of a request."""
 
     name: dict[str, Any]
-    """`file`, and of a table `row`, which counts from 0."""
+    """`file`, and for a table `row`, counted from 0."""
     value: Any
-    """Bytes of an image, or float32 (features,); None where there is an error."""
+    """Bytes of an image, or float32 (features,); None if there is an error."""
     error: str = ""
     """Why it cannot be read."""
 
 
-def named(
-    words: Iterable[str], endings: tuple[str, ...], others: set[str] | None = None
-) -> list[str]:
-    """The files that words name, in their order.
+def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
+    """Returns the files that words stand for, in their order.
 
     Args:
-        words: A file; a folder: its files with these endings at any depth, sorted, hidden ones
-            passed by; or a pattern (`**` for any depth). A word that is none of these is kept: it
-            cannot be read, and will be named for that.
+        words: A file; a directory, for its files with these endings at any depth, sorted, without
+            hidden ones; or a pattern (`**` for any depth). Other words are kept as they are.
         endings: In lower case, such as `.png`.
-        others: Gets the files of folders that are images by name, but of formats not taken.
-
-    Raises UsageError for an empty word.
     """
     names: list[str] = []
     for word in words:
-        require(bool(word), "FILES", "''", "names, and no empty one")
-        found = [word] if os.path.lexists(word) else sorted(set(_matching(word)))
-        # A pattern such as `**` matches a folder, and each file in it once more.
-        once: dict[str, str] = {}
+        found = [word] if os.path.lexists(word) else sorted(glob.glob(word, recursive=True))
+        # A pattern such as `**` matches a directory and each file in it.
+        unique: dict[str, str] = {}
         for name in found or [word]:
-            for one in _inside(name, endings, others) if os.path.isdir(name) else (name,):
-                once.setdefault(os.path.normpath(one), one)
-        names += once.values()
+            inside = _inside(name, endings) if os.path.isdir(name) else [name]
+            unique |= {os.path.normpath(one): one for one in inside}
+        names += unique.values()
     return names
 
 
-def _matching(pattern: str) -> Iterator[str]:
-    """As `glob.glob(recursive=True)`, which never ends where links lead in a circle."""
-    parts = pattern.split(os.sep)
-    if "**" not in parts:
-        yield from glob.glob(pattern)
-        return
-    at = parts.index("**")
-    before, after = os.sep.join([*parts[:at], ""]), parts[at + 1 :]
-    for base in glob.glob(before) if before else ("",):
-        if not any(after):
-            yield base or os.curdir
-            continue
-        for place, _ in _folders(base or os.curdir, []):
-            inside = glob.escape(place if base else place[2:])  # not "./"
-            yield from _matching(os.path.join(inside, *after))
-
-
-def _inside(folder: str, endings: tuple[str, ...], others: set[str] | None) -> Iterator[str]:
-    # A folder that cannot be listed stands for its files: reading it will say why.
-    denied: list[str] = []
-    for place, files in _folders(folder, denied):
-        for name in files:
-            if name.startswith("."):
-                continue
-            if name.lower().endswith(endings):
-                yield os.path.join(place, name)
-            elif others is not None and endings == IMAGES and name.lower().endswith(_OTHER_IMAGES):
-                others.add(os.path.join(place, name))
-    yield from denied
-
-
-def _folders(folder: str, denied: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each folder at any depth, once, with its files; hidden ones are passed by."""
-    seen: set[str] = set()  # links may lead in a circle
-    walk = os.walk(folder, followlinks=True, onerror=lambda error: denied.append(error.filename))
-    for place, folders, files in walk:
+def _inside(directory: str, endings: tuple[str, ...]) -> Iterator[str]:
+    visited: set[str] = set()  # links may be circular
+    for place, folders, names in os.walk(directory, followlinks=True):
         real = os.path.realpath(place)
-        folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in seen)
-        if real not in seen:
-            seen.add(real)
-            yield place, sorted(files)
-
-
-def listed(text: bytes) -> list[str]:
-    """Names out of a list: one a line, or between zero bytes as `find -print0` writes them."""
-    separator = b"\0" if b"\0" in text else b"\n"
-    names = (name if separator == b"\0" else name.rstrip(b"\r") for name in text.split(separator))
-    return [os.fsdecode(name) for name in names if name]
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in visited)
+        for name in sorted(names) if real not in visited else ():
+            if name.lower().endswith(endings) and not name.startswith("."):
+                yield os.path.join(place, name)
+        visited.add(real)
 
 
 def images(names: Iterable[str]) -> Iterator[Item]:
-    """The bytes of each file, as they are on the disk."""
+    """Yields the bytes of each file."""
     for name in names:
         try:
-            yield Item({"file": name}, safe_io.read_bytes(Path(name), _MOST_BYTES))
+            yield Item({"file": name}, safe_io.read_bytes(Path(name), _MAX_IMAGE_BYTES))
         except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))
 
 
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
-    """The rows of each file, float32 (width,): `.npy` (rows, width), or `.csv` with commas.
+    """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
-    A first line of a `.csv` in which no number stands, or with the names of the columns, or 0, 1,
-    2, 3, ... as pandas writes for columns without names, is a heading.
+    The first line of a `.csv` is a header if it contains no numbers, the names of the columns, or
+    0, 1, 2, 3, ... as written by pandas for columns without names.
 
     Args:
-        names: Of the files.
+        names: The files.
         width: Numbers in a row.
-        columns: What they are: a heading with the same names in another order puts them in order,
-            one with other names is an error. None: nobody knows.
+        columns: Their names: the columns of a header are brought into this order, and other names
+            are an error. None if they are unknown.
     """
     for name in names:
-        at = None
+        index = -1
         try:
-            table = _array(name) if name.lower().endswith(".npy") else _lines(name, columns)
-            for at, row in enumerate(table):
-                yield _row({"file": name, "row": at}, row, width)
-            if at is None:
-                yield Item({"file": name}, None, "it holds no rows of numbers")
+            is_array = name.lower().endswith(".npy")
+            for index, row in enumerate(_array(name) if is_array else _lines(name, columns)):
+                yield _row({"file": name, "row": index}, row, width)
+            if index < 0:
+                yield Item({"file": name}, None, "it contains no rows of numbers")
         except (OSError, ValueError, csv.Error) as error:
             yield Item({"file": name}, None, _reason(error))
 
 
 def _array(name: str) -> np.ndarray:
-    with safe_io.opened(Path(name)) as file:  # refuses what is no regular file
-        array = None
-        if file.read(len(_MAGIC)) == _MAGIC:  # no .npz, no pickle
-            with contextlib.suppress(Exception):  # a damaged header: Python's own parser reads it
-                array = np.load(name, mmap_mode="r", allow_pickle=False)
-    if array is None or array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise ValueError("it holds no array of numbers (rows, features)")
+    try:
+        array = np.lib.format.open_memmap(name, mode="r")
+    except ValueError:
+        raise ValueError(_NO_ARRAY) from None
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise ValueError(_NO_ARRAY)
     return array
 
 
 def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
-    lines = csv.reader(io.StringIO(safe_io.read_text(Path(name))), skipinitialspace=True)
-    filled = (line for line in lines if line)
-    first = next(filled, [])
-    order, heading = None, [cell.strip() for cell in first]
+    reader = csv.reader(io.StringIO(safe_io.read_text(Path(name))), skipinitialspace=True)
+    lines = filter(None, reader)
+    first = next(lines, [])
+    header = [cell.strip() for cell in first]
+    counted = [str(index) for index in range(len(header))]
     wanted = [column.strip() for column in columns or ()]
-    if wanted == _counted(len(wanted)):  # of a source that has no names
+    if wanted == [str(index) for index in range(len(wanted))]:  # a source without names
         wanted = []
-    if not any(map(_is_number, first)) or sorted(heading) == sorted(wanted):
-        order = _order(heading, wanted) if wanted else None
-    elif len(first) < _FEWEST or heading != _counted(len(first)):
+    order = None
+    if not any(map(_is_number, first)) or (wanted and sorted(header) == sorted(wanted)):
+        order = _order(header, wanted) if wanted else None
+    elif header != counted or len(header) < _MIN_HEADER:
         yield first
-    for line in filled:
-        yield line if order is None or len(line) != len(order) else [line[at] for at in order]
+    for line in lines:
+        yield [line[index] for index in order] if order and len(line) == len(order) else line
 
 
-def _counted(count: int) -> list[str]:
-    return list(map(str, range(count)))
-
-
-def _order(heading: list[str], columns: list[str]) -> list[int]:
-    """Places of the columns in a heading; ValueError if it names others."""
-    if heading == columns:
+def _order(header: list[str], columns: list[str]) -> list[int]:
+    """Returns the index of each column in a header; raises ValueError if its names differ."""
+    if header == columns:
         return list(range(len(columns)))
-    if sorted(heading) != sorted(columns) or len(set(columns)) != len(columns):
+    if sorted(header) != sorted(columns) or len(set(columns)) != len(columns):
         raise ValueError(
-            f"its heading is {', '.join(heading)[:200]!r}, and the model takes "
-            f"{', '.join(columns)[:500]!r}; without a heading, columns are taken in that order"
+            f"its header is {', '.join(header)[:200]!r}, but the model takes "
+            f"{', '.join(columns)[:500]!r}; without a header, columns must be in that order"
         )
-    return [heading.index(name) for name in columns]
+    return [header.index(name) for name in columns]
 
 
 def _is_number(cell: str) -> bool:
@@ -197,46 +141,44 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell  # which Python takes for digits apart
+    return "_" not in cell  # which Python accepts between digits
 
 
 def _row(name: dict[str, Any], row: Any, width: int) -> Item:
     if len(row) != width:
-        return Item(name, None, f"it has {len(row)} numbers, and the model takes {width}")
+        return Item(name, None, f"it has {len(row)} numbers, but the model takes {width}")
     for cell in row:
         if isinstance(cell, str) and not _is_number(cell):
-            return Item(name, None, f"{cell[:100]!r} is no number")
-    with np.errstate(over="ignore"):  # the model says what it thinks of infinity
-        return Item(name, np.asarray([float(cell) for cell in row]).astype(np.float32))
+            return Item(name, None, f"{cell[:100]!r} is not a number")
+    with np.errstate(over="ignore"):  # the model decides about infinity
+        return Item(name, np.array(row, np.float64).astype(np.float32))
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Items in lists of `size`, or of fewer where those are 64 MiB together."""
+    """Yields lists of up to `size` items, and of up to 64 MiB of images."""
     batch: list[Item] = []
-    together = 0
+    total = 0
     for item in items:
         length = len(item.value) if isinstance(item.value, bytes) else 0
-        if batch and (len(batch) == size or together + length > _MOST_TOGETHER):
+        if batch and (len(batch) == size or total + length > _MAX_BATCH_BYTES):
             yield batch
-            batch, together = [], 0
+            batch, total = [], 0
         batch.append(item)
-        together += length
+        total += length
     if batch:
         yield batch
 
 
-def ahead(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
-    """The same; the next one is read while the one before is answered."""
+def prefetch(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
+    """Yields the same batches; the next one is read while the caller uses one."""
     with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = reader.submit(next, batches, None)
+        future = reader.submit(next, batches, None)
+        while (batch := future.result()) is not None:
+            future = reader.submit(next, batches, None)
             yield batch
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError) and glob.has_magic(str(error.filename)):
-        return "no file is named so, and none fits the pattern"
-    if isinstance(error, UnicodeDecodeError):
-        return "it is no text in UTF-8"
+        return "no file has this name or matches the pattern"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which signature of a model takes files, and what its answers say of each of them."""
+"""Predictions for files: chooses the signature that takes them and turns replies into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,90 +12,83 @@ from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signatur
 from pipeline.utils.errors import UsageError
 
 
-class Question:
-    """What is to be sent to a model, as its signatures say.
+class FilePredictor:
+    """Sends files to a model, with the signature that takes them.
 
     Args:
-        client: Asks it.
-        top: So many of the most probable classes.
+        client: A client of the model.
+        top: Number of the most probable classes in a record.
 
     Raises:
-        ServingError: It does not answer.
-        UsageError: It takes neither image files nor rows of numbers, or names fewer classes.
+        ServingError: The model does not answer.
+        UsageError: It takes neither image files nor rows of numbers, or returns fewer classes.
     """
 
     def __init__(self, client: Client, top: int) -> None:
         self._client, self._top = client, top
         known = client.metadata()
         self._signature, self._input, self._width = _takes(known, client.model)
-        self._columns = client.feature_names
-        most = _most(known[self._signature])
+        labels = known[self._signature].outputs.get("top_labels")
+        most = 1 if labels is None else labels.shape[-1] if labels.shape else None
         if most is not None and top > most:
-            raise UsageError(f"--top must be at most {most}: {client.model} names no more classes")
+            raise UsageError(f"--top must be at most {most}, the classes that {client.model} ranks")
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Of the names of files that can be asked about."""
+        """Endings of the file names that the model takes."""
         return file_inputs.IMAGES if self._width is None else file_inputs.TABLES
 
-    def answers(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
-        """A record for each image or row, in their order.
+    def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
+        """Yields a record for each image or row, in order.
 
         Args:
-            names: Of files.
+            names: The files.
             batch_size: Examples in one request.
 
         Yields:
             For each image `file`, `label`, `class` and `probability`, and with `top` above 1 also
             `top`: a list of `label` and `probability`, the most probable first. For each row
-            `file`, `row` and the outputs of the model. For what cannot be read, or what the model
-            refuses, `file` and `error`. All are values of JSON.
+            `file`, `row` and the outputs of the model. For an example that cannot be read, or that
+            the model refuses, `file` and `error`. All values are JSON values.
 
         Raises:
-            ServingError: The server gave up.
+            ServingError: The server stopped answering.
         """
-        width = self._width
-        items = (
-            file_inputs.images(names)
-            if width is None
-            else file_inputs.rows(names, width, self._columns)
-        )
-        for batch in file_inputs.ahead(file_inputs.batches(items, batch_size)):
-            answered = iter(self._ask([item for item in batch if not item.error]))
+        if self._width is None:
+            items = file_inputs.images(names)
+        else:
+            items = file_inputs.rows(names, self._width, self._client.feature_names)
+        for batch in file_inputs.prefetch(file_inputs.batches(items, batch_size)):
+            answered = iter(self._predict([item for item in batch if not item.error]))
             for item in batch:
                 yield {**item.name, "error": item.error} if item.error else next(answered)
 
-    def _ask(self, items: list[Item]) -> list[dict[str, Any]]:
-        """One request; where it is refused, halves of it, until what is broken stands alone."""
+    def _predict(self, items: list[Item]) -> list[dict[str, Any]]:
+        """Sends one request; if it is refused, halves of it, to find the examples at fault."""
         if not items:
             return []
         values = [item.value for item in items]
+        batch = values if self._width is None else np.stack(values)
         try:
-            outputs = self._client.predict(
-                self._signature,
-                **{self._input: values if self._width is None else np.stack(values)},
-            )
+            outputs = self._client.predict(self._signature, **{self._input: batch})
         except ServingError as error:
             if error.status != INVALID_ARGUMENT:
                 raise
             if len(items) == 1:
                 return [{**items[0].name, "error": error.message}]
             half = len(items) // 2
-            return self._ask(items[:half]) + self._ask(items[half:])
-        try:
-            if not outputs or any(len(column) != len(items) for column in outputs.values()):
-                raise ValueError("another number of answers")
+            return self._predict(items[:half]) + self._predict(items[half:])
+        with signatures.reading_reply(self._client.model):
             rows = [
-                {name: column[at] for name, column in outputs.items()} for at in range(len(items))
+                dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)
             ]
-            return [i.name | _record(row, self._top) for i, row in zip(items, rows, strict=True)]
-        except signatures.STRANGE:
-            said = f"its answer to {len(items)} examples is not one that signatures can give"
-            raise ServingError(self._client.model, "UNKNOWN", said) from None
+            return [
+                item.name | _record(row, self._top) for item, row in zip(items, rows, strict=True)
+            ]
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
-    """(signature, its input, numbers in a row or None for image files)."""
+    """Returns (signature, its input, numbers in a row or None for image files)."""
     encoded = known.get("image_bytes")
     if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
         return "image_bytes", "image_bytes", None
@@ -106,29 +99,17 @@ def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | 
             return "serving_default", name, field.shape[1]
     takes = ", ".join(f"{name} {field}" for name, field in default.inputs.items()) or "nothing"
     raise UsageError(
-        f"{model} takes neither image files nor rows of numbers: its serving_default takes "
-        f"{takes}; pipeline.serving.client asks any model"
+        f"{model} takes neither image files nor rows of numbers, but {takes}; use pipeline.Client"
     )
 
 
-def _most(signature: Signature) -> int | None:
-    """How many classes it names; None where only an answer tells."""
-    if "top_labels" not in signature.outputs:
-        return 1
-    shape = signature.outputs["top_labels"].shape
-    return shape[-1] if shape else None
-
-
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
-    """One example's answer as JSON values."""
+    """Returns the answer to one example as JSON values."""
     if not {"label", "class", "probabilities"} <= set(outputs):
         return {name: _value(value) for name, value in outputs.items()}
-    place = int(outputs["class"])
-    record = {
-        "label": outputs["label"],
-        "class": place,
-        "probability": signatures.shortest(outputs["probabilities"][place]),
-    }
+    index = int(outputs["class"])
+    probability = signatures.shortest(outputs["probabilities"][index])
+    record = {"label": outputs["label"], "class": index, "probability": probability}
     if top > 1:
         pairs = zip(outputs["top_labels"][:top], outputs["top_scores"][:top], strict=True)
         record["top"] = [{"label": n, "probability": signatures.shortest(p)} for n, p in pairs]

@@ -1,8 +1,8 @@
-"""A SavedModel opened as TensorFlow Serving opens it: by the C++ loader, without Python TensorFlow.
+"""Loads a SavedModel as TensorFlow Serving does: by the C++ loader, without Python TensorFlow.
 
 The shared libraries of the installed wheel are called through their C interface
-(tensorflow/c/c_api.h), whose `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are the server's
-own loader and session.
+(tensorflow/c/c_api.h): `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are also the server's
+loader and session.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ from pipeline.runtime import native_logs
 from pipeline.utils import protobuf, safe_io
 from pipeline.utils.errors import Failure
 
-INVALID_ARGUMENT = 3  # absl status code; REST answers it with 400
+INVALID_ARGUMENT = 3  # absl status code, 400 over REST
 _UNIMPLEMENTED = 12
 _STRING = protobuf.NUMBERS[np.dtype(object)]
-_MOST_BYTES = 2**31  # of a message of protobuf
+_MAX_BYTES = 2**31  # of a protobuf message
 _STRING_SIZE = 24  # sizeof(TF_TString)
 
 
@@ -34,7 +34,7 @@ class _Buffer(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("length", c_size_t), ("deallocator", c_void_p)]
 
 
-# Result and arguments of each function; undeclared pointers would be cut to 32 bits.
+# Result and arguments of each function; undeclared pointers would be truncated to 32 bits.
 _FUNCTIONS = {
     "Version": (c_char_p,),
     "NewStatus": (c_void_p,),
@@ -71,7 +71,7 @@ _FUNCTIONS = {
 
 
 class ServerError(Exception):
-    """What the server would answer a client with: a status code and a message."""
+    """An error that a client of the server would get: a status code and a message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -105,11 +105,15 @@ class Session:
     def run(
         self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """One request: input name -> array (strings as arrays of bytes).
+        """Runs a signature, as for one request.
 
-        All outputs are returned, or those that are `wanted`, as by a request's `output_filter`.
+        Args:
+            signature: Its name.
+            inputs: Input name -> array; strings as arrays of bytes objects.
+            wanted: Outputs to return, as in the `output_filter` of a request; None for all.
 
-        Raises ServerError with the status that a client of the server would get.
+        Raises:
+            ServerError: As for a client of the server.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
@@ -118,7 +122,7 @@ class Session:
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
         targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
         got = (c_void_p * len(names))()
-        status = self._c.TF_NewStatus()  # of this request: several threads may ask
+        status = self._c.TF_NewStatus()  # one for each request, because of threads
         self._c.TF_SessionRun(
             self._session, None, sources, given, len(feeds), targets, got, len(names),
             None, 0, None, status,
@@ -139,7 +143,7 @@ class Session:
     def _output(self, tensor: str) -> _Output:
         operation, _, index = tensor.partition(":")
         pointer = self._c.TF_GraphOperationByName(self._graph, operation.encode())
-        if not pointer:  # it would end the process
+        if not pointer:  # running it would end the process
             raise KeyError(f"the graph has no operation {operation!r}")
         return _Output(pointer, int(index or 0))
 
@@ -165,7 +169,7 @@ class Session:
         shape = [self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))]
         data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
         if code not in protobuf.DTYPES:
-            raise ServerError(_UNIMPLEMENTED, f"an output is of the type {code}: it cannot be read")
+            raise ServerError(_UNIMPLEMENTED, f"an output has the unsupported type {code}")
         if code != _STRING:
             raw = ctypes.string_at(data, self._c.TF_TensorByteSize(tensor))
             return np.frombuffer(raw, protobuf.DTYPES[code]).reshape(shape).copy()
@@ -178,22 +182,19 @@ class Session:
 
 
 def as_strings(values: Sequence[bytes]) -> np.ndarray:
-    """Bytes as an array of one axis; NumPy's own `S` type would drop zero bytes at the end."""
+    """Returns a 1-D array of bytes objects; NumPy's bytes type would drop trailing zeros."""
     array = np.empty(len(values), object)
     array[:] = values
     return array
 
 
 def runtime_version() -> str:
-    """Version of the TensorFlow that opens and runs."""
+    """Returns the version of the TensorFlow that loads and runs models."""
     return _library().TF_Version().decode()
 
 
 def registered_kernels() -> bytes:
-    """All kernels of the installed TensorFlow: a serialized KernelList.
-
-    See tensorflow/core/framework/kernel_def.proto.
-    """
+    """Returns the kernels of the installed TensorFlow, a serialized `KernelList`."""
     library = _library()
     buffer = _Buffer.from_address(library.TF_GetAllRegisteredKernels(library.TF_NewStatus()))
     return ctypes.string_at(buffer.data, buffer.length)
@@ -201,7 +202,7 @@ def registered_kernels() -> bytes:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    # Not RTLD_GLOBAL: with that, importing TensorFlow afterwards ends the process.
+    # Not RTLD_GLOBAL, with which importing TensorFlow afterwards ends the process.
     root = protobuf.wheel()
     with native_logs.of_start():
         ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
@@ -209,8 +210,8 @@ def _library() -> ctypes.CDLL:
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(library, f"TF_{name}")
             function.restype, function.argtypes = result, arguments
-        # The first session looks for devices. What a model says while it loads is not held back:
-        # its last words would be lost with the process.
+        # The first session logs the devices. Logs of loading a model are shown: they may be the
+        # last ones of the process.
         library.TF_NewSession(
             library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
         )
@@ -218,27 +219,26 @@ def _library() -> ctypes.CDLL:
 
 
 def saved_graph(directory: Path) -> Any:
-    """The one graph of a SavedModel, a MetaGraphDef, read without loading it.
+    """Returns the graph of a SavedModel, a `MetaGraphDef`, without loading it.
 
     Raises:
-        Failure: Its file is none, or holds several: a server takes one of them.
+        Failure: The file cannot be read, or contains several graphs.
     """
     with protobuf.importable():
         from tensorflow.core.protobuf import saved_model_pb2
     from google.protobuf.message import DecodeError
 
     try:
-        raw = safe_io.read_bytes(directory / "saved_model.pb", _MOST_BYTES)
+        raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
         graphs = list(saved_model_pb2.SavedModel.FromString(raw).meta_graphs)
     except (OSError, ValueError, DecodeError) as error:
         raise Failure(f"saved_model.pb cannot be read: {error}") from None
     if len(graphs) != 1:
-        raise Failure(f"saved_model.pb holds {len(graphs)} graphs, not one")
+        raise Failure(f"saved_model.pb contains {len(graphs)} graphs, not one")
     return graphs[0]
 
 
 def _meta_graph(serialized: bytes) -> Any:
-    """Parses a MetaGraphDef."""
     with protobuf.importable():
         from tensorflow.core.protobuf import meta_graph_pb2
 

@@ -7,43 +7,35 @@ import numpy as np
 
 from pipeline.serving.signatures import Field, Signature, Version
 
+Arrays = Mapping[str, np.ndarray]
+"""Name -> array of the signature's dtype, batch first; strings as bytes objects."""
+Examples = Sequence[Mapping[str, Sequence]]
+"""Feature name -> values, all of one type."""
+LabelScores = list[list[tuple[str, float]]]
+"""(label, score) pairs of each example."""
+
 
 class Transport(abc.ABC):
     """Sends the requests of a `Client` to one model and reads the replies.
 
-    Every method but `close` raises ServingError, with the server's status and message, where the
+    Every method except `close` raises ServingError, with the server's status and message, if the
     model does not answer.
     """
 
     feature_names: list[str] | None = None
-    """The columns of a row, in order; None for images, and where the server does not tell."""
+    """Columns of a row, in order; None for images, and if the server does not report them."""
 
     @abc.abstractmethod
-    def predict(
-        self, name: str, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Field]
-    ) -> dict[str, np.ndarray]:
-        """Returns output name -> array, strings as bytes objects.
-
-        Args:
-            name: Of the signature.
-            inputs: Input name -> array of the signature's dtype, batch first.
-            outputs: Output name -> dtype and shape, as the signature has them.
-        """
+    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+        """Returns the outputs of the signature `name`, whose types are `outputs`."""
 
     @abc.abstractmethod
-    def classify(
-        self, name: str, examples: Sequence[Mapping[str, Sequence]]
-    ) -> list[list[tuple[str, float]]]:
-        """Returns the (label, score) pairs of each example.
-
-        Args:
-            name: Of the signature.
-            examples: Feature name -> values, all of one type.
-        """
+    def classify(self, name: str, examples: Examples) -> LabelScores:
+        """Returns the (label, score) pairs of each example from the signature `name`."""
 
     @abc.abstractmethod
-    def regress(self, name: str, examples: Sequence[Mapping[str, Sequence]]) -> np.ndarray:
-        """Returns one value for each example, float32 (examples,); arguments as of `classify`."""
+    def regress(self, name: str, examples: Examples) -> np.ndarray:
+        """Returns one value for each example, float32 (examples,), from the signature `name`."""
 
     @abc.abstractmethod
     def metadata(self) -> dict[str, Signature]:

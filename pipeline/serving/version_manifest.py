@@ -11,8 +11,6 @@ from pipeline.utils.errors import Failure
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
-WARMUP = Path("assets.extra/tf_serving_warmup_requests")
-"""Requests that a server answers before it opens the version."""
 
 
 def read(directory: Path) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
         if name not in paths:
             wrong.append(f"{name} is missing")
             continue
-        with safe_io.opened(paths[name]) as file:
+        with paths[name].open("rb") as file:
             same = os.fstat(file.fileno()).st_size == entry["size"]
             if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                 wrong.append(f"{name} has changed: its size or sha256 differs")

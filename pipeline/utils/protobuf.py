@@ -11,30 +11,28 @@ from typing import Any
 
 import numpy as np
 
-# DataType of tensorflow/core/framework/types.proto: number, name, and the field of a TensorProto
-# that has such values. These are the types that REST can carry, and half precision.
+# DataType of tensorflow/core/framework/types.proto: number, NumPy type, and the field of
+# a TensorProto with such values. These are the types that REST can carry, and half precision.
 _TYPES = (
-    (1, "DT_FLOAT", np.float32, "float_val"),
-    (2, "DT_DOUBLE", np.float64, "double_val"),
-    (3, "DT_INT32", np.int32, "int_val"),
-    (4, "DT_UINT8", np.uint8, "int_val"),
-    (5, "DT_INT16", np.int16, "int_val"),
-    (6, "DT_INT8", np.int8, "int_val"),
-    (7, "DT_STRING", np.object_, "string_val"),
-    (9, "DT_INT64", np.int64, "int64_val"),
-    (10, "DT_BOOL", np.bool_, "bool_val"),
-    (17, "DT_UINT16", np.uint16, "int_val"),
-    (19, "DT_HALF", np.float16, "half_val"),
-    (22, "DT_UINT32", np.uint32, "uint32_val"),
-    (23, "DT_UINT64", np.uint64, "uint64_val"),
+    (1, np.float32, "float_val"),
+    (2, np.float64, "double_val"),
+    (3, np.int32, "int_val"),
+    (4, np.uint8, "int_val"),
+    (5, np.int16, "int_val"),
+    (6, np.int8, "int_val"),
+    (7, np.object_, "string_val"),
+    (9, np.int64, "int64_val"),
+    (10, np.bool_, "bool_val"),
+    (17, np.uint16, "int_val"),
+    (19, np.float16, "half_val"),
+    (22, np.uint32, "uint32_val"),
+    (23, np.uint64, "uint64_val"),
 )
-DTYPES = {number: np.dtype(dtype) for number, _, dtype, _ in _TYPES}
+DTYPES = {number: np.dtype(dtype) for number, dtype, _ in _TYPES}
 """Number of a TensorFlow type -> NumPy dtype; object for strings."""
-NAMED_DTYPES = {name: np.dtype(dtype) for _, name, dtype, _ in _TYPES}
-"""Name of a TensorFlow type, such as `DT_FLOAT` -> NumPy dtype."""
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 """NumPy dtype -> number of the TensorFlow type."""
-_VALUES = {number: field for number, _, _, field in _TYPES}
+_VALUES = {number: field for number, _, field in _TYPES}
 _MAX_BYTES = 2**31  # of one tensor
 
 

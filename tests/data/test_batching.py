@@ -17,8 +17,12 @@ from pipeline.utils.errors import UsageError
     ("source", "options", "message"),
     [
         (Counting(3), {"test": 0.0001, "validation": 0}, "split 'test' is empty"),
-        (Counting(5, label=lambda i: i), {}, "label 3 of example 3 is out of range"),
-        (Counting(5, label=lambda i: i - 1), {}, "label -1 of example 0 is out of range"),
+        (Counting(5, label=lambda i: i), {}, "the label of example 3 must be from 0 to 2; got 3"),
+        (
+            Counting(5, label=lambda i: i - 1),
+            {},
+            "the label of example 0 must be from 0 to 2; got -1",
+        ),
     ],
 )
 def test_unusable_data_are_rejected(source, options, message):
@@ -45,7 +49,7 @@ def test_data_that_do_not_fit_into_memory_are_rejected(monkeypatch):
 
 def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
     source = Counting(90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3))
-    with pytest.raises(UsageError, match="label 99 of example 3"):
+    with pytest.raises(UsageError, match="label of example 3 must be .*got 99"):
         load(source)
     splits, _ = load(source, dropped={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])

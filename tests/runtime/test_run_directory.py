@@ -48,7 +48,7 @@ def test_runs_are_numbered(config):
 
 def test_processes_that_start_together_never_share_a_directory_or_a_version(tmp_path):
     """Of several in one run directory one wins; the others report it, even after a killed one."""
-    command = [sys.executable, str(REPOSITORY / "tests/support/races.py"), "12", "0"]
+    command = [sys.executable, str(REPOSITORY / "tests/support/races.py"), "12"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200

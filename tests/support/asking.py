@@ -1,4 +1,4 @@
-"""The pictures that a model is asked about, and the command that asks, run in this process."""
+"""Test images, and the command `predict` run in this process."""
 
 import json
 
@@ -11,7 +11,7 @@ IMAGES = np.random.default_rng(2).integers(0, 256, (9, SIDE, SIDE, 3), np.uint8)
 
 
 class Ran:
-    """Exit code, records, and what was said beside, of the command run in this process."""
+    """Exit code, stdout and stderr of the command."""
 
     def __init__(self, capsys, *words):
         self.code = predict.main([str(word) for word in words])
@@ -23,5 +23,5 @@ class Ran:
 
 
 def number(record):
-    """Of the picture that a record tells of."""
+    """Returns the index of the image of a record."""
     return int(record["file"].partition("ü")[2].partition(".")[0])

@@ -1,12 +1,11 @@
-"""Starts that race, and starts that are killed: `python races.py RACES CYCLES`; prints JSON.
+"""Starts of several processes at once: `python races.py RACES` prints JSON.
 
-Plain forks of a process without TensorFlow: a race costs some milliseconds. The racers of a race
-begin together and the winner holds what it got until all have tried.
+The processes of a race are forked without TensorFlow, which takes milliseconds. They start
+together, and the winner keeps its lock until all have tried.
 """
 
 import json
 import os
-import random
 import signal
 import sys
 from pathlib import Path
@@ -16,14 +15,14 @@ from pipeline.runtime import run_directory
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
 
-_TOO_LONG = 60  # seconds after which a hanging race ends
+_TIMEOUT = 60  # seconds after which a hanging race ends
 
 
 def race(count, attempt, killed=False):
-    """What `attempt(number, done)` gave in each of `count` processes.
+    """Runs `attempt(number, done)` in `count` processes; returns their ids and results.
 
-    An attempt calls `done(result)` with what it has; that returns when all have said so. Then the
-    processes end, or are killed where they stand.
+    An attempt calls `done(result)`, which returns once all attempts have a result. Then the
+    processes end, or are killed.
     """
     start, release = os.pipe(), os.pipe()
     results = [os.pipe() for _ in range(count)]
@@ -32,7 +31,7 @@ def race(count, attempt, killed=False):
         children.append(os.fork())
         if children[-1]:
             continue
-        signal.alarm(_TOO_LONG)
+        signal.alarm(_TIMEOUT)
         os.close(start[1])
         os.close(release[1])
 
@@ -46,7 +45,7 @@ def race(count, attempt, killed=False):
             attempt(number, done)
         finally:
             os._exit(0)
-    os.close(start[1])  # the bell
+    os.close(start[1])  # starts all
     told = []
     for reader, writer in results:
         os.close(writer)
@@ -85,69 +84,17 @@ def publish(parent):
     def attempt(number, done):
         folder = temp_files.folder(parent)
         (folder / "saved_model.pb").write_text(str(number))
-        temp_files.sweep(parent)  # what the others are making must survive it
+        temp_files.sweep(parent)  # must keep the directories of the others
         done(str(files.publish(folder, parent)))
 
     return attempt
 
 
-def work(config, progress):
-    """A run as far as its files go: checkpoints published and pruned, results written, for ever."""
-    with run_directory.opened(config) as run:
-        models = run_directory.export_directory(config)
-        for path in (run.metadata, run.source, run.splits):
-            path.touch()
-        for step in range(1, 10**9):
-            for parent, target in ((run.checkpoints, f"step-{step:08d}"), (models, None)):
-                folder = temp_files.folder(parent)
-                os.write(progress, b".")
-                (folder / "whole").write_bytes(b"w" * 10_000)
-                os.write(progress, b".")
-                if target and not (parent / target).exists():
-                    files.publish_as(folder, parent / target)
-                else:
-                    temp_files.remove(folder)
-            files.write_json(run.result, {"step": step})
-            os.write(progress, b".")
-            for path in sorted(run.checkpoints.glob("step-*"))[:-2]:
-                temp_files.remove(path)
-
-
-def killed(config, operations):
-    """Kills a run's process after so many of its operations, wherever it stands by then."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(_TOO_LONG)
-        work(config, writer)
-    os.close(writer)
-    for _ in range(operations):
-        os.read(reader, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(reader)
-
-
-def cycles(count, config):
-    """The most leftovers after any of so many killed starts, and what the last start leaves."""
-    generator = random.Random(5)
-    most = 0
-    for _ in range(count):
-        killed(config, generator.randrange(1, 30))
-        found = [path.name for path in Path().rglob(".*") if temp_files.is_ours(path.name)]
-        most = max(most, len(found))
-    with run_directory.opened(config) as run:
-        torn = [p for p in run.checkpoints.glob("step-*") if len(os.listdir(p)) != 1]
-    left = [path.name for path in Path().rglob(".*") if temp_files.is_ours(path.name)]
-    kept = len(list(run.checkpoints.glob("step-*")))
-    return {"most": most, "left": left, "torn": list(map(str, torn)), "kept": kept}
-
-
-def main(races, killings):
+def main(races):
     config = registry.load("recipes", "digits")()
     locks = []
     for number in range(races):
-        # Every third in a folder whose holder of before was killed.
+        # Three in each directory: two processes are killed, so that a stale lock remains.
         folder = Path(f"locks/{number - number % 3}")
         attempt = take_lock(config.changed(run_directory=folder))
         children, told = race(2 + number % 3, attempt, killed=number % 3 < 2)
@@ -155,11 +102,8 @@ def main(races, killings):
         locks.append({"pids": children, "told": told, "stale": stale})
     _, runs = race(8, make_run(config))
     _, versions = race(8, publish(Path("models")))
-    found = {"locks": locks, "runs": runs, "versions": versions}
-    if killings:
-        found["cycles"] = cycles(killings, config.changed(run_directory="killed"))
-    print(json.dumps(found))
+    print(json.dumps({"locks": locks, "runs": runs, "versions": versions}))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))

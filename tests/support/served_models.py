@@ -1,4 +1,4 @@
-"""Two small exports with every type that a server can answer: images with classes, rows."""
+"""Two small exports, an image classifier and a regressor, with every type of output."""
 
 import io
 
@@ -14,14 +14,14 @@ KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool",
 
 
 def png(pixels):
-    """The bytes of a PNG of these pixels, (height, width, 3) uint8."""
+    """Encodes pixels, uint8 (height, width, 3), as PNG."""
     encoded = io.BytesIO()
     Image.fromarray(pixels).save(encoded, "PNG")
     return encoded.getvalue()
 
 
 def classifier(directory):
-    """A SavedModel with the signatures of an image classifier, and some that try the wire."""
+    """Writes an image classifier, with further signatures for strings and numbers."""
     weight = tf.constant(np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32)
     names = tf.constant(CLASSES)
 
@@ -74,7 +74,7 @@ def classifier(directory):
 
 
 def regressor(directory):
-    """A SavedModel that adds its three features; one that is not finite is refused."""
+    """Writes a model that adds its three features and refuses those that are not finite."""
 
     def total(features):
         features = tf.ensure_shape(features, (None, WIDTH))
@@ -101,8 +101,6 @@ def save(directory, **signatures):
         for name, (function, specs) in signatures.items()
     }
     module = tf.Module()
-    module.weight = tf.Variable(
-        0.0
-    )  # without any there would be no variables/, as every export has
+    module.weight = tf.Variable(0.0)  # for the directory variables/
     tf.saved_model.save(module, str(directory), traced)
     (directory / "assets.extra").mkdir()

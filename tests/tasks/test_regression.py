@@ -60,7 +60,6 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ports(run):
-    serving.needs_stubs()
     with serving.both(serving.Backend(regression_linear=run.export)) as ports:
         yield ports
 

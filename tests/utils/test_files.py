@@ -3,12 +3,9 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
@@ -113,30 +110,6 @@ def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     assert sorted(os.listdir("mine")) == [".lock", "checkpoints", "config.json"]
     assert os.listdir(run.checkpoints) == [] and os.listdir(models) == [other.name]
     temp_files.remove(other)
-
-
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.long)])
-def test_the_disk_does_not_fill_over_many_kills(workplace, count):
-    """Starts in one run directory, each killed with SIGKILL at some moment of its work."""
-    for place in ("killed/checkpoints", "saved_models/digits"):
-        Path(place).mkdir(parents=True)
-        Path(place, ".unpublished-x").touch()
-    with run_directory.opened(registry.load("recipes", "digits")().changed(run_directory="begun")):
-        pass
-    Path("begun/config.json").rename("killed/config.json")
-    process = subprocess.run(
-        [sys.executable, str(REPOSITORY / "tests/support/races.py"), "0", str(count)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert process.returncode == 0, process.stderr
-    found = json.loads(process.stdout)["cycles"]
-    assert found["left"] == [] and found["most"] <= 3 and found["torn"] == []
-    assert 1 <= found["kept"] <= 3
-    for place in ("killed/checkpoints", "saved_models/digits"):
-        assert Path(place, ".unpublished-x").exists()
 
 
 def test_a_temporary_directory_is_removed_together_with_abandoned_ones(tmp_path, monkeypatch):

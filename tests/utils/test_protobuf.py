@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
 
 from pipeline.utils import protobuf
 
@@ -21,8 +20,6 @@ def test_tensors_of_every_type_match_tensorflow(dtype):
             found = protobuf.to_array(tensor)
             assert (found.dtype, found.shape) == (dtype, np.shape(values))
             np.testing.assert_array_equal(found, tf.make_ndarray(tensor))
-    name = types_pb2.DataType.Name(tf.as_dtype(dtype).as_datatype_enum)
-    assert protobuf.NAMED_DTYPES[name] == dtype
 
 
 def test_the_last_value_stands_for_all_missing_values():

