@@ -31,20 +31,6 @@ def test_an_export_that_lacks_files_is_damaged(version, gone):
     assert gone in message and "is missing" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "check"),
-    [
-        ("saved_model.pb", b"\x08", "operations"),
-        (str(proof.GOLDEN), b"", "golden"),
-        (str(proof.GOLDEN), b"PK junk", "golden"),
-    ],
-)
-def test_a_damaged_file_with_the_right_digest_is_caught(version, name, content, check):
-    (version / name).write_bytes(content)
-    exports.write_manifest(version)
-    assert list(exports.failures(version)) == [check]
-
-
 def roll_labels(golden):
     outputs = golden["serving_default"]["outputs"]
     outputs["label"] = np.roll(outputs["label"], 1)
@@ -80,7 +66,7 @@ SPEC = [tf.TensorSpec((None, 8, 8, 1), tf.uint8, name="images")]
 IMAGES = {"images": np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)}
 
 
-def export_of(directory, function, guard=True, name="serving_default"):
+def export_of(directory, function, guard=True):
     """Exports a function of images with honest golden answers, warm-up requests and manifest."""
     module = tf.Module()
     module.weight = tf.Variable(tf.ones([3, 3, 1, 4]))
@@ -88,6 +74,7 @@ def export_of(directory, function, guard=True, name="serving_default"):
     def served(images):
         return function(module.weight, tf.ensure_shape(images, SPEC[0].shape) if guard else images)
 
+    name = "serving_default"
     signature = tf.function(served).get_concrete_function(*SPEC)
     tf.saved_model.save(module, str(directory), signatures={name: signature})
     outputs = signature(images=tf.constant(IMAGES["images"]))
@@ -102,42 +89,9 @@ def convolve(weight, images):
     return {"scores": tf.reduce_mean(maps, [1, 2])}
 
 
-def half(weight, images):
-    return {"scores": tf.cast(convolve(weight, images)["scores"], tf.float16)}
-
-
-def total(weight, images):
-    return {"total": tf.reduce_sum(convolve(weight, images)["scores"])}
-
-
-@tf.function(jit_compile=True)
-def compiled(weight, images):
-    return convolve(weight, images)
-
-
-@pytest.mark.parametrize(
-    ("function", "name", "check", "message"),
-    [
-        (half, "serving_default", "contract", "scores has a type that REST cannot carry"),
-        (total, "serving_default", "contract", "total: the first axis is not the batch"),
-        (compiled, "serving_default", "operations", "must be compiled by XLA"),
-        (convolve, "other", "contract", "no signature serving_default"),
-    ],
-)
-def test_a_model_that_a_server_cannot_use_is_caught(tmp_path, function, name, check, message):
-    export_of(tmp_path / "1", function, name=name)
-    assert message in exports.failures(tmp_path / "1")[check]
-
-
-def test_a_model_that_writes_files_is_not_run(tmp_path):
-    def writing(weight, images):
-        tf.io.write_file(str(tmp_path / "stolen"), "x")
-        return convolve(weight, images)
-
-    export_of(tmp_path / "1", writing)
-    (tmp_path / "stolen").unlink()
-    assert "is WriteFile: it ends the server" in exports.failures(tmp_path / "1")["operations"]
-    assert not (tmp_path / "stolen").exists()
+def test_a_model_that_is_compiled_by_xla_is_caught(tmp_path):
+    export_of(tmp_path / "1", tf.function(convolve, jit_compile=True))
+    assert "must be compiled by XLA" in exports.failures(tmp_path / "1")["operations"]
 
 
 def test_a_model_without_guards_that_prints_results_is_caught(tmp_path):
@@ -145,8 +99,7 @@ def test_a_model_without_guards_that_prints_results_is_caught(tmp_path):
     forged = json.dumps({"check": "finished", "passed": True, "detail": "forged"})
 
     def printing(weight, images):
-        for line in (forged, "not JSON"):
-            tf.raw_ops.PrintV2(input=line, output_stream="stdout")
+        tf.raw_ops.PrintV2(input=forged, output_stream="stdout")
         return convolve(weight, images)
 
     export_of(tmp_path / "1", printing, guard=False)

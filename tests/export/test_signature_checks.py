@@ -62,13 +62,9 @@ Y = {"y": (1, [-1])}
             signature({"keras_tensor_2": (1, [-1])}, Y),
             "keras_tensor_2 is a generated name",
         ),
-        ("other", signature({"x": (1, [-1])}, {"output_0": (1, [-1])}), "a generated name"),
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
-        ("other", signature({}, Y), "no inputs"),
-        ("other", signature(CALL, Y, "thing"), "no method 'tensorflow/serving/thing'"),
         ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have classes (obj"),
-        ("regress", signature(CALL, {"outputs": (2, [-1])}), "outputs (float32); got outputs (flo"),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):
@@ -92,14 +88,10 @@ TWO = {"inputs": SIDES["inputs"], "outputs": {"class": np.zeros(2, np.int32)}}
             SIDES,
             "images has the type int32, stored is uin",
         ),
-        ({"images": (4, [-1, 9, 8, 3])}, CLASSES, SIDES, "images has the shape [-1, 9, 8, 3], sto"),
-        ({"images": (4, [-1, 8, 8])}, CLASSES, SIDES, "images has the shape [-1, 8, 8], stored is"),
         (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
-        (IMAGES, CLASSES, {"inputs": SIDES["inputs"]}, "outputs are ['class'], stored are []"),
         (IMAGES, CLASSES, TWO, "the stored examples differ in number"),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
         (IMAGES, {"y": (1, [-1])}, np.nan, "y: a stored value is not finite"),
-        (IMAGES, {"y": (1, [-1])}, -np.inf, "y: a stored value is not finite"),
     ],
 )
 def test_stored_examples_must_be_complete_and_agree(inputs, outputs, golden, message):
@@ -134,11 +126,8 @@ def test_operations_that_a_server_runs(device):
     ("wrong", "message"),
     [
         (node("SentencepieceOp"), "lacks operations: SentencepieceOp"),
-        (node("DecodeJxl"), "lacks operations: DecodeJxl"),  # in TensorFlow 2.21, not in 2.20
         (node("CudnnRNNV3"), "lacks operations: CudnnRNNV3"),  # not on a CPU
         (node("Conv2D", "c", "/device:GPU:0"), "c is placed on /device:GPU:0"),
-        (node("Conv2D", "c", "/device:CPU:1"), "c is placed on /device:CPU:1"),
-        (node("Conv2D", "c", "/job:worker/replica:0/task:0/device:gpu:3"), "c is placed on"),
     ],
 )
 def test_operations_that_no_server_runs(wrong, message):
@@ -190,11 +179,3 @@ def restores(x):
 def test_a_harmful_graph_is_refused(harmful):
     with pytest.raises(Failure, match="it ends the server or accesses its files"):
         operation_checks.check(traced(harmful))
-
-
-def test_printing_to_the_console_is_allowed():
-    def shows(x):
-        tf.print(x)
-        return x + 1
-
-    assert "kinds, all in" in operation_checks.check(traced(shows))

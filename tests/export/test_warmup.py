@@ -97,16 +97,13 @@ NUMBER = {"x": tf.make_tensor_proto([1])}
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([images(), exports.record("other", {})], "record 1 cannot be read: it is not a Predict"),
         ([exports.record("other", NUMBER)], "no such signature"),
         ([exports.record("serving_default", NUMBER)], "the inputs are"),
-        ([images(more=NUMBER["x"])], "the inputs are"),
         (
             [exports.record("serving_default", {"images": tf.make_tensor_proto([[1.0]])})],
             "record 0 (serving_default, 1 examples): status 3",
         ),
         ([], "no record for serving_default"),
-        ([b"\xff"], "record 0 cannot be read"),
     ],
 )
 def test_a_bad_record_is_named(session, tmp_path, records, message):
@@ -118,14 +115,12 @@ def test_a_bad_record_is_named(session, tmp_path, records, message):
 def test_a_missing_or_too_long_file_fails(session, tmp_path):
     with pytest.raises(Failure, match="tf_serving_warmup_requests cannot be read: .*No such file"):
         warmup.check(session, tmp_path, print)
-    exports.write_records(tmp_path / "f", [b"x"] * 1000)
-    assert len(list(warmup.records(tmp_path / "f"))) == 1000
     exports.write_records(tmp_path / "f", [b"x"] * 1001)
     with pytest.raises(Failure, match="more than 1000 records"):
         list(warmup.records(tmp_path / "f"))
 
 
-@pytest.mark.parametrize("at", [0, 9, 12, 300, -1, None])
+@pytest.mark.parametrize("at", [0, -1, None])
 def test_a_damaged_file_fails(tmp_path, at):
     exports.write_records(tmp_path / "f", [b"y" * 700])
     raw = bytearray((tmp_path / "f").read_bytes())

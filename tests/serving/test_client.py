@@ -67,28 +67,6 @@ def test_answers_match_those_of_tensorflow(pictures, wanted):
         serving.assert_same(same, wanted)
 
 
-def test_strings_keep_every_byte(pictures):
-    raw = [b"", b"\x00\xff\x00", bytes(range(256))]
-    text = ["", "fünf\n", 'a "quoted" one']
-    got = pictures.predict("text", text=text, raw=raw)
-    assert got["text"].tolist() == text and got["raw_bytes"].tolist() == raw
-
-
-def test_numbers_of_every_type_keep_their_values(pictures):
-    values = {}
-    for name, field in pictures.metadata()["kinds"].inputs.items():
-        kind = field.dtype
-        if kind.kind in "iu":
-            ends = [np.iinfo(kind).min, np.iinfo(kind).max]
-        else:
-            ends = [True, False] if kind.kind == "b" else [1 / 3, 1e300]
-        values[name] = np.array([ends, ends[::-1]], kind)
-    assert len(values) == 9
-    serving.assert_same(pictures.predict("kinds", **values), values)
-    got = pictures.predict("half_plus_three", x=[1.0, np.nan, np.inf])["y"]
-    np.testing.assert_array_equal(got, np.float32([3.5, np.nan, np.inf]))
-
-
 def test_examples_are_classified_and_regressed(pictures, rows):
     got = pictures.classify([{"image/encoded": png(image)} for image in IMAGES])
     answer = pictures.predict(images=IMAGES)
@@ -101,8 +79,7 @@ def test_examples_are_classified_and_regressed(pictures, rows):
 
 def test_metadata_and_status_describe_the_model(pictures, rows):
     known = pictures.metadata()
-    assert {"serving_default", "image_bytes", "classify"} < set(known)
-    assert not any(name.startswith("__") for name in known)
+    assert set(known) == {"serving_default", "image_bytes", "classify"}
     size, string = (None, SIDE, SIDE, 3), np.dtype(object)
     assert known["serving_default"].inputs == {"images": Field(np.dtype(np.uint8), size)}
     assert known["image_bytes"].inputs == {"image_bytes": Field(string, (None,))}
@@ -135,12 +112,7 @@ SHARES = np.full((3, 6), 0.1, np.float32)
             "probabilities[1, 0] is nan, not a probability",
         ),
         ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
-        ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but another class is the most probable"),
-        ({"class": np.int32([-1, 0, 0])}, "class[0] is -1, but another class is the most"),
-        ({"class": np.float32([0, 1.5, 0])}, "class is float32 [3] for 3 examples, not int32 [?]"),
-        ({"class": np.int32(0)}, "class is int32 [] for 3 examples"),
         ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
-        ({"label": np.array([b"a"], object)}, "label is string [1] for 3 examples"),
         ({"label": None}, "the reply lacks the output label"),
     ],
 )
@@ -160,37 +132,15 @@ def test_implausible_replies_are_refused(here, monkeypatch, columns, message):
     assert list(here.predict(images=IMAGES)) == order, "the outputs of the signature, in its order"
 
 
-def test_other_implausible_values_are_refused(models, here, monkeypatch):
-    rows, outputs = Client(models / "rows"), {}
-    monkeypatch.setattr(Session, "run", lambda *_: outputs)
-    outputs |= {"prediction": np.float32([np.inf]), "outputs": np.float32([np.nan])}
-    for call in (
-        lambda: rows.predict(features=[[1, 2, 3]]),
-        lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
-    ):
-        with pytest.raises(ServingError, match=r"prediction\[0\] is (inf|nan), not a finite num"):
-            call()
-    outputs |= {"classes": np.array([[b"a"]], object), "scores": np.float32([[7]])}
-    with pytest.raises(ServingError, match=r"scores\[0\] of 'a' is 7.0, not a probability"):
-        here.classify([{"image/encoded": b""}])
-    with pytest.raises(ServingError, match="the reply has 1 answers to 2 examples"):
-        here.classify([{"image/encoded": b""}] * 2)
-
-
 @pytest.mark.parametrize(
     ("signature", "inputs", "message"),
     [
         ("serving_default", {"image": IMAGES}, "unknown input 'image'; did you mean 'images'"),
         ("serving_default", {}, r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]"),
         ("serving_default", {"images": IMAGES / 255}, "images must be uint8 .* got float64"),
-        ("serving_default", {"images": IMAGES > 127}, "images must be uint8 .* got bool"),
         ("serving_default", {"images": IMAGES.astype(int) + 1}, "values are out of range"),
-        ("serving_default", {"images": [[1], [2, 3]]}, "its lists differ in length"),
-        ("serving_default", {"images": [["a"]]}, "got str"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
         ("image_bytes", {"image_bytes": [1]}, r"image_bytes must be string \[\?\]; got int"),
-        ("image_bytes", {"image_bytes": ["\ud800"]}, "got text that is not valid Unicode"),
-        ("image_bytes", {"image_bytes": [[b"a"], [b"b", b"c"]]}, "must be string .*; got list"),
         (None, {}, "the signature must be a name"),
     ],
 )
@@ -204,33 +154,14 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
     ("examples", "message"),
     [
         ({"image/encoded": b"x"}, "an example must be a dict .*; got str"),
-        ([None], "got NoneType"),
         ([{"a": [1, "b"]}], "the feature 'a' must be bytes, text or numbers"),
-        ([{"a": 2**70}], "the feature 'a' must be"),
-        ([{"a": [1.5, 10**400]}], "the feature 'a' must be"),
-        ([{"a": "\ud800"}], "the feature 'a' must be"),
-        ([{3: 1.0}], "the feature 3 must be"),
-        ([{"\ud800": 1.0}], "must be bytes, text or numbers"),
         (np.array([]), "examples must be a list of dicts"),
-        (5, "examples must be a list of dicts; got int"),
     ],
 )
 def test_wrong_examples_are_not_sent(here, examples, message):
     with pytest.raises(UsageError, match=message) as caught:
         here.classify(examples)
     assert not isinstance(caught.value, ServingError)
-
-
-def test_features_have_one_type():
-    example = {"a": "ü", "b": [1, 2.5], "c": np.arange(2), "d": [b"\x00", "x"], "e": True, "f": []}
-    assert signatures.features(example) == {
-        "a": ["ü".encode()],
-        "b": [1.0, 2.5],
-        "c": [0, 1],
-        "d": [b"\x00", b"x"],
-        "e": [1],
-        "f": [],
-    }
 
 
 def test_missing_models_and_versions(address, tmp_path):
@@ -242,17 +173,15 @@ def test_missing_models_and_versions(address, tmp_path):
         with pytest.raises(UsageError, match=r"pipeline\.verify .*1 lists what is wrong"):
             Client(tmp_path)
         return
-    for part, message in {
-        "nowhere": "NOT_FOUND: Servable not found for request",
-        "rows/versions/1": "NOT_FOUND: Servable not found for request",
-        "pictures/labels/canary": "INVALID_ARGUMENT: Unrec.* label: canary",
-    }.items():
-        with Client(f"{address}/{part}") as client, pytest.raises(ServingError, match=message):
+    for part in ("nowhere", "rows/versions/1"):
+        with (
+            Client(f"{address}/{part}") as client,
+            pytest.raises(ServingError, match="NOT_FOUND: Servable not found for request"),
+        ):
             client.metadata()
-    for part in ("rows/versions/2/", "rows/labels/stable", "rows/2"):
-        if part != "rows/2" or address.startswith("grpc"):
-            with Client(f"{address}/{part}") as client:
-                assert client.predict(features=[[1, 2, 3]])["prediction"].tolist() == [6.0]
+    for part in ("rows/versions/2/", "rows/labels/stable"):
+        with Client(f"{address}/{part}") as client:
+            assert client.predict(features=[[1, 2, 3]])["prediction"].tolist() == [6.0]
 
 
 @pytest.mark.parametrize(
@@ -260,13 +189,9 @@ def test_missing_models_and_versions(address, tmp_path):
     [
         "",
         "http://localhost:8501",
-        "http://localhost:8501/v1/models/digits:predict",
         "http://localhost:8501/v1/models/digits/versions/x",
         "grpc://localhost/digits",
-        "http://localhost:99999/v1/models/digits",
-        "http://[::1/v1/models/digits",
         "localhost:8501/v1/models/digits",
-        "grpc://h:0/m",
         f"grpc://h:1/m/{10**20}",
     ],
 )
@@ -275,7 +200,14 @@ def test_invalid_addresses_are_refused(address):
         Client(address)
 
 
-@pytest.mark.parametrize("timeout", [0, float("nan"), 1e10, "5", None])
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        0,
+        float("nan"),
+        "5",
+    ],
+)
 def test_a_timeout_is_a_positive_number(timeout):
     with pytest.raises(UsageError, match="timeout must be seconds, more than 0"):
         Client("http://localhost:8501/v1/models/digits", timeout)

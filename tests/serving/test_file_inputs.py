@@ -41,11 +41,9 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
 
 TABLES = {
     "empty.npy": b"",
-    "zip.npy": b"PK\3\4junk",
     "cut.npy": b"\x93NUMPY\1\0v\0{'descr': '<f4', 'fortran_order",
     "empty.csv": b"",
     "header.csv": b"a,b,c\n",
-    "utf16.csv": b"\xff\xfe1,2,3",
     "word.csv": b"1_0,2,3\n",
     "short.csv": b"1,2\n",
 }
@@ -58,7 +56,6 @@ def test_tables_that_cannot_be_read_are_reported(workplace):
         (workplace / name).write_bytes(raw)
     names = [*TABLES, "flat.npy", "objects.npy"]
     errors = {item.name["file"]: item.error for item in file_inputs.rows(names, WIDTH)}
-    assert errors.pop("utf16.csv").endswith("text in UTF-8")
     assert errors.pop("word.csv") == "'1_0' is not a number"
     assert errors.pop("short.csv") == "it has 2 numbers, but the model takes 3"
     for name, error in errors.items():
@@ -75,12 +72,8 @@ NAMES = ["age", "bmi", "s 1"]
         ("age,bmi,s 1\n1,2,3", NAMES, [[1, 2, 3]]),
         ('"s 1", age , bmi\n1,2,3', NAMES, [[2, 3, 1]]),
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
-        ("s 1,age,bmi\n1,2,3", ["0", "1", "2"], [[1, 2, 3]]),
-        ("2021,2019,2020\n1,2,3", ["2019", "2020", "2021"], [[2, 3, 1]]),
         ("age,bmi,s1\n1,2,3", NAMES, "its header is 'age, bmi, s1', but the model takes 'age, b"),
-        ("a,b,a\n1,2,3", ["a", "a", "b"], "its header is"),
         ("0,1,2,4\n1,2,3,4", None, [[0, 1, 2, 4], [1, 2, 3, 4]]),
-        ("0,1,2,3\n1,2,3,4", None, [[1, 2, 3, 4]]),
         ("0,1\n1,0\n\n2,5", None, [[0, 1], [1, 0], [2, 5]]),
     ],
 )

@@ -19,14 +19,6 @@ model_config_list: {
   }
 }
 """
-MANY = """\
-model_config_list {
-  config < name: 'other' base_path: '/models/other' # } config {
-    model_version_policy < specific < versions: 3 > > version_labels { key: 'a' value: 3 } >
-  config { name: 'third' base_path: '/models/third' }
-  config { base_path: "/models/mine" name: "NAME" model_version_policy { specific { versions: 8 } }}
-}
-"""
 
 
 @pytest.fixture
@@ -63,7 +55,6 @@ def test_pins_are_written_read_and_removed(path):
             "model_version_policy: { specific { versions: [4, 2]  versions: 0x3 } }",
             "model_version_policy { specific { versions: 5 } }",
         ),
-        (MANY.replace("NAME", "di'gits"), (8,), "versions: 8", "versions: 5"),
         (
             'model_config_list { config { base_path: "a" } }\n',
             (),
@@ -71,7 +62,7 @@ def test_pins_are_written_read_and_removed(path):
             "config {\n    model_version_policy { specific { versions: 5 } } b",
         ),
     ],
-    ids=["edited", "many", "no policy"],
+    ids=["edited", "no policy"],
 )
 def test_only_the_policy_of_the_model_is_replaced(path, text, before, old, new):
     path.write_text(text)
@@ -80,36 +71,8 @@ def test_only_the_policy_of_the_model_is_replaced(path, text, before, old, new):
     assert pinned(path.parent) == (5,)
     assert path.read_text() == text.replace(old, new)
     pin(path.parent, None)
-    policies = [entry.model_version_policy for entry in entries(path.read_text())]
-    assert policies[-1].latest.num_versions == 1
-    assert list(policies[0].specific.versions) == ([3] if len(policies) > 1 else [])
-
-
-@pytest.mark.parametrize("name", ["stranger", "other", ""])
-def test_many_models_without_this_one_are_refused(path, name):
-    path.write_text(MANY.replace("NAME", name))
-    for act in (lambda: pinned(path.parent), lambda: pin(path.parent, 1)):
-        with pytest.raises(UsageError, match="lists 3 models, none of them named"):
-            act()
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("custom_model_config { }", "lists no models"),
-        ("model_config_list { config: [{ name: 'a' }] }", "has no policy that can be replaced"),
-        (
-            "model_config_list { config { version_labels { key: 'stable' value: 1 } } }",
-            "has labels, which must name loaded versions",
-        ),
-    ],
-)
-def test_files_that_a_policy_does_not_fit_are_left_alone(path, text, why):
-    path.write_text(text)
-    with pytest.raises(UsageError, match=why) as caught:
-        pin(path.parent, 5)
-    assert "by hand: model_version_policy { specific { versions: 5 } }" in str(caught.value)
-    assert path.read_text() == text
+    (entry,) = entries(path.read_text())
+    assert entry.model_version_policy.latest.num_versions == 1
 
 
 @pytest.mark.parametrize(
@@ -117,15 +80,9 @@ def test_files_that_a_policy_does_not_fit_are_left_alone(path, text, why):
     [
         (b"\xff\xfe", "cannot be read: it is "),
         (b"model_config_list { config { model_version_policy { specific { versions: 3", "not a va"),
-        (
-            b"model_config_list { config { model_version_policy { specific { versions: 1.5 } } } }",
-            "n",
-        ),
-        (b"model_config_list { config { name: 'cut", "is not a valid ModelServerConfig: 1:"),
-        (b"config{" * 100_000, "is not a valid ModelServerConfig: 1:"),
         (None, "cannot be read: Is a directory"),
     ],
-    ids=["bytes", "cut off", "fraction", "open string", "deep", "directory"],
+    ids=["bytes", "cut off", "directory"],
 )
 def test_files_that_cannot_be_read_are_named(path, raw, why):
     path.mkdir() if raw is None else path.write_bytes(raw)
@@ -135,11 +92,3 @@ def test_files_that_cannot_be_read_are_named(path, raw, why):
         message = str(caught.value)
         assert message.startswith(str(path)) and message.endswith("; fix it or remove it")
         assert "\n" not in message
-
-
-@pytest.mark.parametrize("name", ["digits", 'it\'s "mine" \\ ü $x {', "a b"])
-def test_a_new_file_names_the_directory_of_the_versions(name):
-    (found,) = entries(models_config.new(name))
-    assert (found.name, found.base_path) == (name, f"/models/{name}")
-    assert found.model_platform == "tensorflow"
-    assert found.model_version_policy.latest.num_versions == 1

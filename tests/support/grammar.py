@@ -104,13 +104,8 @@ def one_flag(flags):
 
 def near_miss(drawn):
     name, at = drawn
-    changes = (
-        name[:at] + name[at + 1 :],
-        name[:at] + name[2:4] + name[at:],
-        name.upper(),
-        name[1:],
-    )
-    return (*changes, name.replace("-", "_"), f"{name}.x", name[:at], f"{name}é")[at - 2]
+    changes = (name[:at] + name[at + 1 :], name.upper(), name[1:], f"{name}.x", f"{name}é")
+    return changes[at % len(changes)]
 
 
 def spelt(drawn):

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
-from pipeline.utils import files, locks, temp_files
+from pipeline.utils import files, temp_files
 
 
 def abandoned(*places):
@@ -37,17 +37,6 @@ def test_only_the_work_of_killed_processes_is_swept(tmp_path):
     assert temp_files.sweep(tmp_path / "nowhere") == []
 
 
-def test_a_disk_without_locks_keeps_everything(tmp_path, monkeypatch):
-    def refuse(handle, operation):
-        raise OSError("no locks here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(locks.fcntl, "flock", refuse)
-        path = temp_files.folder(tmp_path)
-        assert temp_files.sweep(tmp_path) == [] and path.is_dir()
-    assert temp_files.sweep(tmp_path) == [path]
-
-
 def test_published_directories_are_readable_and_no_number_is_used_twice(tmp_path):
     folder = temp_files.folder(tmp_path / "m")
     (folder / "saved_model.pb").touch()
@@ -60,16 +49,6 @@ def test_published_directories_are_readable_and_no_number_is_used_twice(tmp_path
     (tmp_path / "m/9").rmdir()
     assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "10"
     assert temp_files.sweep(tmp_path / "m") == []
-
-
-def test_no_descriptors_stay_open(tmp_path):
-    files.write_text(tmp_path / "x.json", "{}")
-    opened = len(os.listdir("/proc/self/fd"))
-    for number in range(9):
-        files.write_text(tmp_path / "x.json", "{}")
-        temp_files.remove(temp_files.folder(tmp_path))
-        files.publish_as(temp_files.folder(tmp_path), tmp_path / f"step-{number}")
-    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
