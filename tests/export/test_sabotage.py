@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import proof, warmup
+from pipeline.export import bad_requests, proof, warmup
 from pipeline.export.verification import verify
+from pipeline.serving.savedmodel_session import ServerError, as_strings
 from pipeline.serving.version_manifest import MANIFEST
+from pipeline.utils.errors import Failure
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,18 @@ def test_answers_that_differ_are_caught(version, change, check, message):
     proof.write_golden(version / proof.GOLDEN, golden)
     exports.write_manifest(version)
     assert message in exports.failures(version)[check]
+
+
+def test_every_other_status_than_invalid_argument_fails():
+    def broken(x):
+        raise ServerError(13, "internal")
+
+    files = as_strings(exports.requests(3)["image_bytes"]["image_bytes"])
+    checks = list(bad_requests.checks(exports.Server(broken), "s", {"x": files}, 3))
+    assert [name for name, _ in checks] == ["refuses s", "survives s"]
+    for _, check in checks:
+        with pytest.raises(Failure, match="status 13 instead of INVALID_ARGUMENT"):
+            check(lambda what: None)
 
 
 # Models that are not exported by this package

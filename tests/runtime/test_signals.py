@@ -84,30 +84,6 @@ def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
         raise RuntimeError("another error")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("number", "raised"), SIGNALS)
-def test_a_signal_lost_in_a_finalizer_ends_the_run_at_the_next_call(number, raised):
-    class Interrupted:
-        def __del__(self):
-            os.kill(os.getpid(), number)
-
-    given = Stops()
-    with pytest.raises(raised), given.listening():
-        Interrupted()
-        with given.deferred():
-            pytest.fail("the call was started")
-
-
-def test_a_second_ctrl_c_does_not_wait():
-    given, seen = Stops(), []
-    with given.listening(), pytest.raises(KeyboardInterrupt), given.deferred():
-        os.kill(os.getpid(), signal.SIGINT)
-        seen.append("the first waits")
-        os.kill(os.getpid(), signal.SIGINT)
-        seen.append("so does the second")
-    assert seen == ["the first waits"]
-
-
 def test_a_second_sigterm_ends_the_process():
     child = os.fork()
     if child == 0:

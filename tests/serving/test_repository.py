@@ -1,7 +1,6 @@
 """The version repository: numbers, the quality gate, pruning, and publishers that are killed."""
 
 import multiprocessing
-import os
 import random
 import shutil
 import signal
@@ -144,29 +143,6 @@ def test_the_gate_compares_with_the_served_version_on_the_same_split_and_classes
     assert published(model, 1.0, split="validation", tolerance=0.1).refused
     outcome = published(model, 0.6, class_names=["dog", "cat"], tolerance=0.1)
     assert outcome.quality == "its classes differ from those of version 1, which is served"
-
-
-def test_a_refused_version_stays_until_the_next_one(model):
-    published(model, 0.9)
-    first = published(model, 0.8, tolerance=0.01)
-    assert first.quality == (
-        "test accuracy 0.8000; version 1, which is served, has 0.9000: worse by 0.1000, "
-        "--export.tolerance is 0.01"
-    )
-    assert temp_files.sweep(model) == []
-    assert repository.judged(first.directory, "accuracy") == (0.8, "test")
-    second = published(model, 0.7, tolerance=0.01)
-    assert repository.judged(second.directory, "accuracy")[0] == 0.7
-    assert published(model, 0.7).directory.name == "2"
-    assert sorted(os.listdir(model)) == [".published", ".refused", "1", "2"]
-
-
-def test_nothing_is_published_if_the_pin_cannot_be_read(model):
-    published(model)
-    (model / models_config.NAME).write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="cannot be read"):
-        published(model, keep=1)
-    assert numbers(model) == [1]
 
 
 def answers_as_exported(version):

@@ -128,16 +128,6 @@ def test_a_damaged_source_is_not_taken_for_other_data(box, text):
         dataset._require_unchanged(run, source, config)
 
 
-@pytest.mark.parametrize("text", ["{}", '{"class_names": ["a", "b"]}'])
-def test_incomplete_metadata_is_damaged(box, text):
-    metadata = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
-    RunDirectory(box).metadata.write_text(text)
-    with pytest.raises(
-        UsageError, match=r"metadata\.json is damaged; start again in a new --run-dir"
-    ):
-        run_directory.frozen(box, metadata)
-
-
 def objects(path):
     np.savez(path, train=np.array([Bomb(path.parent)], object))
 
