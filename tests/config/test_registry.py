@@ -38,7 +38,6 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "there is no module 'no.such'"),
-        ("pipeline.models.tiny", {}, "is a module; name a function in it"),
     ],
 )
 def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message):
@@ -79,7 +78,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(box):
     with pytest.raises(UsageError, match=r"broken.py, line 3, fails to import: AttributeError"):
         registry.load("models", "box.broken.net")
     (box / "wrong.py").write_text("x = 1\ndef net(:\n")
-    with pytest.raises(UsageError, match=r"wrong.py, line 2, is not valid Python"):
+    with pytest.raises(UsageError, match=r"wrong.py is not valid Python: .*line 2"):
         registry.load("models", "box.wrong.net")
 
 

@@ -101,35 +101,20 @@ def test_errors_of_the_server_are_one_line_with_a_status(pictures):
     assert pictures.predict(images=IMAGES)["class"].shape == (3,), "the model stays up"
 
 
-SHARES = np.full((3, 6), 0.1, np.float32)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"probabilities": SHARES * np.float32([[1], [np.nan], [1]])},
-            "probabilities[1, 0] is nan, not a probability",
-        ),
-        ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
-        ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
-        ({"label": None}, "the reply lacks the output label"),
-    ],
-)
-def test_implausible_replies_are_refused(here, monkeypatch, columns, message):
+def test_a_reply_without_an_output_is_refused(here, monkeypatch):
     real = Session.run
 
     def run(self, *arguments):
-        outputs = {**real(self, *arguments), **columns, "other": np.float32([1, 2, 3])}
-        return {name: array for name, array in outputs.items() if array is not None}
+        outputs = real(self, *arguments)
+        return {"other": outputs["label"], **{n: outputs[n] for n in outputs if n not in missing}}
 
-    order = list(here.predict(images=IMAGES))
+    missing = []
     monkeypatch.setattr(Session, "run", run)
-    with pytest.raises(ServingError) as caught:
-        here.predict(images=IMAGES)
-    assert str(caught.value).startswith(f"{here.model}: UNKNOWN: {message}")
-    columns.clear()
+    order = list(here.metadata()["serving_default"].outputs)
     assert list(here.predict(images=IMAGES)) == order, "the outputs of the signature, in its order"
+    missing.append("label")
+    with pytest.raises(ServingError, match="UNKNOWN: the reply is not .*: 'label'"):
+        here.predict(images=IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +126,6 @@ def test_implausible_replies_are_refused(here, monkeypatch, columns, message):
         ("serving_default", {"images": IMAGES.astype(int) + 1}, "values are out of range"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
         ("image_bytes", {"image_bytes": [1]}, r"image_bytes must be string \[\?\]; got int"),
-        (None, {}, "the signature must be a name"),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
@@ -151,15 +135,15 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
 
 
 @pytest.mark.parametrize(
-    ("examples", "message"),
+    "examples",
     [
-        ({"image/encoded": b"x"}, "an example must be a dict .*; got str"),
-        ([{"a": [1, "b"]}], "the feature 'a' must be bytes, text or numbers"),
-        (np.array([]), "examples must be a list of dicts"),
+        {"image/encoded": b"x"},
+        [{"a": [1, "b"]}],
+        [{"a": "\ud800"}],
     ],
 )
-def test_wrong_examples_are_not_sent(here, examples, message):
-    with pytest.raises(UsageError, match=message) as caught:
+def test_wrong_examples_are_not_sent(here, examples):
+    with pytest.raises(UsageError, match="an example must be a dict of feature name") as caught:
         here.classify(examples)
     assert not isinstance(caught.value, ServingError)
 
@@ -191,23 +175,15 @@ def test_missing_models_and_versions(address, tmp_path):
         "http://localhost:8501",
         "http://localhost:8501/v1/models/digits/versions/x",
         "grpc://localhost/digits",
-        "localhost:8501/v1/models/digits",
         f"grpc://h:1/m/{10**20}",
     ],
 )
 def test_invalid_addresses_are_refused(address):
-    with pytest.raises(UsageError, match="digits/1|an address with a valid port and version"):
+    with pytest.raises(UsageError, match="digits/1"):
         Client(address)
 
 
-@pytest.mark.parametrize(
-    "timeout",
-    [
-        0,
-        float("nan"),
-        "5",
-    ],
-)
+@pytest.mark.parametrize("timeout", [0, float("nan"), 1e10])
 def test_a_timeout_is_a_positive_number(timeout):
     with pytest.raises(UsageError, match="timeout must be seconds, more than 0"):
         Client("http://localhost:8501/v1/models/digits", timeout)

@@ -87,8 +87,7 @@ def test_keep_deletes_the_oldest_exports_only(model, tmp_path):
     assert outcome.directory.name == "7"
     assert numbers(model) == [1, 2, 5, 6, 7]
     assert outcome.notes == (
-        f"pinned     to 2: python -m pipeline.export {model.name} --unpin --export.directory "
-        f"{model.parent} serves 7",
+        f"pinned     to 2: python -m pipeline.export {model} --unpin serves 7",
         "deleted    version 3, 4 (--export.keep 2)",
     )
     assert (tmp_path / "elsewhere/saved_model.pb").read_text() == "content"
@@ -106,10 +105,10 @@ def test_the_pinned_version_is_live_or_else_the_newest(model):
     repository.pin(model, 1)
     assert repository.live(model) == model / "1"
     with pytest.raises(UsageError, match="--pin 7: .* has no such version; choose from 1, 2, 3"):
-        repository.pin(model, 7)
+        repository.require(model, 7)
     shutil.rmtree(model / "1")
     assert repository.live(model) is None, "a server loads nothing"
-    with pytest.raises(UsageError, match="pins version 1, which does not exist, .*--unpin"):
+    with pytest.raises(UsageError, match="pins version 1, which does not exist; .*--unpin"):
         local.Local(model)
 
 

@@ -1,4 +1,4 @@
-"""What is sent over the network: the documented JSON, slow and foreign servers, proxies."""
+"""What is sent over the network: the documented JSON, slow and foreign servers."""
 
 import base64
 import contextlib
@@ -70,7 +70,7 @@ def test_a_missing_server_differs_from_a_slow_one(closed, form):
         (502, b"<html>\nproxy", {}, "UNAVAILABLE: HTTP 502 Bad Gateway"),
         (404, b"", {}, "NOT_FOUND: HTTP 404 Not Found"),
         (400, b'{"error": "one\\n\\t [[two]]"}', {}, "INVALID_ARGUMENT: one$"),
-        (302, b"", {"Location": "/login"}, "redirects to http://127.*/login; use the address of a"),
+        (301, b"", {"Location": "/login"}, "UNKNOWN: HTTP 301 Moved Permanently"),
     ],
 )
 def test_replies_of_other_programs_are_one_line(code, body, headers, message):
@@ -88,10 +88,10 @@ def test_a_busy_server_is_asked_again(monkeypatch):
     monkeypatch.setattr(rest.time, "sleep", slept.append)
     state = {"version": "1", "state": "LOADING", "status": {}}
     loaded = json.dumps({"model_version_status": [state]}).encode()
-    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, loaded, {})]
+    replies = [(503, b"", {}), (429, b"", {}), (503, b"", {}), (200, loaded, {})]
     with replying(*replies) as address, Client(address) as client:
         assert client.status() == [Version(1, "LOADING")]
-    assert slept == [0.1, 3, 0.2]
+    assert slept == [0.1, 0.2, 0.4]
 
 
 def test_connections_are_kept_open(models):
@@ -103,21 +103,6 @@ def test_connections_are_kept_open(models):
             for _ in range(3):
                 client.predict(features=[[1, 2, 3]])
     assert len(backend.requests) == 3 and connected == [1]
-
-
-def test_a_proxy_of_the_environment_is_used_and_named(closed, monkeypatch):
-    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{closed}")
-    monkeypatch.delenv("no_proxy")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    with pytest.raises(ServingError, match="no_proxy lists hosts") as caught:
-        Client("http://models.test:8501/v1/models/m").status()
-    assert f"through the proxy 127.0.0.1:{closed};" in str(caught.value)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(ServingError, match="refused$"):
-        Client(f"http://127.0.0.1:{closed}/v1/models/m").status()
-    with replying((200, b'{"model_version_status": []}', {})) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.partition("/v1")[0])
-        assert Client("http://models.test:8501/v1/models/m").status() == []
 
 
 def test_arrays_are_written_as_documented():
@@ -134,8 +119,6 @@ def test_arrays_are_written_as_documented():
 
 
 def test_replies_are_read_as_documented():
-    y = rest.arrays({"outputs": [3.5, 4.0, 5.5]}, {"y": FLOAT})["y"]
-    assert y.dtype == np.float32 and y.tolist() == [3.5, 4.0, 5.5]
     raw = {"b64": base64.b64encode(b"\x00").decode()}
     outputs = {"y": [1.0] * 2, "raw_bytes": [raw] * 2, "other": [1]}
     read = rest.arrays({"outputs": outputs}, {"y": FLOAT, "raw_bytes": STRING})
@@ -143,17 +126,6 @@ def test_replies_are_read_as_documented():
         "y": [1.0, 1.0],
         "raw_bytes": [b"\x00"] * 2,
     }
-    alone = rest.arrays({"outputs": raw}, {"raw_bytes": STRING})["raw_bytes"]
-    assert alone.shape == () and alone.item() == b"\x00"
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"),
-    [([1.9], np.int32), ([2**40], np.int32), ([1e300], np.float32), ],
-)  # fmt: skip
-def test_numbers_of_another_type_are_refused(values, dtype):
-    with pytest.raises(signatures.BadReply, match=rf"y must be {np.dtype(dtype)} \[\?\]; got"):
-        rest.arrays({"outputs": values}, {"y": Field(np.dtype(dtype), (None,))})
 
 
 def test_tensorflow_is_not_imported_and_can_be_afterwards(swift):
