@@ -20,7 +20,6 @@ REFUSED = {
     "--run-directory torn": "torn/config.json is damaged",
     "--run-directory locked/run": "locked: Permission denied",
     "--export.directory file": "--export.directory: file is not a directory",
-    "--export.directory models": "'notes.txt'",
     "--export.directory blocked": "blocked/digits is not a directory",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
     f"{IMAGES} nowhere": "--source.path of folder must be an existing directory; got 'nowhere'",

@@ -73,15 +73,6 @@ def test_a_dotted_name_works_like_a_registered_one(box):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
 
 
-def test_a_module_that_cannot_be_imported_is_named_with_its_line(box):
-    (box / "broken.py").write_text("import math\n\nmath.nothing()\n\ndef net(x):\n    ...\n")
-    with pytest.raises(UsageError, match=r"broken.py, line 3, fails to import: AttributeError"):
-        registry.load("models", "box.broken.net")
-    (box / "wrong.py").write_text("x = 1\ndef net(:\n")
-    with pytest.raises(UsageError, match=r"wrong.py is not valid Python: .*line 2"):
-        registry.load("models", "box.wrong.net")
-
-
 def test_options_are_read_by_the_type_of_the_argument():
     def read(kind, name, **words):
         return registry.read_options(kind, name, words, "{}")

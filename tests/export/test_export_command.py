@@ -13,7 +13,7 @@ import pytest
 from pipeline.export import __main__, manifest_writer, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
-from pipeline.serving import models_config, repository
+from pipeline.serving import models_config
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -139,22 +139,6 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     assert "trained for 12 of 12 steps" in capsys.readouterr().out
     after = json.loads(Path("run/result.json").read_text())
     assert after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
-
-
-def test_moved_data_are_found_with_force(place, capsys):
-    Path("examples.npz").rename("moved.npz")
-    with pytest.raises(UsageError, match=r"--source\.path of arrays must be an existing path"):
-        __main__.main(["mine"])
-    words = ["mine", "--source.path", "moved.npz"]
-    with pytest.raises(UsageError, match="--source.path (.|\n)*--force accepts it"):
-        __main__.main(words)
-    repository.pin(Path("saved_models/digits"), 1)
-    before = contents("mine")
-    words += ["--force", "--export.name", "an other", "--export.keep=1"]
-    assert __main__.main(words) == 0
-    assert contents("mine") == before, "an export under another name is not that of the run"
-    assert files.versions(Path("saved_models/an other")).keys() == {1}
-    assert "-m pipeline.verify 'saved_models/an other/1'\n" in capsys.readouterr().out
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):

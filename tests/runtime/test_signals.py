@@ -31,23 +31,12 @@ def default_handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("90s", 90), ("1h30m", 5400), ("1.5s", 1.5)],
-)
+@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("1h30m", 5400), ("1.5s", 1.5)])
 def test_durations_are_parsed(text, expected):
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "10",
-        "0s",
-        "1m1h",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "10", "0s", "1m1h"])
 def test_invalid_durations_are_refused(text):
     with pytest.raises(ValueError):
         parse_duration(text)

@@ -135,12 +135,7 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
 
 
 @pytest.mark.parametrize(
-    "examples",
-    [
-        {"image/encoded": b"x"},
-        [{"a": [1, "b"]}],
-        [{"a": "\ud800"}],
-    ],
+    "examples", [{"image/encoded": b"x"}, [{"a": [1, "b"]}], [{"a": "\ud800"}]]
 )
 def test_wrong_examples_are_not_sent(here, examples):
     with pytest.raises(UsageError, match="an example must be a dict of feature name") as caught:

@@ -60,13 +60,7 @@ def test_a_number_is_never_used_twice(model):
         published(model)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1e5",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "1e5"])
 def test_a_damaged_record_is_ignored(model, text):
     published(model)
     (model / ".published").write_text(text)

@@ -66,16 +66,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["x.json"]
 
 
-def test_what_is_removed_disappears_at_once_even_if_the_process_is_killed(tmp_path, monkeypatch):
-    folder = tmp_path / "step-00000007"
-    (folder / "state").mkdir(parents=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(temp_files.shutil, "rmtree", lambda *_, **__: None)  # killed meanwhile
-        temp_files.remove(folder)
-    (left,) = os.listdir(tmp_path)
-    assert temp_files.is_ours(left) and [p.name for p in temp_files.sweep(tmp_path)] == [left]
-
-
 def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     config = registry.load("recipes", "digits")().changed(run_directory="mine")
     with run_directory.opened(config) as run:
@@ -89,13 +79,3 @@ def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     assert sorted(os.listdir("mine")) == [".lock", "checkpoints", "config.json"]
     assert os.listdir(run.checkpoints) == [] and os.listdir(models) == [other.name]
     temp_files.remove(other)
-
-
-def test_a_temporary_directory_is_removed_together_with_abandoned_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(temp_files.tempfile, "gettempdir", lambda: str(tmp_path))
-    abandoned(tmp_path)
-    (tmp_path / "foreign").touch()
-    with temp_files.temporary() as folder:
-        assert sorted(os.listdir(tmp_path)) == sorted([folder.name, "foreign"])
-        (folder / "x").touch()
-    assert os.listdir(tmp_path) == ["foreign"]

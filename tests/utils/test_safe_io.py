@@ -3,7 +3,6 @@
 import ast
 import os
 import pickle
-import types
 from pathlib import Path
 
 import keras
@@ -12,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from pipeline.config import registry
-from pipeline.data import dataset, shards, splits
+from pipeline.data import shards, splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.sources import arrays
 from pipeline.export import run_result
@@ -108,24 +107,6 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
     JSON[kind](path / "manifest.json")
     with pytest.raises(UsageError):
         store.restore(3)
-
-
-SOURCES = [b"", b"{}", b'{"fingerprint": "a", "content": 3}']
-
-
-@pytest.mark.parametrize("text", SOURCES)
-def test_a_damaged_source_is_not_taken_for_other_data(box, text):
-    config = registry.load("recipes", "digits")()
-    run = RunDirectory(box)
-    source = types.SimpleNamespace(fingerprint=lambda: None)
-    assert dataset._require_unchanged(run, source, config) == [], "a new run"
-    run.source.write_text('{"fingerprint": null, "content": null}')
-    assert dataset._require_unchanged(run, source, config) == []
-    run.source.write_bytes(text)
-    with pytest.raises(
-        UsageError, match=r"source\.json is damaged; start again in a new --run-dir"
-    ):
-        dataset._require_unchanged(run, source, config)
 
 
 def objects(path):
