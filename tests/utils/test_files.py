@@ -37,20 +37,6 @@ def test_only_the_work_of_killed_processes_is_swept(tmp_path):
     assert temp_files.sweep(tmp_path / "nowhere") == []
 
 
-def test_published_directories_are_readable_and_no_number_is_used_twice(tmp_path):
-    folder = temp_files.folder(tmp_path / "m")
-    (folder / "saved_model.pb").touch()
-    version = files.publish(folder, tmp_path / "m")
-    assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
-    (tmp_path / "m/7").mkdir()
-    (tmp_path / "m/8").write_text("a file that came meanwhile")
-    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "9"
-    assert (tmp_path / "m/8").read_text() == "a file that came meanwhile"
-    (tmp_path / "m/9").rmdir()
-    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "10"
-    assert temp_files.sweep(tmp_path / "m") == []
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     files.write_json(path, {"a": 1})
