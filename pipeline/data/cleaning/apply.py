@@ -103,10 +103,7 @@ def clean(source: "Source", config: Config) -> Cleaning:
     if stopping := manifest.stopping(entries):
         where = "python -m pipeline.clean with the same options shows them"
         raise UsageError(stop(stopping, where))
-    excluded = [entry for entry in entries if entry["action"] == "drop"]
-    counts = Counter(entry["reason"] for entry in excluded)
-    if excluded:
-        why += f"; such as {excluded[0].get('file', excluded[0]['id'])}"
+    counts = Counter(entry["reason"] for entry in entries if entry["action"] == "drop")
     value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
     decisions = [Decision("cleaning", f"{value} excluded", why)]
     for note in found.notes if found else ():

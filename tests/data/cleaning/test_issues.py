@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import unclean
 from PIL import Image
 from unclean import entries_of, find, noise, save, source_of
@@ -28,8 +27,7 @@ def test_damaged_files_are_named_with_a_plain_reason(folder, capfd):
     entries = {entry["file"]: entry for entry in entries_of(source_of(folder))}
     assert set(entries) == {f"b/{path.name}" for path in paths}
     for file, entry in entries.items():
-        reason = "bomb" if "bomb" in file else "undecodable"
-        assert (entry["reason"], entry["action"]) == (reason, "drop"), file
+        assert (entry["reason"], entry["action"]) == ("undecodable", "drop"), file
     assert "JPEG, PNG, GIF, BMP or WebP image" in entries["b/1-page.jpg"]["detail"]
     assert entries["b/6-bomb.png"]["detail"].endswith("of 89478485: height 60000 width 60000")
     printed = capfd.readouterr().err
@@ -40,11 +38,9 @@ def test_unfit_pictures_are_found_by_their_pixels(folder):
     grey = np.full((24, 20, 3), 7, np.uint8)
     Image.fromarray(grey).save(folder / "a/blank.jpg")
     save(folder / "a/dot.png", noise(50, (5, 5)))
-    save(folder / "b/banner.png", noise(51, (10, 90)))
     assert find(source_of(folder)) == [
         ("a/blank.jpg", "blank", "drop", None),
         ("a/dot.png", "tiny", "drop", None),
-        ("b/banner.png", "extreme aspect", "keep", None),
     ]
 
 
@@ -149,29 +145,11 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     assert all(note.startswith("60 of 60 pictures are as close to others as") for note in notes)
 
 
-class InOrder(ArraySource):
-    """Encoded images that can only be read sequentially."""
-
-    def __init__(self, images):
-        super().__init__({"image": np.array(images, object), "label": np.arange(len(images)) % 2})
-        self.info.fields["image"] = tf.TensorSpec((), tf.string)
-
-    def examples(self, split):
-        columns = {**self._columns, "image": tf.constant(list(self._columns["image"]))}
-        return tf.data.Dataset.from_tensor_slices(columns)
-
-    def reader(self, split):
-        return None
-
-
-def test_a_source_without_a_reader_is_cleaned_too():
-    images = [tf.io.encode_png(noise(n)).numpy() for n in range(20)]
-    images[3], images[11] = unclean.HTML, images[3][:100]
-    source = InOrder(images)
-    scanned = scan.scan(source)
-    found = [(e["id"], e["reason"]) for e in issues.find(source, scanned)]
-    assert found == [(3, "undecodable"), (11, "undecodable")]
-    assert set(scan.pictures(source, scanned, range(20), 16)) == set(range(20)) - {3, 11}
+def test_a_source_without_a_reader_is_refused(monkeypatch):
+    source = ArraySource({"image": noise(0)[None], "label": np.zeros(1, int)})
+    monkeypatch.setattr(ArraySource, "reader", lambda self, split: None)
+    with pytest.raises(UsageError, match="without the method `reader` cannot be cleaned"):
+        scan.scan(source)
 
 
 def test_only_images_with_labels_can_be_cleaned():
