@@ -173,10 +173,7 @@ def _leaking(
 def _linked(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray
 ) -> list[_Issue]:
-    """Each example of a cluster but one, with its neighbor in the minimum spanning tree.
-
-    A cluster of n examples thus has n - 1 entries, each with two pictures as near as possible.
-    """
+    """Each example of a cluster but one, with its neighbor in the minimum spanning tree."""
     if not len(first):
         return []
     rows, places = np.unique([first, second], return_inverse=True)
