@@ -190,11 +190,6 @@ def test_a_source_without_a_reader_is_shuffled_in_blocks(monkeypatch):
 def test_a_source_without_a_reader_is_evaluated_and_explained(reference):
     _, history = trained(Pictures(reads_by_index=False), "none")
     assert set(history) == set(reference[1]) and np.isfinite(history["val_loss"]).all()
-    split = load(Pictures(reads_by_index=False), cache="none")[0]["validation"]
-    memory = load(Pictures(), cache="memory")[0]["validation"]
-    batches = batching.evaluation(split, settings_of().train)
-    ids = np.concatenate([batch["id"][batch["weight"] > 0] for batch in epochs_of(batches)])
-    np.testing.assert_array_equal(ids, memory.column("id"))
     train = load(Pictures(damaged=17, reads_by_index=False), cache="none")[0]["train"]
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
         batching.training(train, settings_of().train, 0).raise_if_undecodable(0, 1)

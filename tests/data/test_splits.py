@@ -119,17 +119,16 @@ def test_a_new_example_of_a_known_group_joins_it():
 
 
 def test_splits_must_not_share_a_group_or_an_id():
-    def split(ids, **columns):
-        columns = {"id": np.array(ids), **{k: np.array(v) for k, v in columns.items()}}
+    def split(*ids, groups):
+        columns = {"id": np.array(ids), "group": np.array(groups)}
         return splits.Split(example_store.Memory(columns), np.arange(len(ids)))
 
-    train, test = split([1, 2, 3], group=[7, 8, 8]), split([4, 5], group=[9, 8])
-    splits.require_disjoint({"train": train, "test": split([4, 5], group=[9, 10])}, str)
+    train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as the group of 2 and 5; move each group"
     with pytest.raises(UsageError, match=message):
-        splits.require_disjoint({"train": train, "test": test}, str)
+        splits.require_disjoint({"train": train, "test": split(4, 5, groups=[9, 8])}, str)
     with pytest.raises(UsageError, match="train and test share 2 ids, such as 2"):
-        splits.require_disjoint({"train": train, "test": split([2, 3, 5])}, str)
+        splits.require_disjoint({"train": train, "test": split(2, 3, 5, groups=[1, 2, 3])}, str)
 
 
 def test_a_resumed_run_must_find_its_examples(tmp_path):

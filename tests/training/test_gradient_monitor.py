@@ -17,7 +17,6 @@ from pipeline.config import registry
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import checkpoints
 from pipeline.training.callbacks import gradient_monitor
-from pipeline.training.optim.step_stats import NAMED, Tally
 from pipeline.utils.errors import Diverged
 
 
@@ -57,22 +56,6 @@ def train(model, batches, *callbacks, engine="gradient_tape", calls=1):
 
 def state_of(model):
     return [v.numpy() for group in model.state.values() for v in group]
-
-
-def test_bad_steps_are_counted_across_calls():
-    tally = Tally([keras.Variable([1.0])])
-
-    def bad(*steps, is_bad=True):
-        for step in steps:
-            tally.bad(tf.constant(step, tf.int64), tf.constant(is_bad))
-        found = tally.pop_bad_steps()
-        return (found.steps, found.new, found.row) if found else None
-
-    assert bad() is None
-    assert bad(3, 4, 7) == ((3, 4, 7), 3, 2) and bad() is None
-    assert bad(10, is_bad=False) is None
-    many = tuple(range(20, 20 + NAMED + 5))
-    assert bad(*many) == (many[:NAMED], NAMED + 5, NAMED + 5)
 
 
 def test_bad_steps_leave_no_trace_in_weights_and_metrics():

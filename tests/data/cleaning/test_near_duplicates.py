@@ -62,14 +62,6 @@ def test_copies_of_each_kind_are_found_and_nothing_else(change):
         assert len(pairs.first) == 100 and (pairs.distance == 0).all()
 
 
-def test_few_or_no_pictures():
-    for count in (0, 1):
-        assert len(near_duplicates.near(pictures(2)[:count]).first) == 0
-    digests = np.array([[1, 2], [3, 4], [1, 2], [2, 1], [3, 4], [1, 2]])
-    assert near_duplicates.exact(digests).tolist() == [0, 1, 0, 3, 1, 0]
-    assert near_duplicates.exact(digests[:0]).tolist() == []
-
-
 def xrays(count, variation=6, seed=0):
     """One anatomy that varies a little from picture to picture, uint8 (count, 32, 32, 3)."""
     anatomy = pictures(1)[0].astype(float)

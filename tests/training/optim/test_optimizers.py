@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from pipeline.config import registry
-from pipeline.utils.errors import UsageError
 
 RATES = [0.05, 0.04, 0.03, 0.02, 0.01]
 KINDS = {  # in the order of a network: whether Muon orthogonalises it
@@ -125,8 +124,3 @@ def test_muon_uses_singular_values_or_adam_for_each_kind_of_variable(options):
         rule, given = (muon, options) if orthogonal else (adam, others)
         wanted = by_hand(rule, shape, number, **given)
         np.testing.assert_allclose(found[number], wanted, atol=5e-5, err_msg=list(KINDS)[number])
-
-
-def test_nesterov_needs_a_momentum():
-    with pytest.raises(UsageError, match="nesterov=True of sgd needs a momentum"):
-        registry.load("optimizers", "sgd")(0.1, nesterov=True)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pipeline.config import registry
-from pipeline.utils.errors import UsageError
 
 NAMES = registry.names("schedules")
 OPTIONS = {
@@ -46,11 +45,3 @@ def test_schedules_equal_their_formulas(name, warmup, steps):
         found = rates(schedule(0.3, steps, warmup=warmup, **options), steps)
         wanted = reference(name, 0.3, steps, warmup, **options)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("options", [{"at": (0.5, 0.5)}, {"at": (0.7, 0.3)}, {"warmup": 0.6}])
-def test_milestones_must_be_ascending_after_the_warm_up(options):
-    with pytest.raises(
-        UsageError, match="--train.schedule-options at=.* must be ascending and above warmup="
-    ):
-        registry.load("schedules", "step")(0.1, 100, **options)
