@@ -69,15 +69,6 @@ def test_the_same_pixels_again_and_under_two_labels(folder):
     ]
 
 
-def test_pixels_of_another_shape_are_not_the_same():
-    flat = np.arange(48, dtype=np.uint8)
-    digests = [
-        scan.scan(ArraySource({"image": image[None], "label": np.zeros(1, int)})).digest
-        for image in (flat.reshape(2, 8, 3), flat.reshape(4, 4, 3))
-    ]
-    assert (digests[0] != digests[1]).any()
-
-
 def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
     root = unclean.split_pictures(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
@@ -120,15 +111,6 @@ def test_a_test_set_of_re_encoded_training_images_stops_the_run(tmp_path):
     assert all(Path(one).stem == Path(other).stem for one, *_, other in found)
 
 
-def test_groups_are_connected_by_any_number_of_links():
-    def groups(*pairs):
-        return manifest.groups([{"id": a, "of": b} for a, b in pairs])
-
-    assert groups((9, 8), (3, 4), (8, 3), (20, 21)) == {9: 3, 8: 3, 4: 3, 3: 3, 20: 20, 21: 20}
-    chain = groups(*((n, n + 1) for n in range(5000)))
-    assert set(chain.values()) == {0} and len(chain) == 5001
-
-
 @pytest.mark.parametrize(("vary", "alike"), [(0.5, 60), (12, 0)])
 def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     generator = np.random.default_rng(0)
@@ -143,13 +125,6 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
     assert all(note.startswith("60 of 60 pictures are as close to others as") for note in notes)
-
-
-def test_a_source_without_a_reader_is_refused(monkeypatch):
-    source = ArraySource({"image": noise(0)[None], "label": np.zeros(1, int)})
-    monkeypatch.setattr(ArraySource, "reader", lambda self, split: None)
-    with pytest.raises(UsageError, match="without the method `reader` cannot be cleaned"):
-        scan.scan(source)
 
 
 def test_only_images_with_labels_can_be_cleaned():
