@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from pipeline.export import bad_requests, proof, warmup
 from pipeline.export.verification import verify
-from pipeline.serving.savedmodel_session import ServerError, as_strings
+from pipeline.serving.savedmodel_session import ServerError
+from pipeline.serving.signatures import strings
 from pipeline.serving.version_manifest import MANIFEST
 from pipeline.utils.errors import Failure
 
@@ -37,7 +38,7 @@ def test_every_other_status_than_invalid_argument_fails():
     def broken(x):
         raise ServerError(13, "internal")
 
-    files = as_strings(exports.requests(3)["image_bytes"]["image_bytes"])
+    files = strings(exports.requests(3)["image_bytes"]["image_bytes"])
     checks = list(bad_requests.checks(exports.Server(broken), "s", {"x": files}, 3))
     assert [name for name, _ in checks] == ["refuses s", "survives s"]
     for _, check in checks:

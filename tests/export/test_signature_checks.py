@@ -11,7 +11,7 @@ from pipeline.utils.errors import Failure
 from pipeline.utils.protobuf import DTYPES
 
 
-def signature(inputs, outputs, method="predict"):
+def signature(inputs, outputs):
     def side(tensors):
         found = {}
         for name, (dtype, shape) in tensors.items():
@@ -20,8 +20,7 @@ def signature(inputs, outputs, method="predict"):
             found[name] = SimpleNamespace(dtype=dtype, tensor_shape=shape)
         return found
 
-    method = f"tensorflow/serving/{method}"
-    return SimpleNamespace(inputs=side(inputs), outputs=side(outputs), method_name=method)
+    return SimpleNamespace(inputs=side(inputs), outputs=side(outputs))
 
 
 def examples(signature):
@@ -59,7 +58,7 @@ Y = {"y": (1, [-1])}
     [
         ("other", signature({"keras_tensor_2": (1, [-1])}, Y), "_2 is a generated name"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
-        ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have classes (obj"),
+        ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):
@@ -79,13 +78,10 @@ SIDES = examples(GOOD)
         ({"images": (3, [-1, 8, 8, 3])}, CLASSES, SIDES, "the type int32, stored is uint8"),
         (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
-        (IMAGES, {"y": (1, [-1])}, np.nan, "y: a stored value is not finite"),
     ],
 )
 def test_stored_examples_must_be_complete_and_agree(inputs, outputs, golden, message):
     model = signature(inputs, outputs)
-    if isinstance(golden, float):
-        golden = {**SIDES, "outputs": {"y": np.float32([golden])}}
     stored = {"serving_default": golden} if golden else {"other": SIDES}
     with pytest.raises(Failure) as caught:
         signature_checks.check({"serving_default": model}, stored)
@@ -125,10 +121,9 @@ def test_operations_that_no_server_runs(wrong, message):
 
 
 def test_the_list_is_that_of_the_released_server():
-    released, installed = operation_checks.released(), operation_checks.installed()
+    released = operation_checks.released()
     assert len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
-    assert "DecodeJxl" in installed - released
-    assert not released - installed, "TensorFlow no longer has an operation: check the list"
+    assert "DecodeJxl" not in released, "which is new in 2.21"
 
 
 def traced(function):

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -38,7 +37,7 @@ def test_images_are_answered_in_order(ask, models, pictures, wanted):
         shares = [one["probability"] for one in record["top"]]
         np.testing.assert_allclose(shares, wanted["top_scores"][index, :3], rtol=1e-6)
         assert shares[0] == record["probability"]
-    assert re.fullmatch(r"answered   9, [\d.,]+ per second\n", ran.said)
+    assert ran.said == "answered   9\n"
 
 
 @pytest.mark.parametrize("form", ["rest", "rpc"])
@@ -51,7 +50,7 @@ def test_a_server_gives_the_same_answers(ask, models, pictures, form):
     for one, other in zip(there.records, here.records, strict=True):
         assert one == {**other, "probability": pytest.approx(other["probability"], rel=1e-5)}
     assert there.said.splitlines()[0] == here.said.splitlines()[0]
-    assert ", 1 skipped, " in there.said
+    assert ", 1 skipped" in there.said
 
 
 def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
@@ -99,8 +98,6 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
     first = (answers / "all.csv").read_text()
     assert first.startswith("file,label,") and len(first.splitlines()) == 10
     assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
-    with pytest.raises(UsageError, match="is one of the input files"):
-        ask(models / "pictures", "data", "--output", "data/a/bild ü0.png")
 
 
 def test_a_signal_keeps_the_answers_so_far(models, pictures):
