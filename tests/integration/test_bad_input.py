@@ -1,7 +1,6 @@
 """Files that people have: read, or refused in one line that names the file."""
 
 import io
-import os
 
 import numpy as np
 import pytest
