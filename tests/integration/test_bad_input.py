@@ -126,18 +126,6 @@ def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_one_class_is_refused(tmp_path):
-    (tmp_path / "f/only").mkdir(parents=True)
-    (tmp_path / "f/only/a.png").write_bytes(encoded())
-    images, _ = images_and_labels()
-    np.savez(tmp_path / "one.npz", images=images, labels=np.zeros(60, int))
-    records(tmp_path / "a.tfrecord", [encoded()])
-    paths = {"folder": "f", "arrays": "one.npz", "tfrecord": "a.tfrecord"}
-    for name, path in paths.items():
-        with pytest.raises(UsageError, match="at least 2 classes"):
-            task_of(registry.load("sources", name)(path=tmp_path / path))
-
-
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
