@@ -24,6 +24,7 @@ PACKAGE = f"{REPOSITORY}/pipeline/"
 MOST = 16
 # The registry returns what the called function returns.
 NOT_COUNTED = ("utils/", "config/registry.py")
+SOURCES = "data/sources/"  # which may keep what they have read: they always count
 
 
 def holds_examples(value: object) -> bool:
@@ -51,7 +52,7 @@ def files_of_the_way(config) -> set[str]:
             thread.inside = inside + (1 if event == "call" else -1)
         elif event == "call" or inside or file.startswith(NOT_COUNTED):
             return
-        elif holds_examples(returned):
+        elif holds_examples(returned) or (file.startswith(SOURCES) and name != "<module>"):
             files.add(file)
 
     threading.setprofile(hook)
