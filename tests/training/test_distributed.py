@@ -276,12 +276,6 @@ def test_workers_with_other_options_are_refused():
         assert f"worker {other} (127.0.0.1:" in found[index] and "other options" in found[index]
 
 
-def test_an_unknown_host_is_named():
-    found = cluster.Cluster(("127.0.0.1:1", "no-such-host.invalid:2"), 0)
-    with pytest.raises(UsageError, match="no-such-host.invalid"):
-        found.meet(1, "token")
-
-
 @pytest.mark.parametrize(
     "text",
     [
