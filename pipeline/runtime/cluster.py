@@ -120,10 +120,11 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
         workers = (*chiefs, *others)
         own = {"chief": chiefs, "worker": others}[task["type"]]
-        address = own[task["index"]]
-        good = all(isinstance(each, str) and _ADDRESS.fullmatch(each) for each in workers)
-        if not good or kinds.keys() - {"chief", "worker"} or len(set(workers)) != len(workers):
+        good = kinds.keys() <= {"chief", "worker"} and type(task["index"]) is int
+        good = good and all(_ADDRESS.fullmatch(each) for each in workers)
+        if not good or len({each.lower() for each in workers}) != len(workers):
             raise ValueError(text)
+        address = own[task["index"]]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(
             'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]}, '

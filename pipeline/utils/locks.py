@@ -12,11 +12,7 @@ from pipeline.utils.errors import UsageError
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Opens and locks a file or directory; closing the descriptor, or exiting, releases the lock.
 
-    Returns:
-        The file descriptor, or None if another process holds the lock.
-
-    Raises:
-        OSError: It cannot be opened, or its disk has no locks.
+    None if another process holds the lock. Raises OSError also if the disk has no locks.
     """
     handle = _open(path, kind)
     try:
