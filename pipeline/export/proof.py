@@ -67,10 +67,6 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
     Run each before requesting the next, and stop after a failure of one in `STOPS`.
-
-    Args:
-        directory: The version.
-        fuzz: Mutated strings to send to each string input.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, golden_answers.Golden] = {}
@@ -81,7 +77,6 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
         return version_manifest.check(directory, manifest)
 
     def operations(announce: Announce) -> str:
-        version_manifest.require_files(directory)
         return operation_checks.check(saved_graph(directory).graph_def)
 
     def load(announce: Announce) -> str:

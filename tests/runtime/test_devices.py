@@ -85,7 +85,6 @@ def test_tensorflow_gets_the_requested_limits(machine, options, wanted):
         (0, {"require_gpu": True}, "--runtime.require-gpu: TensorFlow sees no GPU; "),
         (4, {"devices": "1,4"}, "--runtime.devices 1,4: TensorFlow sees 4 GPUs"),
         (4, {"replicas": 5}, "--runtime.replicas 5: TensorFlow sees 4 GPUs"),
-        (4, {"gpu_memory": "25GiB"}, "--runtime.gpu-memory 25GiB: GPU 0 has only 24.0 GiB"),
     ],
 )
 def test_unavailable_devices_are_refused_in_one_line(machine, count, options, message):

@@ -19,12 +19,3 @@ def test_another_backend_and_other_types_of_keras_are_not_taken(tmp_path):
     other = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
     done = run_python("-c", _STARTED, cwd=tmp_path, env=other, fresh=True)
     assert done.stdout.split() == ["tensorflow", "float32", "channels_last"], done.stderr
-
-
-def test_a_backend_of_matplotlib_that_is_none_is_named_in_one_line(tmp_path):
-    other = {"MPLBACKEND": "nonsense"}
-    done = run_python("-m", "pipeline.fit", "digits", cwd=tmp_path, env=other, fresh=True)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "MPLBACKEND=nonsense" in line and "unset" in line
-    assert not list(tmp_path.glob("runs/*"))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,9 @@ def test_one_of_several_processes_gets_a_run_directory(tmp_path, killed):
     """The others report it, even after a killed one."""
     for count in (2, 4):
         found = races.race(count, races.take_lock, tmp_path, killed)
-        (winner,) = (process for process, refusal in found.items() if refusal is None)
-        who = f"{tmp_path} is in use by process {winner} on {socket.gethostname()} since 20"
-        assert all(refusal.startswith(who) for refusal in found.values() if refusal)
-        assert bool((tmp_path / ".lock").read_text()) == killed, "the name of a killed holder"
+        refusals = [refusal for refusal in found.values() if refusal is not None]
+        assert len(refusals) == count - 1, "one wins"
+        assert all("is in use by another process; wait" in refusal for refusal in refusals)
 
 
 def test_processes_that_start_together_never_share_a_number(tmp_path):
@@ -64,16 +62,13 @@ def test_processes_that_start_together_never_share_a_number(tmp_path):
     assert sorted(os.listdir(tmp_path / "models")) == [".published", *"12345678"]
 
 
-def test_a_run_in_use_is_refused_before_anything_else(config, workplace):
+def test_a_run_in_use_is_refused_before_anything_else(config):
     given = begun(config)
-    path = workplace / "mine/.lock"
     with run_directory.opened(given):
-        message = rf"mine is in use by process {os.getpid()} on .* since 20.*; wait until it"
+        message = "mine is in use by another process; wait until it"
         refused(given.changed(force=True), message)
         with pytest.raises(UsageError, match="in use"), run_directory.opened(given):
             pass
-    assert path.read_text() == ""
-    path.write_text("left by a killed process")
     preflight.check(given)
     with run_directory.opened(given):
         pass
@@ -84,13 +79,6 @@ def test_a_run_with_a_damaged_config_is_refused(config, text):
     given = begun(config)
     Path("mine/config.json").write_text(text)
     refused(given, "mine/config.json is damaged")
-
-
-@pytest.mark.parametrize("name", ["metadata.json", "result.json"])
-def test_a_directory_in_the_place_of_a_file_is_refused(config, name):
-    given = begun(config)
-    Path("mine", name).mkdir()
-    refused(given, f"mine/{name} is not a file")
 
 
 def test_the_pin_of_the_model_must_be_readable(config, workplace):
