@@ -195,9 +195,6 @@ class Train(Checked):
     """Clip the gradient of each variable to this norm."""
     clip_value: Positive | None = None
     """Clip each element of the gradient to plus or minus this value."""
-    clip_adaptive: Share | None = None
-    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction of its
-    weight norm, such as 0.01."""
     ema: Share | None = None
     """Test and export the exponential moving average of the weights with this momentum, such as
     0.999; it lags by about 1 / (1 - momentum) steps."""
@@ -264,7 +261,7 @@ class Train(Checked):
                 registry.check(kind, name, options, f"--train.{kind}: {{}}")
 
 
-_CLIPS = ("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive")
+_CLIPS = ("clip_norm", "clip_variable_norm", "clip_value")
 
 
 def _flag(name: str) -> str:

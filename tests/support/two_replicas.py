@@ -213,8 +213,8 @@ def main():
     one = small.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
     rules = {
-        "muon": {"optimizer": "muon", "optimizer_options": {}},
-        "adaptive": {"clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9},
+        "adamw": {"optimizer": "adamw", "optimizer_options": {}},
+        "clip_value": {"clip_norm": None, "clip_value": 0.01, "ema": 0.9},
     }
     batch_norm = settings_of(
         model={"name": "convnet", "options": {"filters": 4, "blocks": 1}},
