@@ -272,8 +272,8 @@ def _flag(name: str) -> str:
 class Runtime(Checked):
     """How the run uses the machine."""
 
-    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Keras dtype policy; auto: a 16-bit one if a trial is at least a fifth faster."""
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
+    """Keras dtype policy of the layers; the weights are float32 with each of them."""
     replicas: Literal["auto"] | Annotated[int, (1, 1024)] = "auto"
     """Copies of the model that share each batch; auto: one per GPU. On a CPU, logical devices."""
     devices: Annotated[str, "devices"] = "auto"

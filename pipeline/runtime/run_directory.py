@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,13 +138,12 @@ def _difference(old: Any, new: Any) -> str:
     return f"{str(old)[:100]} then, {str(new)[:100]} now"
 
 
-def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
+def decided(path: Path | None, name: str) -> str | None:
     """The value of an automatic choice at the start of a run; None in a new run.
 
     Args:
         path: Run directory.
         name: Of the decision.
-        known: The possible values; any other in the file is ignored. None: any text.
     """
     if path is None:
         return None
@@ -153,7 +152,7 @@ def decided(path: Path | None, name: str, known: Collection[str] | None = None) 
         value = next((d["value"] for d in decisions if d["name"] == name), None)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, str) and (known is None or value in known) else None
+    return value if isinstance(value, str) else None
 
 
 def earlier_splits(config: Config) -> Path | None:

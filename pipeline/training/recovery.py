@@ -66,20 +66,18 @@ def begun(config: Config, replicas: int) -> Plan:
     return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
 
 
-def after(
-    error: OutOfMemory | Diverged, plan: Plan, model: keras.Model | None, replicas: int
-) -> Plan:
+def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int) -> Plan:
     """The next attempt after a failure; raises the final error if there is none.
 
     Args:
         error: The failure of the last attempt.
         plan: That of the last attempt.
-        model: As the last attempt left it; None if it ran out of memory while it was built.
+        model: As the last attempt left it.
         replicas: Number of replicas that share each batch.
     """
     if isinstance(error, OutOfMemory):
-        return _smaller(error, plan, replicas, model is not None and normalises_apart(model))
-    if model is None or plan.settings.train.on_bad_steps == "stop":
+        return _smaller(error, plan, replicas, normalises_apart(model))
+    if plan.settings.train.on_bad_steps == "stop":
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
     if factor < LOWER**ROLL_BACKS:

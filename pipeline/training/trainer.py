@@ -14,7 +14,6 @@ from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
 from pipeline.models import _layers
-from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
@@ -70,38 +69,10 @@ class Trainer:
         self.plan = recovery.begun(self.config, self.machine.replicas)
 
     def build(self) -> None:
-        """Builds the model with the precision chosen for it, and with smaller micro-batches if it
-        does not fit in memory."""
-        known = ("float32", "mixed_float16", "mixed_bfloat16")
-        chosen = run_directory.decided(self.config.run_directory, "precision", known)
-        decided = any(decision.name == "precision" for decision in self.machine.decisions)
-        if chosen and not decided:
-            machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided("precision", chosen, "as when this run began")
-        newest: list[keras.Model] = []
-
-        def ready(machine: Runtime) -> keras.Model:
-            in_step = self.batches is self.plain
-            newest[:] = [build(self.task, self.plan.settings, machine, self.plain, in_step)]
-            return newest[0]
-
-        validation = self.evaluated.get("validation")
-        while True:
-            # The run directory, where the stacks would be written, may not exist yet.
-            watchdog = Watchdog(self.config.runtime.hang_timeout, None)
-            with distributed.lost_workers(self.machine.cluster), watchdog:
-                if chosen or decided:
-                    self.model = ready(self.machine)
-                    return
-                try:
-                    trial = (self.machine, ready, self.batches, validation, watchdog)
-                    self.machine, self.model = autotune.precision(*trial)
-                    return
-                except OutOfMemory as error:
-                    model = newest.pop() if newest else None
-                    self.plan = recovery.after(error, self.plan, model, self.machine.replicas)
-                    del model
-            gc.collect()  # the next model needs its memory
+        """Builds the model."""
+        in_step = self.batches is self.plain
+        with distributed.lost_workers(self.machine.cluster):
+            self.model = build(self.task, self.plan.settings, self.machine, self.plain, in_step)
 
     def resume(self, run: RunDirectory) -> None:
         """Restores the latest checkpoint of a run, if there is one."""

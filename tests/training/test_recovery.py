@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.fit import fit
-from pipeline.runtime import environment
 from pipeline.training import recovery, trainer
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
@@ -75,19 +74,16 @@ def plan_of(**train):
 
 
 @pytest.mark.parametrize(
-    ("limit", "engine", "has_trial"),
+    ("limit", "engine"),
     [
-        (2, "gradient_tape", True),
-        (4, "model_fit", False),
-        *(pytest.param(1, "model_fit", trial, marks=pytest.mark.long) for trial in (False, True)),
+        (2, "gradient_tape"),
+        (4, "model_fit"),
+        pytest.param(1, "model_fit", marks=pytest.mark.long),
     ],
 )
 def test_the_micro_batch_is_halved_until_it_fits(
-    workplace, memory, monkeypatch, capsys, alive, limit, engine, has_trial
+    workplace, memory, monkeypatch, capsys, alive, limit, engine
 ):
-    """The trial of the precision runs out of memory, if there is one, otherwise the training."""
-    arithmetic = ("mixed_bfloat16" if has_trial else None, "planted")
-    monkeypatch.setattr(environment, "fast_precision", lambda: arithmetic)
     monkeypatch.setattr(recovery, "normalises_apart", lambda model: isinstance(model, keras.Model))
     plain = digits("plain", accumulate=8 // limit, engine=engine)
     memory.limit = limit
@@ -99,7 +95,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
     assert alive == [1] * (failures + 1), "`plain` alone: models that did not fit are deleted"
     shown = capsys.readouterr().out
-    assert shown.count("micro-batch ") == (1 if has_trial else failures)
+    assert shown.count("micro-batch ") == failures
     assert f"micro-batch {limit} (out of memory" in shown
     assert "BatchNormalization uses these smaller batches" in shown
     stored = json.loads((workplace / "run/decisions.json").read_text())

@@ -3,14 +3,12 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from small import CLASSES
 from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.training.callbacks.average_weights import AverageWeights
 from pipeline.training.callbacks.unfreeze import Unfreeze
-from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
