@@ -82,7 +82,6 @@ class Trainer:
             saved, self.batches, self.config.train, self.stops, distributed.agreed
         )
         self.left = self.checkpoint.resume()
-        saved.require_room()
         if self.plan.factor is not None:
             self.model.step.update.factor.assign(self.plan.factor)
 
