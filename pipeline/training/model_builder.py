@@ -1,6 +1,6 @@
 """Task, network and optimizer assembled: a compiled Keras model with its own training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,10 +14,7 @@ from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Settings, Step
-from pipeline.utils.errors import UsageError, suggest
-
-# Layers that do nothing outside of training.
-_IDENTITIES = (keras.layers.Dropout, keras.layers.ActivityRegularization)
+from pipeline.utils.errors import UsageError, reason, suggest
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -35,12 +32,11 @@ class SteppedModel(keras.Model):
     @property
     def state(self) -> dict[str, list[keras.Variable]]:
         """Everything that training changes: weights, states of random layers, optimizer, update."""
-        if self.step is None:
-            raise RuntimeError("only a model of `build` has a training state")
+        update = self.step.update.variables if self.step else []
         return {
             "model": self.variables,
             "optimizer": self.optimizer.variables,
-            "update": self.step.update.variables,
+            "update": update,
         }
 
 
@@ -57,35 +53,21 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             if not options.options:
                 raise  # a bug here or in the user's model
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
-            raise UsageError(
-                f"--model.options {words} does not fit: {_first_line(error)}"
-            ) from error
+            raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
 
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
     """Raises UsageError if features come from a classifier's output layer: the head is another."""
-    operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
-    path = []
-    while operation is not None:
-        if isinstance(operation, _IDENTITIES):
-            operation, node, index = operation._inbound_nodes[node].input_tensors[0]._keras_history
-            continue
-        path.append(operation.name)
-        if not getattr(operation, "outputs", None) or not isinstance(operation, keras.Model):
-            break
-        operation, node, index = operation.outputs[index]._keras_history
-    activation = getattr(operation, "activation", None) or operation
-    kind = getattr(activation, "__name__", type(activation).__name__).lower()
-    # A hidden layer may have several sigmoids; a single one is an answer.
-    if kind in ("softmax", "log_softmax", "logsoftmax") or (
-        kind == "sigmoid" and tensor.shape[-1] == 1
-    ):
+    layer = tensor._keras_history.operation
+    while isinstance(layer, keras.Model):
+        layer = layer.layers[-1]
+    activation = getattr(layer, "activation", None) or layer
+    if getattr(activation, "__name__", type(activation).__name__).lower() == "softmax":
         raise UsageError(
-            f"--model.name {model}: its features end in the {kind} of layer {'/'.join(path)!r}, "
-            "but the task adds the output layer itself; return the features before the "
-            'classifier: include_top=False, pooling="avg" in keras.applications, otherwise '
-            "keras.Model(model.inputs, layer.output)(x) with the layer before the last Dense"
+            f"--model.name {model}: its features end in the softmax of layer {layer.name!r}, but "
+            "the task adds the output layer itself; return the features before the classifier, in "
+            'keras.applications with include_top=False, pooling="avg"'
         )
 
 
@@ -171,25 +153,21 @@ def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
     rate = options.learning_rate
     if options.learning_rate_batch_size:
         rate *= options.batch_size / options.learning_rate_batch_size
-    schedule = registry.call(
+    found = registry.call(
         "schedules", options.schedule, options.schedule_options, rate, train.last_step
     )
-    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
-        raise UsageError(
-            f"--train.schedule {options.schedule} must return a schedule; got {schedule!r}"
-        )
-    return Adjusted(schedule, paced)
+    kind = keras.optimizers.schedules.LearningRateSchedule | float
+    return Adjusted(
+        _checked(found, kind, f"--train.schedule {options.schedule}", "a schedule"), paced
+    )
 
 
 def _optimizer(
     options: config.Train, rate: Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise UsageError(
-            f"--train.optimizer {options.optimizer} must return a Keras optimizer; "
-            f"got {optimizer!r}"
-        )
+    found = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
+    flag = f"--train.optimizer {options.optimizer}"
+    optimizer = _checked(found, keras.optimizers.Optimizer, flag, "a Keras optimizer")
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
     # Biases, scales and offsets are vectors.
@@ -200,14 +178,14 @@ def _optimizer(
 def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    found = _call_with_task("losses", options.loss, options.loss_options, task)
+    found = registry.call("losses", options.loss, options.loss_options, task.metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not suit the task: {_first_line(error)}"
+                f"--train.loss {options.loss} does not suit the task: {reason(error)}"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
@@ -222,23 +200,16 @@ def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] 
 def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
     found = []
     for name, given in options.metrics.items():
-        metric = _call_with_task("metrics", name, given, task)
-        if not isinstance(metric, keras.metrics.Metric):
-            raise UsageError(f"--train.metrics: {name} must return a Keras metric; got {metric!r}")
-        found.append(metric)
+        metric = registry.call("metrics", name, given, task.metadata)
+        flag = f"--train.metrics: {name}"
+        found.append(_checked(metric, keras.metrics.Metric, flag, "a Keras metric"))
     return tuple(found)
 
 
-def _call_with_task(kind: str, name: str, options: Mapping[str, Any], task: Task) -> Any:
-    """A loss or metric made for a task; UsageError if it needs other metadata."""
-    try:
-        return registry.call(kind, name, options, task.metadata)
-    except KeyError as error:
-        raise UsageError(
-            f"--train.{'loss' if kind == 'losses' else kind} {name} needs {error} in the metadata "
-            f"of the task, which has {', '.join(task.metadata)}; choose another one or another "
-            "--task"
-        ) from error
+def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:
+    if not isinstance(found, kind):
+        raise UsageError(f"{flag} must return {wanted}; got {found!r}")
+    return found
 
 
 def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -252,10 +223,6 @@ def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, 
             layer.trainable = False
             frozen.append(layer.name)
     return tuple(frozen)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def twin(
