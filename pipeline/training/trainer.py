@@ -13,7 +13,6 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
-from pipeline.models import _layers
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
@@ -104,29 +103,21 @@ class Trainer:
         for note in data.source.info.notes:
             say("note", note)
         for one in decisions:
-            progress_report.decision(one)
+            say(one.name, one)
         self._say_model()
         progress_report.damaged(self.checkpoint)
 
     def _say_model(self) -> None:
         model, batches = self.model, self.left
         trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-        frozen = frozen if model.frozen else ""
-        name = self.config.model.name
-        say("model", f"{name}, {model.count_params():,} parameters{frozen}")
-        if self.machine.replicas > 1 and _layers.normalises_apart(model):
-            say(
-                "note",
-                "BatchNormalization uses each replica's part of a batch; "
-                "--train.synchronized-batch-norm makes it use the global batch",
-            )
+        line = f"{self.config.model.name}, {model.count_params():,} parameters"
+        if model.frozen:
+            line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
+        say("model", line)
         size, each = batches.batch_size, batches.steps_per_epoch
         say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
         if batches.first_step:
             say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
-        elif self.run.log.is_file() and self.run.log.stat().st_size:
-            say("note", f"{self.run} was trained before but has no checkpoint; starting over")
 
     def train(self) -> bool:
         """Trains to the last step, or until the time is up; whether there was a step to train.
@@ -167,7 +158,7 @@ class Trainer:
                 )
             callbacks = [Watched(watchdog), *standard_callbacks(context)]
             if machine.is_chief:
-                progress_report.decision(decision)
+                say(decision.name, decision)
             try:
                 with self.stops.deferred():
                     engine(self.model, batches, validation, callbacks)
