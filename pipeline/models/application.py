@@ -5,6 +5,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np

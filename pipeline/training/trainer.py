@@ -151,7 +151,8 @@ class Trainer:
         validation = self.evaluated.get("validation")
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
         with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
-            distributed.require_same(batches.first_step, "checkpoints", "--run-directory")
+            if distributed.agreed(batches.first_step) != batches.first_step:
+                raise UsageError("--run-directory must be on a disk that all workers share")
             with watchdog.watching():
                 decision = autotune.steps_per_call(
                     self.model, config.train.steps_per_call, batches, validation
