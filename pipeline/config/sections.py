@@ -219,7 +219,7 @@ class Train(Checked):
     checkpoint, each time with half the learning rate."""
 
     def _check(self) -> None:
-        clips = ("norm", "variable-norm", "value", "adaptive")
+        clips = ("norm", "variable-norm", "value")
         values = (self.clip_norm, self.clip_variable_norm, self.clip_value)
         only_one({f"--train.clip-{n}": v is not None for n, v in zip(clips, values, strict=True)})
         synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
