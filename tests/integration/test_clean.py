@@ -72,7 +72,7 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     assert sum(len(split) for split in first.splits.values()) == 41
     decisions = json.loads(Path("run/decisions.json").read_text())
     (decision,) = [d for d in decisions if d["name"] == "cleaning"]
-    assert decision["value"] == "12 undecodable, 2 bomb excluded"
+    assert decision["value"] == "14 undecodable excluded"
     assert Path("run/gallery.html").read_text().count("<article>") == 14
     # A resumed run keeps its manifest, whatever the directory contains by now.
     edited = [{**entry, "reason": "mine"} for entry in entries]

@@ -43,8 +43,8 @@ def callback(model, tmp_path):
     return make
 
 
-def no_space(*_, number=errno.ENOSPC, **__):
-    raise OSError(number, os.strerror(number))
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(("patience", "chosen"), [(2, 10), (None, 20)])
@@ -80,10 +80,10 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
     ]
 
 
-@pytest.mark.parametrize("where", ["within an epoch", "at its end", "after it"])
-def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, tmp_path, where):
+@pytest.mark.parametrize("is_end", [False, True])
+def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, tmp_path, is_end):
     stops = Stops()
-    model.step = SimpleNamespace(position=5 if where == "at its end" else 3, metrics=[])
+    model.step = SimpleNamespace(position=5 if is_end else 3, metrics=[])
     made = callback(stops, checkpoint_steps=3)
     write = made._checkpoints.save
 
@@ -91,23 +91,16 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, 
         write(*arguments)
         signal.raise_signal(signal.SIGTERM)
 
-    def train():
-        if where == "within an epoch":
-            made._checkpoints.save = interrupted
-        made.on_train_batch_end(0)
-        if where == "at its end":
-            made._checkpoints.save = interrupted
-        made.on_epoch_end(0, {"loss": 1.0})
-        if where == "after it":
-            signal.raise_signal(signal.SIGTERM)
-        made.on_epoch_begin(1)
-        raise AssertionError("the next call would run")
-
+    made._checkpoints.save = interrupted
     with stops.listening(), pytest.raises(Terminated), stops.deferred():
         made.on_epoch_begin(0)
         with pytest.raises(Stopped, match="SIGTERM"):
-            train()
-    assert checkpoints_of(model, tmp_path).steps()[-1] == (3 if where == "within an epoch" else 5)
+            if is_end:
+                made.on_epoch_end(0, {"loss": 1.0})
+            else:
+                made.on_train_batch_end(0)
+            made.on_epoch_begin(1)
+    assert checkpoints_of(model, tmp_path).steps()[-1] == (5 if is_end else 3)
 
 
 @pytest.mark.parametrize("running", [None, [["AAAA", "AAAA"], ["AAAA"]]])
@@ -120,29 +113,6 @@ def test_the_state_of_a_run_is_restored(callback, running):
     again.resume()
     np.testing.assert_equal(again.history, made.history)
     assert (again.step, again.epoch, again._running) == (12, 2, running)
-
-
-@pytest.mark.parametrize(
-    "edit", [{"waited": "x"}, {"seconds": 5}, {"history": "abc"}, {"saved": [1]}, {"elapsed": None}]
-)
-def test_an_edited_state_is_damage_although_its_digest_is_right(callback, tmp_path, edit):
-    made = callback()
-    made.step = 5
-    made._save(None)
-    made._checkpoints.save(10, {**made._state(None, [(5, 5), (10, 10)]), **edit})
-    again = callback()
-    again.resume()
-    assert again.step == 5
-    assert again.notes == [f"{tmp_path}/step-00000010/manifest.json is damaged"]
-
-
-def test_a_metric_that_an_epoch_did_not_measure_is_nan(callback):
-    """With another precision forced, the loss scale begins or ends within a run."""
-    made = callback()
-    for epoch, logs in enumerate(({}, {"loss_scale": 8.0}, {})):
-        made.on_epoch_end(epoch, {"loss": 1.0, **logs})
-    assert len(made.history["loss"]) == 3
-    np.testing.assert_array_equal(made.history["loss_scale"], [np.nan, 8.0, np.nan])
 
 
 # The log and the scalars for TensorBoard
@@ -196,10 +166,9 @@ def test_each_epoch_has_a_line_in_the_log_and_on_the_console(logged, capsys):
 def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monkeypatch, capsys):
     logger = logged.logger()
     logged.train(logger)
-    for number in (errno.ENOSPC, errno.EDQUOT):
-        with monkeypatch.context() as patch:
-            patch.setattr("pathlib.Path.open", lambda *_, n=number, **__: no_space(number=n))
-            logged.train(logger)
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.open", no_space)
+        logged.train(logger, 2)
     said = "log.jsonl cannot be written: No space left on device; training continues"
     assert capsys.readouterr().out.count(said) == 1, "once, not in each epoch"
     logged.saved.epoch = 4  # saved, and killed before the log was written
@@ -208,16 +177,6 @@ def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monk
     logged.saved.epoch = 2  # resumed from an older checkpoint
     logged.logger().on_train_begin()
     assert logged.read() == logged.losses[:2] == logged.read_scalars()
-
-
-def test_the_log_is_written_without_the_scalars(logged, capsys):
-    logged.run.tensorboard.write_text("mine")
-    logged.train(logged.logger(), 3)
-    assert "cannot be written: Not a directory; training continues" in capsys.readouterr().out
-    assert logged.read() == logged.losses[:3]
-    logged.run.tensorboard.unlink()
-    logged.logger().write()
-    assert logged.read() == logged.losses[:3] == logged.read_scalars()
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -75,11 +75,7 @@ def plan_of(**train):
 
 @pytest.mark.parametrize(
     ("limit", "engine"),
-    [
-        (2, "gradient_tape"),
-        (4, "model_fit"),
-        pytest.param(1, "model_fit", marks=pytest.mark.long),
-    ],
+    [(2, "gradient_tape"), (4, "model_fit")],
 )
 def test_the_micro_batch_is_halved_until_it_fits(workplace, memory, capsys, alive, limit, engine):
     plain = digits("plain", accumulate=8 // limit, engine=engine)
@@ -88,7 +84,7 @@ def test_the_micro_batch_is_halved_until_it_fits(workplace, memory, capsys, aliv
     run = digits("run", engine=engine)
     for one, other in zip(plain.model.get_weights(), run.model.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    failures = {4: 1, 2: 2, 1: 3}[limit]
+    failures = {4: 1, 2: 2}[limit]
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
     assert alive == [1] * (failures + 1), "`plain` alone: models that did not fit are deleted"
     shown = capsys.readouterr().out
@@ -99,21 +95,7 @@ def test_the_micro_batch_is_halved_until_it_fits(workplace, memory, capsys, aliv
     begun = recovery.begun(dataclasses.replace(run.config, run_directory=run.directory), 1)
     assert begun.settings.train.accumulate == 8 // limit
     assert begun.decisions[0].reason.startswith("as found earlier")
-    assert recovery.begun(begun.settings, 4).settings.train.accumulate == 8 // limit
     assert run.config.train.accumulate == 1, "otherwise the run could not be resumed"
-
-
-@pytest.mark.parametrize("batch_size", [1, 12, 15, 256, 343])
-@pytest.mark.parametrize("limit", [1, 3, 16, 256])
-def test_every_limit_is_found_in_a_few_attempts(batch_size, limit):
-    plan, attempts = plan_of(batch_size=batch_size), 1
-    while batch_size // plan.settings.train.accumulate > limit:
-        before = plan.settings.train.accumulate
-        plan = recovery.after(ERROR, plan, model_of(), 1)
-        attempts += 1
-        assert plan.settings.train.accumulate >= 2 * before
-        assert batch_size % plan.settings.train.accumulate == 0
-    assert attempts <= 9 and len(plan.decisions) <= 1
 
 
 def test_what_smaller_micro_batches_cannot_solve():
@@ -160,16 +142,3 @@ def test_a_run_is_rolled_back_to_a_lower_rate(workplace, capsys):
     stored = json.loads((workplace / "rolled/decisions.json").read_text())
     (value,) = [d["value"] for d in stored if d["name"] == "roll-back"]
     assert line.startswith(f"roll-back  {value} (")
-
-
-@pytest.mark.long
-def test_a_roll_back_that_does_not_help_ends(workplace, capsys):
-    generator = np.random.default_rng(5)
-    options = {"max_bad_steps": 1, "on_bad_steps": "roll-back", "epochs": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        folder = workplace / "run"
-        found = poison.injected(patch, folder, "features", "gradient_tape", generator, **options)
-    assert found == "features: diverged"
-    shown = capsys.readouterr().out
-    assert shown.count("roll-back  ") == 3 == shown.count("again from the start")
-    assert "roll-back  0.125 times" in shown

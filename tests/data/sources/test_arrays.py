@@ -59,12 +59,6 @@ def test_labels_may_be_a_column_and_images_lack_channels(tmp_path, kind):
     assert source.info.class_names == ("0", "1", "2")
 
 
-def test_bytes_after_the_array_are_ignored(tmp_path):
-    with (save(tmp_path) / "images.npy").open("ab") as file:
-        file.write(b"more")
-    np.testing.assert_array_equal([e["image"] for e in read(arrays(path=tmp_path))], IMAGES)
-
-
 def test_splits_are_directories(tmp_path):
     save(tmp_path / "train", class_names=["a", "b", "c", "d"])
     save(tmp_path / "val", images=IMAGES[:5], labels=np.full(5, 3))
@@ -85,56 +79,19 @@ def test_other_arrays_have_another_fingerprint(tmp_path, kind):
     assert arrays(path=SAVES[kind](tmp_path, labels=LABELS[::-1])).fingerprint() != before
 
 
-def test_an_image_is_read_without_those_before_it(tmp_path):
-    """From a sparse file of 64 GB, which would not fit into the memory."""
-    save(tmp_path, labels=np.arange(2**16) % 2)
-    header = np.lib.format.header_data_from_array_1_0(np.zeros(0, np.uint8))
-    header["shape"] = (2**16, 1024, 1024, 1)
-    with (tmp_path / "images.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + 2**36)
-        file.seek(-1, 2)
-        file.write(b"\7")
-    source = arrays(path=tmp_path)
-    last = source.reader("train")(tf.constant(2**16 - 1, tf.int64))["image"]
-    assert last.shape == (1024, 1024, 1) and last.numpy().sum() == 7
-    with (tmp_path / "images.npy").open("r+b") as file:
-        file.truncate(2**20)
-    with pytest.raises(tf.errors.OpError, match="images.npy was truncated while it was in use"):
-        next(iter(source.examples("train")))
-
-
 WRONG = {
     "fewer labels": ({"labels": LABELS[:11]}, "12 images but 11 labels"),
     "no examples": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "has no examples"),
     "floats": ({"images": IMAGES / 255}, r"must be uint8 .*; got float64.*np.rint\(images \* 255"),
-    "vectors": ({"images": IMAGES[:, 0, 0, 0]}, "must be uint8 of shape"),
     "two channels": ({"images": IMAGES[..., :2]}, "must have pixels and 1 or 3 channels"),
-    "no pixels": ({"images": IMAGES[:, :0]}, "must have pixels"),
     "NaN": ({"labels": np.where(LABELS == 1, np.nan, 0)}, "label nan of example 1 is not a class"),
     "a fraction": ({"labels": LABELS / 2}, r"label 0.5 of example 1 .* \(4 such labels\)"),
-    "too large": (
-        {"labels": np.array([0, 1] * 5 + [2**64 - 1, 0], np.uint64)},
-        r"label 18446744073709551615 of example 10 is not a class \(1 such labels\)",
-    ),
-    "too small": (
-        {"labels": LABELS + np.iinfo(np.int64).min},
-        "label -9223372036854775808 of example 0 is not",
-    ),
     "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
-    "only negative": ({"labels": LABELS - 3}, "no label is a class"),
     "one-hot": (
         {"labels": np.eye(3)[LABELS]},
         r"got float64 of .*; for one-hot labels save np.arg",
     ),
-    "strings": ({"labels": np.array(["x"] * 12)}, "labels must be whole numbers"),
-    "groups of pairs": (
-        {"groups": np.zeros((12, 2), int)},
-        r"groups must be .* shape \(12,\); got",
-    ),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be different strings"),
-    "an empty name": ({"class_names": ["a", "", "b"]}, "must be different strings, none empty"),
-    "bytes as names": ({"class_names": [b"a", b"b", b"c"]}, "class_names must be different str"),
     "no images": ({"images": False}, "has no (key 'images'; its keys are labels|images.npy)"),
     "no labels": ({"labels": False}, "has no (key 'labels'; its keys are images|labels.npy)"),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
@@ -148,7 +105,7 @@ def test_wrong_arrays_are_rejected(tmp_path, case, kind):
     path = SAVES[kind](tmp_path, **columns)
     with pytest.raises(UsageError, match=message) as caught:
         arrays(path=path)
-    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def truncated(folder):
@@ -158,10 +115,6 @@ def truncated(folder):
 
 DIRECTORIES = {
     "a truncated file": (truncated, "images.npy is not a complete .npy file of a plain array"),
-    "another file": (
-        lambda f: (save(f) / "labels.npy").write_bytes(b"<html>"),
-        "labels.npy is not a complete .npy file",
-    ),
     "columns first": (
         lambda f: save(f, images=np.asfortranarray(IMAGES)),
         "images.npy is in Fortran order; save numpy.ascontiguousarray",
@@ -169,17 +122,6 @@ DIRECTORIES = {
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
         r"test: images have shape \(4, 4, 3\), but those of train \(4, 5, 3\)",
-    ),
-    "other classes in the test": (
-        lambda f: (
-            save(f / "train", class_names=["a", "b", "c", "d"]),
-            save(f / "test", class_names=["b", "a", "c", "d"]),
-        ),
-        "test/class_names.npy differs from that of train",
-    ),
-    "two validations": (
-        lambda f: (save(f / "train"), save(f / "val"), save(f / "valid")),
-        "has valid and val, the same split",
     ),
 }
 
@@ -192,22 +134,12 @@ def test_wrong_directories_are_rejected(tmp_path, case):
         arrays(path=tmp_path)
 
 
-def test_damaged_archives_are_rejected_or_harmless(tmp_path):
+def test_damaged_archives_are_rejected(tmp_path):
     path = tmp_path / "x.npz"
     for content in (b"", b"PK\x03\x04 no zip", b"\x93NUMPY", b"\x80\x04K\x01."):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=r"x\.npz is not an \.npz of plain arrays"):
             arrays(path=path)
-    path = save_archive(tmp_path)
-    whole = path.read_bytes()
-    for seed in range(60):
-        raw = bytearray(whole)
-        raw[np.random.default_rng(seed).integers(len(raw))] ^= 0x41
-        path.write_bytes(raw)
-        try:
-            arrays(path=path)
-        except UsageError as error:
-            assert str(path) in str(error)
 
 
 def test_digits_are_those_of_scikit_learn():

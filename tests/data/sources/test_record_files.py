@@ -59,12 +59,7 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
 
 DAMAGED = {
     "the last byte": (lambda raw, last: raw[:-1], "truncated in record 10; copy or write it again"),
-    "the last record's head": (lambda raw, last: raw[: last + 5], "truncated in record 10"),
     "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "truncated in record 11"),
-    "a length": (
-        lambda raw, last: raw[:last] + b"\xff" + raw[last + 1 :],
-        "the length of record 10 is damaged",
-    ),
     "HTML": (lambda raw, last: b"<html>" * 9, "not a TFRecord file"),
     "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), r"not a TFRecord file \(or it is compres"),
 }
@@ -100,10 +95,3 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
     with pytest.raises(UsageError, match="x.tfrecord is listed in shards.json but missing"):
         shards.records(files)
-    (tmp_path / "shards.json").write_text("[]")
-    with pytest.raises(UsageError, match="shards.json is not of the form"):
-        shards.records(files)
-    with pytest.raises(UsageError, match=r"nothing is not a directory"):
-        shards_command.main([str(tmp_path / "nothing")])
-    with pytest.raises(UsageError, match=r"expected one directory: .* > DIRECTORY/shards.json"):
-        shards_command.main([])

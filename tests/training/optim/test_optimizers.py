@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from pipeline.config import registry
-from pipeline.utils.errors import UsageError
 
 RATES = [0.05, 0.04, 0.03, 0.02, 0.01]
 
@@ -84,8 +83,3 @@ def test_five_steps_are_those_of_the_paper(name, options, rule, more):
     for number, value in enumerate(trained(name, options, [(4, 3), (3,)])):
         wanted = by_hand(rule, value.shape, number, **options, **more)
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_nesterov_needs_a_momentum():
-    with pytest.raises(UsageError, match="nesterov=True of sgd needs a momentum"):
-        registry.load("optimizers", "sgd")(0.1, nesterov=True)
