@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pipeline
 from pipeline.config import config
@@ -76,7 +76,6 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
-    _check_precision(options.precision)
     strategy, device = distribution.choose(options, cluster, token, note)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
@@ -104,11 +103,6 @@ def _import_tensorflow() -> bool:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    try:
-        import matplotlib  # noqa: F401  Keras imports it, and would fail with a stack trace
-    except ValueError:
-        backend = os.environ.get("MPLBACKEND")
-        raise UsageError(f"MPLBACKEND={backend} is not a backend of matplotlib; unset it") from None
     with native_logs.of_start():
         import tensorflow as tf
 
@@ -133,24 +127,6 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(_M_ARENA_MAX, 1)
-
-
-def _check_precision(precision: str) -> None:
-    import tensorflow as tf
-
-    for gpu in tf.config.get_visible_devices("GPU"):
-        needed = {"mixed_bfloat16": (8, 0), "mixed_float16": (5, 3)}.get(precision, (0, 0))
-        if _capability(gpu) < needed:
-            raise UsageError(
-                f"--runtime.precision {precision}: {gpu.name} does not support it (it needs "
-                f"compute capability {needed[0]}.{needed[1]}); use float32"
-            )
-
-
-def _capability(gpu: Any) -> tuple[int, int]:
-    import tensorflow as tf
-
-    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 
 @contextmanager
