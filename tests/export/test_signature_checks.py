@@ -56,12 +56,6 @@ Y = {"y": (1, [-1])}
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        (
-            "other",
-            signature({"keras_tensor_2": (1, [-1])}, Y),
-            "keras_tensor_2 is a generated name",
-        ),
-        ("other", signature({"x": (1, [-1])}, {"output_0": (1, [-1])}), "a generated name"),
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
         ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),

@@ -92,7 +92,7 @@ def test_headers_order_the_columns_or_are_refused(workplace, text, columns, foun
 def test_requests_are_bounded_in_examples_and_bytes(monkeypatch):
     monkeypatch.setattr(file_inputs, "_MAX_BATCH_BYTES", 10)
     items = [file_inputs.Item({}, bytes(size)) for size in (4, 4, 4, 11, 1, 1, 1, 1)]
-    batches = file_inputs.prefetch(file_inputs.batches(items, 3))
+    batches = file_inputs.batches(items, 3)
     lengths = [[len(item.value) for item in batch] for batch in batches]
     assert lengths == [[4, 4], [4], [11], [1, 1, 1], [1]]
 
