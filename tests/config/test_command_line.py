@@ -190,7 +190,7 @@ def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsy
         "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
         "default: 40)",
         "--export.enabled, --export.no-enabled Write and verify",
-        "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
+        "(application, convnet, lenet, linear, resnet, sequential, tiny, or "
         "package.module.function; default: convnet)",
         "(one of auto, host, device; default: auto)",
         "package.module.function; default: crop padding=1)",

@@ -71,7 +71,7 @@ INVALID = [
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
     ({"train": 3}, "--train must be a section; got 3"),
     ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
-    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of auto, float32"),
+    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of float32"),
     ({"export": {"batch_sizes": [8, None]}}, "must be values separated by commas"),
     ({"export": {"batch_sizes": []}}, "1 to 100 values; got ()"),
     ({"data": {"augment": {"crop": None}}}, "--data.augment must be"),

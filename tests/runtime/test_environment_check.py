@@ -1,8 +1,6 @@
 """The command `doctor`: problems of the environment are found, and wrong requests refused."""
 
-import builtins
 import collections
-import io
 import os
 import signal
 import subprocess
@@ -78,12 +76,6 @@ def test_gpus_are_named(probe, monkeypatch):
     assert problems("ok")["GPU 0"][0] == "NVIDIA H100, compute capability 9.0"
     probe(stdout="[]")
     assert "training uses the CPU" in problems("ok")["GPU"][0]
-
-
-def test_cpu_flags_are_read(monkeypatch):
-    text = "processor: 0\nflags\t\t: fpu avx avx2\n"
-    monkeypatch.setattr(builtins, "open", lambda *_, **__: io.StringIO(text))
-    assert {"avx", "avx2"} <= environment_check.cpu_flags()
 
 
 @pytest.mark.parametrize(
