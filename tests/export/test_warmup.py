@@ -39,7 +39,7 @@ def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
 # The check
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session(swift):
     return Session(swift)
 
