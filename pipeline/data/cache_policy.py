@@ -1,12 +1,10 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
 import hashlib
+import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
 
 import numpy as np
 import psutil
@@ -20,6 +18,7 @@ from pipeline.data.splits import Sampled
 from pipeline.runtime import devices
 from pipeline.utils.errors import UsageError
 
+_PACKAGE = Path(__file__).parents[1]
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
 # Of the free disk space, unless the disk cache is requested.
@@ -92,60 +91,23 @@ def place(
 
 
 def _code_digest(source: Source, task: Task) -> str:
-    """Changes with the code of a source and a task."""
+    """Changes with the files of the packages that define a source and a task."""
     whole = source.whole if isinstance(source, Sampled) else source
-    kinds = [kind for part in (whole, task) for kind in type(part).__mro__[:-1]]
-    own = _modules([sys.modules[kind.__module__] for kind in kinds])
+    modules = {kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]}
+    # In this package only `data` and `tasks` decode.
+    found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     code = hashlib.sha256(tf.__version__.encode())
-    for module in sorted(own, key=lambda module: module.__name__):
-        if file := getattr(module, "__file__", None):
-            code.update(Path(file).read_bytes())
-        # In a notebook the file may have changed since it was imported.
-        code.update(_compiled(vars(module), module.__name__))
+    for name in sorted(modules):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None:  # a cell of a notebook
+            code.update(os.urandom(16))
+        elif not name.startswith("pipeline."):
+            found |= set(Path(file).parent.glob("**/*.py")) if "." in name else {Path(file)}
+    for path in sorted(found):
+        code.update(path.read_bytes())
+        if path.stat().st_mtime > psutil.Process().create_time():
+            code.update(os.urandom(16))  # an older version of it may be loaded
     return code.hexdigest()
-
-
-def _modules(found: Iterable[ModuleType]) -> set[ModuleType]:
-    """These modules and those of their packages that they use: all the code that decodes.
-
-    In this package only `data` and `tasks` decode.
-    """
-    queue, known = list(found), set()
-    while queue:
-        module = queue.pop()
-        if module in known:
-            continue
-        known.add(module)
-        top = module.__name__.partition(".")[0]
-        packages = ("pipeline.data.", "pipeline.tasks.") if top == "pipeline" else (f"{top}.",)
-        for member in vars(module).values():
-            is_module = isinstance(member, ModuleType)
-            name = member.__name__ if is_module else getattr(member, "__module__", None)
-            if isinstance(name, str) and name.startswith(packages) and name in sys.modules:
-                queue.append(sys.modules[name])
-    return known
-
-
-def _compiled(members: Mapping[str, Any], module: str, above: tuple[type, ...] = ()) -> bytes:
-    """The code of a module's functions and classes; `above` are the enclosing classes."""
-    found = b""
-    for name, member in sorted(members.items()):
-        if getattr(member, "__module__", None) != module:
-            continue
-        within = isinstance(member, type) and member not in above  # a class may refer to itself
-        inner = _compiled(vars(member), module, (*above, member)) if within else b""
-        function = getattr(member, "__wrapped__", member)
-        found += name.encode() + inner + _code(getattr(function, "__code__", None))
-    return found
-
-
-def _code(code: CodeType | None) -> bytes:
-    """The same bytes in every process, unlike those of `marshal`, which depend on references."""
-    if code is None:
-        return b""
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    constants = [repr(one) for one in code.co_consts if isinstance(one, int | float | str | bytes)]
-    return code.co_code + repr((constants, code.co_names)).encode() + b"".join(map(_code, inner))
 
 
 def memory() -> tuple[int, int]:

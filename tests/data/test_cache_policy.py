@@ -1,7 +1,6 @@
 """Caching changes no bit; an example that cannot be decoded is named."""
 
-import importlib
-import sys
+import os
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
 from pipeline.contracts import Info, Share, Source
-from pipeline.data import batching, cache_policy, image_decoding, sequential_batches
+from pipeline.data import batching, cache_policy, sequential_batches
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -103,7 +102,7 @@ def test_tickets_for_a_device_have_rows_and_no_pixels():
     assert set(batches.materialize(ticket)) == {"id", "image", "label", "weight", "epoch"}
 
 
-def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeypatch):
+def test_the_disk_cache_follows_the_data(tmp_path):
     def note(source=None, dropped=(), **options):
         decisions = load(source or Pictures(), dropped, cache="disk", **options)[1]
         return str(decisions[0])
@@ -119,13 +118,9 @@ def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeyp
     assert "because the data changed" in note(limit=20)
     assert "did not exist" in note(cache_directory=tmp_path / "elsewhere")
     assert list((tmp_path / "elsewhere").iterdir())
-    code = tmp_path / "decoding.py"
-    code.write_text("another way")
-    monkeypatch.setattr(image_decoding, "__file__", str(code))
-    assert "because the code that decodes changed" in note(limit=20)
 
 
-def test_the_disk_cache_follows_base_classes_and_loaded_code(tmp_path, monkeypatch):
+def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
     def note():
         import own_task
 
@@ -139,19 +134,16 @@ class Base(ImageClassification):
         image = super().decode(example)["image"]
         return {**example, "image": image + %d}
 """
-    (tmp_path / "own_base.py").write_text(base % 1)
-    (tmp_path / "own_task.py").write_text(
-        "from own_base import Base\nclass Own(Base):\n    pass\nOwn.own = Own\n"
-    )
+    own_base = tmp_path / "own_base.py"
+    own_base.write_text(base % 1)
+    (tmp_path / "own_task.py").write_text("from own_base import Base\nclass Own(Base):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
+    for file in tmp_path.iterdir():
+        os.utime(file, (0, 0))  # older than this process
     assert "did not exist" in note() and "found" in note()
-    (tmp_path / "own_base.py").write_text(base % 20)
-    assert "the code that decodes changed" in note(), "the file changed, but not the loaded code"
-    for name in ("own_base", "own_task"):
-        monkeypatch.delitem(sys.modules, name)
-    importlib.invalidate_caches()
-    assert "the code that decodes changed" in note(), "the loaded code changed"
-    assert "found" in note()
+    own_base.write_text(base % 20)
+    assert "the code that decodes changed" in note()
+    assert "the code that decodes changed" in note(), "the loaded code may be older than the file"
 
 
 @pytest.mark.parametrize("reads_by_index", [True, False])

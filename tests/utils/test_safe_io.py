@@ -217,8 +217,8 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(bo
     monkeypatch.setattr(arrays.psutil, "virtual_memory", lambda: free)
     with pytest.raises(UsageError) as caught:
         arrays.arrays(path=Path("images.npz"))
-    said = "images.npz does not fit into the free memory: it unpacks to 4,227,"
-    assert str(caught.value).startswith(said) and "save images.npy" in str(caught.value)
+    said = "does not fit into memory (it unpacks to 4,227,"
+    assert said in str(caught.value) and "save images.npy" in str(caught.value)
     np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(box)] * 9, object))
     with pytest.raises(UsageError, match=r"objects.npz is not an .npz of plain arrays"):
         arrays.arrays(path=Path("objects.npz"))

@@ -16,11 +16,10 @@ def labelled(batch: Example, operation: str) -> Example:
     """The batch with `partner_label`, the label of each example's partner.
 
     Raises:
-        UsageError: There are no images or no labels, there are boxes, labels are mixed already, or
-            the number of examples is odd.
+        UsageError: There are no images or no labels, labels are mixed already, or the
+            number of examples is odd.
     """
     images = _pixel_values.of(batch, operation)
-    _pixel_values.refuse_boxes(batch, operation)
     if "label" not in batch:
         raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")
     if "partner_label" in batch:

@@ -22,12 +22,6 @@ def of(batch: Example, operation: str) -> tf.Tensor:
     return batch["image"]
 
 
-def refuse_boxes(batch: Example, operation: str) -> None:
-    """Raises UsageError for examples with `boxes`, which the operation would invalidate."""
-    if "boxes" in batch:
-        raise UsageError(f"--data.augment: {operation} cannot be used on examples with boxes")
-
-
 def white(dtype: tf.DType) -> float:
     """The brightest level."""
     return float(dtype.max) if dtype.is_integer else 1.0

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _pixel_values
+from pipeline.data.augment import _pixel_values
 
 
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
@@ -15,13 +15,10 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     The first side is drawn from a seed that is the same in all epochs; the other seeds are unused.
 
     Args:
-        batch: With `image`, `epoch`, `lasting_seed` (int64, (batch,)), and perhaps `boxes`.
+        batch: With `image`, `epoch` and `lasting_seed` (int64, (batch,)).
         seeds: One per example.
     """
     images = _pixel_values.of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)
     chosen = (start + batch["epoch"]) % 2 == 1
-    if "boxes" in batch:
-        mirrored = _boxes.mirrored(batch["boxes"], 1)
-        batch = {**batch, "boxes": tf.where(chosen[:, None, None], mirrored, batch["boxes"])}
     return {**batch, "image": _pixel_values.either(chosen, tf.reverse(images, [2]), images)}

@@ -4,14 +4,14 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _pixel_values
+from pipeline.data.augment import _pixel_values
 
 
 def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     """Mirrors left and right, each image with probability 1/2.
 
     Args:
-        batch: With `image`, and perhaps `boxes`.
+        batch: With `image`.
         seeds: One per example.
         up_down: Also mirrors top and bottom, independently with probability 1/2.
     """
@@ -19,10 +19,4 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     for axis in (1, 0) if up_down else (1,):
         chosen = draw.uniform(seeds, draw=1 - axis) < 0.5
         images = _pixel_values.either(chosen, tf.reverse(images, [axis + 1]), images)
-        if "boxes" in batch:
-            mirrored = _boxes.mirrored(batch["boxes"], axis)
-            batch = {
-                **batch,
-                "boxes": tf.where(chosen[:, None, None], mirrored, batch["boxes"]),
-            }
     return {**batch, "image": images}

@@ -29,15 +29,9 @@ Layout = Mapping[str, Feature]
 
 
 def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
-    """The layout of the first example.
+    """The layout of the first example, a serialized tf.Example; UsageError if it has none.
 
-    Args:
-        record: A serialized tf.Example.
-        wanted: image, label, group -> name of the feature; None: the first known name.
-        where: The example, for messages.
-
-    Raises:
-        UsageError: There is no such feature, or it is not one value of the right type.
+    `wanted` maps image, label and group to the name of the feature; None: the first known name.
     """
     content = _content(record, where)
     layout = {}

@@ -54,13 +54,7 @@ def tfds(
 
 
 class Tfds(_record_files.RecordSource):
-    """A builder whose data are on disk in TFRecord files.
-
-    Args:
-        builder: Of TensorFlow Datasets.
-        features: `image`, `label` and perhaps `group` -> name of the builder's feature.
-        splits: Split -> what to read, in TFDS's notation.
-    """
+    """A builder whose data are on disk in TFRecord files; arguments as for `tfds`."""
 
     def __init__(self, builder: Any, features: dict[str, str], splits: Mapping[Any, str]) -> None:
         self._builder, self._features = builder, features
@@ -183,13 +177,13 @@ def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
     try:
         instructions = builder.info.splits[wanted].file_instructions
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        reason = " ".join(str(error).strip("'\"").split("\n", 1)[:1])
-        raise UsageError(f"--source.splits: TFDS rejects {wanted!r}: {reason}") from None
+        raise UsageError(
+            f"--source.splits: TFDS rejects {wanted!r}: {_first_line(error)}"
+        ) from None
     runs = [starts[str(i.filename)] + i.skip + np.arange(i.take) for i in instructions]
-    numbers = np.concatenate([np.empty(0, np.int64), *runs]).astype(np.int64)
-    if not len(numbers):
+    if not runs:
         raise UsageError(f"--source.splits: {wanted!r} of {builder.name} has no examples")
-    return numbers
+    return np.concatenate(runs).astype(np.int64)
 
 
 def _builder(dataset: str, path: Path | None) -> Any:
@@ -201,49 +195,44 @@ def _builder(dataset: str, path: Path | None) -> Any:
     try:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
     except tfds.core.DatasetNotFoundError:
-        hint = suggest(dataset, tfds.list_builders(with_community_datasets=False))
-        if len(hint) > 100:  # not close to any of more than a thousand names
-            hint = "the names are at tensorflow.org/datasets/catalog"
-        raise UsageError(f"--source.dataset: unknown dataset {dataset!r}; {hint}") from None
+        raise UsageError(
+            f"--source.dataset: unknown dataset {dataset!r}; the names are at "
+            "tensorflow.org/datasets/catalog"
+        ) from None
     except Exception as error:  # TFDS's parser and the builders raise many kinds
-        first = str(error).strip().partition("\n")[0]
-        raise UsageError(f"--source.dataset: TFDS rejects {dataset!r}: {first}") from None
+        raise UsageError(
+            f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip("'\" \n").partition("\n")[0]
 
 
 def _features(builder: Any, group: str | None) -> dict[str, str]:
-    """`image`, `label` and perhaps `group` -> name of the feature.
-
-    Raises UsageError unless the builder is for image classification and has the group.
-    """
+    """`image`, `label` and perhaps `group` -> name of the feature; UsageError without these."""
     import tensorflow_datasets as tfds
 
     features = builder.info.features
     items = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    images = [
-        name
-        for name, kind in items.items()
-        if isinstance(kind, tfds.features.Image) and kind.np_dtype == np.uint8
-    ]
-    labels = [name for name, kind in items.items() if isinstance(kind, tfds.features.ClassLabel)]
-    supervised = builder.info.supervised_keys or ()
-    for found in (images, labels):
-        found.sort(key=lambda name: name not in supervised)  # the builder's own choice comes first
+    # The builder's own choice comes first.
+    names = sorted(items, key=lambda name: name not in (builder.info.supervised_keys or ()))
+    images = [name for name in names if isinstance(items[name], tfds.features.Image)]
+    images = [name for name in images if items[name].np_dtype == np.uint8]
+    labels = [name for name in names if isinstance(items[name], tfds.features.ClassLabel)]
     if not images or not labels:
         raise UsageError(
             f"{builder.name} is not for image classification: it needs an 8-bit Image and a "
             f"ClassLabel; its features are {', '.join(items) or type(features).__name__}"
         )
     chosen = {"image": images[0], "label": labels[0]}
-    return chosen if group is None else {**chosen, "group": _group(items, group)}
-
-
-def _group(features: dict[str, Any], name: str) -> str:
-    """The name, if it is that of a number or a text."""
-    if name not in features:
-        raise UsageError(f"--source.group: unknown feature {name!r}; {suggest(name, features)}")
-    spec = features[name].get_tensor_info()
+    if group is None:
+        return chosen
+    if group not in items:
+        raise UsageError(f"--source.group: unknown feature {group!r}; {suggest(group, items)}")
+    spec = items[group].get_tensor_info()
     if getattr(spec, "shape", None) != () or np.dtype(spec.np_dtype).kind not in "iuOSU":
         raise UsageError(
-            f"--source.group: the feature {name!r} must be a single whole number or text"
+            f"--source.group: the feature {group!r} must be a single whole number or text"
         )
-    return name
+    return {**chosen, "group": group}

@@ -62,7 +62,7 @@ class TFRecords(RecordSource):
     """The examples of TFRecord files; arguments as for `tfrecord`."""
 
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
-        self._root, divided, notes = _files(path)
+        self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
         records = shards.records(files)
         self._hashes = _hashes(records, self._root)
@@ -88,7 +88,6 @@ class TFRecords(RecordSource):
             },
             class_names=self._names,
             image_shape=common_shape(self._values("image")),
-            notes=(*notes, *filter(None, [shards.note(files)])),
         )
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,7 +95,12 @@ class TFRecords(RecordSource):
         if given:
             return _label_names.distinct(given, "--source.class-names")
         if file.exists():
-            return _label_names.distinct(_lines(file), f"the lines of {file}")
+            try:
+                lines = safe_io.read_text(file).splitlines()
+            except (OSError, ValueError):
+                raise UsageError(f"{file} cannot be read as UTF-8 text") from None
+            names = [line.strip() for line in lines]
+            return _label_names.distinct(names, f"the lines of {file}")
         if self._layout["label"].whole:
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
@@ -168,40 +172,31 @@ def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = safe_io.read_text(path).split("\n")
-    except (OSError, ValueError):
-        raise UsageError(f"{path} cannot be read as UTF-8 text") from None
-    return [line.strip() for line in (lines[:-1] if not lines[-1] else lines)]
-
-
 def _hashes(records: Records, root: Path) -> np.ndarray:
     """The hash of each file's path, int64 (files,)."""
-    seen: dict[int, str] = {}
-    for path, count in zip(records.files, np.diff(records.first), strict=True):
-        name = _relative(path, root)
-        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-        number = int.from_bytes(digest[:8], "big") >> (1 + _BITS)  # 63 bits in all
-        if number in seen:
-            raise UsageError(f"{seen[number]} and {name} have the same id; rename one of them")
-        if count > 1 << _BITS:
-            raise UsageError(f"{path} has more than {1 << _BITS:,} records; split it")
-        seen[number] = name
-    return np.array(list(seen), np.int64)
+    names = [_relative(path, root).encode("utf-8", "surrogateescape") for path in records.files]
+    digests = [hashlib.sha256(name).digest()[:8] for name in names]
+    # 63 bits with the number of the record.
+    hashes = np.array([int.from_bytes(d, "big") >> (1 + _BITS) for d in digests], np.int64)
+    if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
+        raise UsageError(
+            f"{root}: two files have the same id, or one has more than {1 << _BITS:,} records; "
+            "rename or split them"
+        )
+    return hashes
 
 
-def _files(path: Path) -> tuple[Path, dict[str, list[Path]], tuple[str, ...]]:
-    """The root, split -> its files in sorted order, and a note about ignored files."""
-    root, ignored = path.parent, []
+def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
+    """The root, and split -> its files in sorted order."""
+    root = path.parent
     if path.is_dir():
-        root, found = path, []
-        folders = [path, *(path / name for name in _names(path) if _split_of(name))]
-        for file in (folder / n for folder in folders if folder.is_dir() for n in _names(folder)):
-            if shards.is_shard(file.name):
-                found.append(file)
-            elif file.is_file() and file.name not in (_CLASSES, shards.MANIFEST):
-                ignored.append(file.name)
+        root, folders = path, [path]
+        try:
+            folders += sorted(p for p in path.iterdir() if p.is_dir() and _split_of(p.name))
+            found = [file for folder in folders for file in sorted(folder.iterdir())]
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        found = [file for file in found if shards.is_shard(file.name)]
     elif glob.has_magic(str(path)):
         found = sorted(Path(name) for name in glob.glob(str(path)) if Path(name).is_file())
         root = next(p for p in path.parents if not glob.has_magic(str(p)))
@@ -209,22 +204,13 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]], tuple[str, ...]]:
         found = [path]
     if not found:
         raise UsageError(f"{path} contains no TFRecord files, such as train-00000-of-00010")
-    note = f"{root}: {len(ignored)} other files are ignored, such as {', '.join(ignored[:3])}"
-    return root, _divided(found, root), (note,) if ignored else ()
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    return root, _divided(found, root)
 
 
 def _split_of(name: str) -> str | None:
     words = {_WORDS[word] for word in _WORD.findall(name.lower())}
     if len(words) > 1:
-        several = ", ".join(split for split in split_names.SPLITS if split in words)
-        raise UsageError(f"{name} names several splits: {several}; rename it")
+        raise UsageError(f"{name} names several splits: {', '.join(sorted(words))}; rename it")
     return words.pop() if words else None
 
 
@@ -232,13 +218,11 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
     names = {path: _split_of(_relative(path, root)) for path in files}
     if set(names.values()) == {None}:
         return {"train": files}
-    for path, split in names.items():
-        if split is None:
-            raise UsageError(
-                f"{path}: its name must contain train, validation or test, as other names do"
-            )
     divided = {split: [p for p in files if names[p] == split] for split in split_names.SPLITS}
-    divided = {split: several for split, several in divided.items() if several}
-    if "train" not in divided:
-        raise UsageError(f"{root} has files for {', '.join(divided)}, but none for train")
-    return divided
+    if None in names.values() or not divided["train"]:
+        other = next((path for path in files if names[path] is None), root)
+        raise UsageError(
+            f"{other}: the name of each file must contain train, validation or test, and there "
+            "must be files for train; rename them"
+        )
+    return {split: several for split, several in divided.items() if several}

@@ -46,8 +46,7 @@ def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
     assert [e["label"] for e in examples] == LABELS.tolist()
     assert [e["id"] for e in examples] == list(range(12))
     assert [e["group"] == examples[0]["group"] for e in examples] == [True, False] * 6
-    name = {"archive": "a.npz", "directory": f"{tmp_path.name}/images.npy"}[kind]
-    assert source.location(7) == f"example 7 of {name}"
+    assert source.location(7) == f"example 7 of {path.name}"
 
 
 @pytest.mark.parametrize("kind", SAVES)
@@ -73,7 +72,7 @@ def test_splits_are_directories(tmp_path):
     assert source.info.splits == {"train": 12, "validation": 5, "test": 12}
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 29
-    assert source.location(int(ids[12])) == "example 0 of val/images.npy"
+    assert source.location(int(ids[12])) == f"example 0 of {tmp_path.name}/validation"
 
 
 @pytest.mark.parametrize("kind", SAVES)
@@ -106,28 +105,19 @@ def test_an_image_is_read_without_those_before_it(tmp_path):
 
 WRONG = {
     "fewer labels": ({"labels": LABELS[:11]}, "12 images but 11 labels"),
-    "no examples": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "has no examples"),
+    "no examples": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "0 images but 0 labels"),
     "floats": ({"images": IMAGES / 255}, r"must be uint8 .*; got float64.*np.rint\(images \* 255"),
     "vectors": ({"images": IMAGES[:, 0, 0, 0]}, "must be uint8 of shape"),
-    "two channels": ({"images": IMAGES[..., :2]}, "must have pixels and 1 or 3 channels"),
+    "two channels": ({"images": IMAGES[..., :2]}, "must be uint8 of shape"),
     "no pixels": ({"images": IMAGES[:, :0]}, "must have pixels"),
-    "NaN": ({"labels": np.where(LABELS == 1, np.nan, 0)}, "label nan of example 1 is not a class"),
-    "a fraction": ({"labels": LABELS / 2}, r"label 0.5 of example 1 .* \(4 such labels\)"),
-    "too large": (
-        {"labels": np.array([0, 1] * 5 + [2**64 - 1, 0], np.uint64)},
-        r"label 18446744073709551615 of example 10 is not a class \(1 such labels\)",
-    ),
-    "too small": (
-        {"labels": LABELS + np.iinfo(np.int64).min},
-        "label -9223372036854775808 of example 0 is not",
-    ),
+    "a fraction": ({"labels": LABELS / 2}, "labels must be integers .* got float64"),
     "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
-    "only negative": ({"labels": LABELS - 3}, "no label is a class"),
+    "only negative": ({"labels": LABELS - 3}, "no example has label 0"),
     "one-hot": (
         {"labels": np.eye(3)[LABELS]},
         r"got float64 of .*; for one-hot labels save np.arg",
     ),
-    "strings": ({"labels": np.array(["x"] * 12)}, "labels must be whole numbers"),
+    "strings": ({"labels": np.array(["x"] * 12)}, "labels must be integers"),
     "groups of pairs": (
         {"groups": np.zeros((12, 2), int)},
         r"groups must be .* shape \(12,\); got",
@@ -135,8 +125,8 @@ WRONG = {
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be different strings"),
     "an empty name": ({"class_names": ["a", "", "b"]}, "must be different strings, none empty"),
     "bytes as names": ({"class_names": [b"a", b"b", b"c"]}, "class_names must be different str"),
-    "no images": ({"images": False}, "has no (key 'images'; its keys are labels|images.npy)"),
-    "no labels": ({"labels": False}, "has no (key 'labels'; its keys are images|labels.npy)"),
+    "no images": ({"images": False}, "has no images; it has labels"),
+    "no labels": ({"labels": False}, "has no labels; it has images"),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
 }
 
@@ -164,11 +154,11 @@ DIRECTORIES = {
     ),
     "columns first": (
         lambda f: save(f, images=np.asfortranarray(IMAGES)),
-        "images.npy is in Fortran order; save numpy.ascontiguousarray",
+        "in C order: numpy.ascontiguousarray",
     ),
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
-        r"test: images have shape \(4, 4, 3\), but those of train \(4, 5, 3\)",
+        r"test: images have shape \(4, 4, 3\), but those of train have \(4, 5, 3\)",
     ),
     "other classes in the test": (
         lambda f: (

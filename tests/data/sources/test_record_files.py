@@ -58,15 +58,18 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
 
 
 DAMAGED = {
-    "the last byte": (lambda raw, last: raw[:-1], "truncated in record 10; copy or write it again"),
-    "the last record's head": (lambda raw, last: raw[: last + 5], "truncated in record 10"),
-    "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "truncated in record 11"),
+    "the last byte": (
+        lambda raw, last: raw[:-1],
+        "record 10 is damaged or truncated, .* copy or write it again",
+    ),
+    "the last record's head": (lambda raw, last: raw[: last + 5], "record 10 is damaged"),
+    "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "record 11 is damaged"),
     "a length": (
         lambda raw, last: raw[:last] + b"\xff" + raw[last + 1 :],
-        "the length of record 10 is damaged",
+        "record 10 is damaged",
     ),
     "HTML": (lambda raw, last: b"<html>" * 9, "not a TFRecord file"),
-    "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), r"not a TFRecord file \(or it is compres"),
+    "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), r"not a TFRecord file \(or compres"),
 }
 
 
@@ -91,7 +94,7 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     (tmp_path / "shards.json").write_text(printed)
     records, raw = shards.records(files), files[1].read_bytes()
     files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
-    with pytest.raises(UsageError, match="00001-of-00003 has 7 examples; shards.json lists 12"):
+    with pytest.raises(UsageError, match="00001-of-00003 does not match the sha256"):
         shards.records(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
@@ -101,7 +104,7 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     with pytest.raises(UsageError, match="x.tfrecord is listed in shards.json but missing"):
         shards.records(files)
     (tmp_path / "shards.json").write_text("[]")
-    with pytest.raises(UsageError, match="shards.json is not of the form"):
+    with pytest.raises(UsageError, match="shards.json was not written by"):
         shards.records(files)
     with pytest.raises(UsageError, match=r"nothing is not a directory"):
         shards_command.main([str(tmp_path / "nothing")])
