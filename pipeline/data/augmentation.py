@@ -75,28 +75,16 @@ def placed(
 ) -> tuple[Batches, list[Decision]]:
     """The input of the step, augmented if that is done on the host; and the decision.
 
-    Args:
-        batches: From `batching.training`. If they are returned unchanged, the step augments them.
-        options: The operations, and where to apply them.
-        seed: Of the run.
-        cache: Where the decoded examples are: device, memory, ... or none.
+    `cache` is where the decoded examples are: device, memory, ... or none. If `batches` (from
+    `batching.training`) are returned unchanged, the step augments them.
     """
     if not options.augment:
         return batches, []
-    decision = Decision("augment", *_place(options.augment_on, cache))
-    if decision.value == "host":
+    if options.augment_on == "host" and cache != "device":
         batches = on_host(batches, Augmenter(options.augment, seed))
-    return batches, [decision]
-
-
-def _place(requested: str, cache: str) -> tuple[str, str]:
-    """`host` or `device`, and why."""
-    if cache == "device":
-        return "device", "in the compiled step, as the examples are on the device"
-    if requested != "auto":
-        return requested, "requested"
+        return batches, [Decision("augment", "host", "requested")]
     # Flip and crop before `convnet` on CIFAR-10: both within 2 % of each other, spread 30 %.
-    return "device", "in the compiled step"
+    return batches, [Decision("augment", "device", "in the compiled step")]
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:

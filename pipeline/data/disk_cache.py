@@ -21,7 +21,6 @@ from pipeline.utils.tf_data import is_short
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
-_FORMAT = 1
 
 
 class Disk(Store):
@@ -30,10 +29,6 @@ class Disk(Store):
     Rows are read by `pread` through the kernel's page cache, which is as fast as memory and does
     not count as memory of this process. (A memory map does, and blocks Python's lock while the disk
     is read.)
-
-    Args:
-        folder: Written by `obtained`, and verified.
-        specs: Of the columns: the fields of an example, and perhaps `DIGEST`.
     """
 
     def __init__(self, folder: Path, specs: Mapping[str, tf.TensorSpec]) -> None:
@@ -143,29 +138,27 @@ def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
     try:
         manifest = safe_io.read_json(place.folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
-        if manifest["format"] != _FORMAT or set(known) != set(specs):
-            return "because it was written by another version"
         changed = [name for name, value in place.state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        for name, file in known.items():
-            if _checksum(place.folder / name) != (file["bytes"], file["crc32"]):
-                return f"because {name!r} was damaged"
+        sums = {name: [file["bytes"], file["crc32"]] for name, file in known.items()}
+        if sums == {name: _checksum(place.folder / name) for name in specs}:
+            return ""
     except FileNotFoundError:
         return "because it did not exist"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "because it was damaged"
-    return ""
+        pass
+    return "because it was damaged"
 
 
-def _checksum(path: Path) -> tuple[int, int]:
+def _checksum(path: Path) -> list[int]:
     """Length and CRC-32 of a file; 3 GB/s if it is in the page cache."""
     total, checksum = 0, 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
             total += len(chunk)
-    return total, checksum
+    return [total, checksum]
 
 
 def _build(
@@ -175,8 +168,17 @@ def _build(
     folder = place.folder
     temporary = temp_files.folder(folder.parent)
     try:
-        manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
-        manifest["files"] = _write(temporary, specs, batches)
+        for name in specs:
+            (temporary / name).touch()
+        for batch in batches:
+            for name in specs:
+                with (temporary / name).open("ab") as file:
+                    file.write(batch[name].tobytes())
+        sums = {}
+        for name in specs:
+            size, checksum = _checksum(temporary / name)
+            sums[name] = {"bytes": size, "crc32": checksum}
+        manifest = {"of": place.identity, "state": place.state, "files": sums}
         files.write_json(temporary / _MANIFEST, manifest)
         if folder.exists():
             temp_files.remove(folder)
@@ -184,22 +186,3 @@ def _build(
     except BaseException:
         temp_files.remove(temporary)
         raise
-
-
-def _write(
-    folder: Path,
-    specs: Mapping[str, tf.TensorSpec],
-    batches: Iterable[Mapping[str, np.ndarray]],
-) -> dict[str, dict[str, int]]:
-    """Writes the files; name -> length and CRC-32."""
-    sums = {name: {"bytes": 0, "crc32": 0} for name in specs}
-    for name in specs:
-        (folder / name).touch()
-    for batch in batches:
-        for name, total in sums.items():
-            content = batch[name].tobytes()
-            with (folder / name).open("ab") as file:
-                file.write(content)
-            total["bytes"] += len(content)
-            total["crc32"] = zlib.crc32(content, total["crc32"])
-    return sums

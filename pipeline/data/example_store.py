@@ -114,16 +114,8 @@ def _device() -> str:
     return f"/device:{found.device_type}:{found.device_index}"
 
 
-class Undecoded(Store):
-    """Nothing is kept: each example is read and decoded when it is needed.
-
-    Args:
-        source: Of the examples.
-        task: Decodes.
-        split: Name of the source's split; a row is a position in it.
-        specs: Of a decoded example.
-        short: Read from the source.
-    """
+class OnTheFly(Store):
+    """Nothing is kept: each example is read by its row and decoded when it is needed."""
 
     def __init__(
         self,
@@ -135,10 +127,6 @@ class Undecoded(Store):
     ) -> None:
         super().__init__(specs, short)
         self._source, self._task, self._split = source, task, split
-
-
-class OnTheFly(Undecoded):
-    """For a source that has a reader for this split."""
 
     @functools.cached_property
     def _read(self) -> Callable[[tf.Tensor], Example]:
@@ -170,7 +158,7 @@ class OnTheFly(Undecoded):
             self._take(row)
 
 
-class Sequential(Undecoded):
+class Sequential(OnTheFly):
     """For a source that reads its examples only one after the other; see `sequential_batches`."""
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
@@ -189,11 +177,16 @@ class Sequential(Undecoded):
         return {name: values[inverse] for name, values in found.items()}
 
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
-        for example in self.raw(np.asarray(rows)):
-            try:
-                self._task.decode(example)
-            except READ_ERRORS as error:
-                raise undecodable(self._source, int(example["id"]), error) from None
+        require_decodable(self._source, self._task, self.raw(np.asarray(rows)))
+
+
+def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
+    """Raises UsageError naming the first of these examples that cannot be decoded, if any."""
+    for example in raw:
+        try:
+            task.decode(example)
+        except READ_ERRORS as error:
+            raise undecodable(source, int(example["id"]), error) from None
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,11 +108,9 @@ def test_the_splits_of_an_earlier_run_are_kept():
         assert {i for i in ids(split) if i >= 500} == {i for i in fresh.get(name, ()) if i > 499}
     (how,) = [d for d in decisions if d.name == "splits"]
     assert str(how) == (
-        "0.1 for validation, 0 for test (480 as in runs/first, the others held out of train by a "
-        "hash of the ids; 20 of its examples are not in this source)"
+        "0.1 for validation, 0 for test (480 of 500 as in runs/first, the others held out of train "
+        "by a hash of the ids)"
     )
-    decisions = load(Counting(900), known=known, **now, limit=100)[1]
-    assert any(str(d).endswith("of its examples are not in this sample)") for d in decisions)
     with pytest.raises(UsageError, match="none of the 1 examples of runs/first is in this source"):
         load(Counting(50), known={"train": np.array([1234])}, **now)
 
@@ -135,11 +132,9 @@ def test_splits_must_not_share_a_group_or_an_id():
     train, test = split([1, 2, 3], group=[7, 8, 8]), split([4, 5], group=[9, 8])
     splits.require_disjoint({"train": train, "test": split([4, 5], group=[9, 10])}, str)
     splits.require_disjoint({"train": train, "test": split([4, 5])}, str)
-    message = "1 groups are in both train and test, such as the group of 2 and 5; "
-    with pytest.raises(UsageError, match=f"{message}move each group"):
+    message = "1 groups are in both train and test, such as that of 2; move each group"
+    with pytest.raises(UsageError, match=message):
         splits.require_disjoint({"train": train, "test": test}, str)
-    with pytest.raises(UsageError, match=f"{message}remove the groups, or --data.splits runs/f"):
-        splits.require_disjoint({"train": train, "test": test}, str, Path("runs/first"))
     with pytest.raises(UsageError, match="train and test share 2 ids, such as 2"):
         splits.require_disjoint({"train": train, "test": split([2, 3, 5])}, str)
 
@@ -158,11 +153,7 @@ def test_a_resumed_run_must_find_its_examples(tmp_path):
         require(62)
     with pytest.raises(UsageError, match=r"0 added, \d missing \(such as dogs/5"):
         require(50)
-    content = path.read_bytes()
-    splits.write_examples(path, {n: s for n, s in now[60].items() if n != "train"})
-    with pytest.raises(UsageError, match="splits.npz is damaged"):
-        require(60)
-    path.write_bytes(content[:50])
+    path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(UsageError, match="splits.npz is damaged"):
         require(60)
 

@@ -1,7 +1,6 @@
 """Cleaning end to end: the command, and runs that apply its findings."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -101,9 +100,9 @@ def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
         expected += [f"{count} in {name}"] * (count > 0)
         before |= set(images)
     assert len(expected) == 2, "no copy is in another split"
-    assert note.startswith(f"exact copies of images in another split: {', '.join(expected)} (such")
-    one, other = re.search(r"such as (.*) and (.*); --clean.enabled", note).groups()
-    assert one != other and (folder / one).read_bytes() == (folder / other).read_bytes()
+    assert note.startswith(
+        f"exact copies of images in another split: {', '.join(expected)} (--clean"
+    )
     cached = uncached.changed(data={"cache": "disk"})
     assert notes(cached)[0] == notes(cached)[0] == [note], "the second time from the cache"
     for handled in ({"enabled": True, "near": False}, {"allow_leakage": True}):
@@ -115,7 +114,7 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     save(root / "train/a/tested.png", noise(18))
     source, written = source_of(root), Path("cleaned/digits-1/manifest.jsonl")
     (note,), _ = notes(config(root))
-    assert "1 in test (such as test/a/18.png and train/a/tested.png; --clean.enabled" in note
+    assert "1 in test (--clean.enabled --clean.drop-leakage excludes them)" in note
     message = r"leakage: train/a/tested.png in train is also in test: .*--clean.drop-leakage"
     with pytest.raises(UsageError, match=message):
         fit(config(root, enabled=True))
@@ -137,7 +136,7 @@ def test_an_empty_split_names_cleaning(folder):
     source, options = source_of(folder), {"class_names": ["a", "b"], "image_shape": [24, 20, 3]}
     task = registry.load("tasks", "image_classification")(options)
     one = {int(id): 0 for id in source.columns("train")["id"]}
-    message = r"'train' is empty; .*excluded \d+ examples; .* as near duplicates .--clean.no-near"
+    message = r"'train' is empty; .*excluded 0 examples, .* near duplicates .--clean.no-near"
     with pytest.raises(UsageError, match=message):
         batching.load(source, task, config(folder), {}, one)
 
