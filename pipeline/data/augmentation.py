@@ -15,12 +15,7 @@ _WHOLE = Share()
 
 
 class Augmenter:
-    """A batch to the augmented batch, as a pure function: the same on the host and in the step.
-
-    Args:
-        operations: Name -> options of registered augmentations, in order.
-        seed: Of the run.
-    """
+    """A batch to the augmented batch, as a pure function: the same on the host and in the step."""
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
@@ -35,9 +30,7 @@ class Augmenter:
     def __call__(self, batch: Example) -> Example:
         """Each operation gets separate seeds, and a `lasting_seed` that is the same in all epochs.
 
-        Raises:
-            UsageError: An operation does not fit the examples, or changes the dtype or shape of a
-                field; raised when it is traced.
+        Raises UsageError, when traced, if one does not fit the examples or changes a dtype.
         """
         own = self.seeds(batch)
         lasting = seeds.example_seeds(self._seed, tf.constant(-1, tf.int64), batch["id"])
@@ -88,11 +81,7 @@ def placed(
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches with augmented tickets, computed by `tf.data` in parallel to training.
-
-    Raises:
-        UsageError: An operation does not fit the examples; raised when a dataset is made.
-    """
+    """The same batches with augmented tickets, computed by `tf.data` in parallel to training."""
 
     # Autograph would add its own text to a UsageError.
     @tf.autograph.experimental.do_not_convert

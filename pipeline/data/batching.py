@@ -48,12 +48,8 @@ def load(
         task: That of `config.task`.
         config: Of it, the shares and the cache of `data`.
         dropped: Ids of examples to exclude.
-        groups: Id -> group of near duplicates: of each group that is divided, only the examples
-            that are held out are kept.
+        groups: Id -> group of near duplicates, of which only the held-out examples are kept.
         known: Split -> ids of an earlier run that stay in it.
-
-    Raises:
-        UsageError: The data do not fit into memory, a split is empty, a label is wrong.
     """
     options, known = config.data, known or {}
     decision = cache_policy.decided(source, task, options)
@@ -125,8 +121,8 @@ def _store(
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
     batches = _decoded(source, task, split, dropped, block)
     if kind == "disk":
-        place = cache_policy.place(config, source, task, split, dropped)
-        return disk_cache.obtained(place, specs, batches)
+        folder, state = cache_policy.place(config, source, task, split, dropped)
+        return disk_cache.obtained(folder, state, specs, batches)
     kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
     at = 0
     for batch in batches:
@@ -178,8 +174,7 @@ def _decoded(
 def training(split: Split, options: Train, seed: int) -> Batches:
     """Batches over all epochs: each epoch a fresh permutation whose remainder is dropped.
 
-    The batch of a step is a pure function of (seed, step), so a run that is resumed at any step
-    sees the same batches as an uninterrupted one.
+    The batch of a step is a pure function of (seed, step), so a resumed run sees the same batches.
     """
     batch_size = options.batch_size
     steps_per_epoch = len(split) // batch_size

@@ -1,6 +1,7 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -12,7 +13,6 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Data
 from pipeline.contracts import Decision, Source, Task
-from pipeline.data import disk_cache
 from pipeline.data.example_store import decoded_specs, row_bytes
 from pipeline.data.splits import Sampled
 from pipeline.runtime import devices
@@ -67,27 +67,20 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
 
 def place(
     config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
-) -> disk_cache.Place:
-    """Where the disk cache keeps a split, and what it depends on."""
-    name = Path(config.source.title).stem
+) -> tuple[Path, dict[str, str | None]]:
+    """The directory in which the disk cache keeps a split, and what its content depends on."""
     options = {k: str(v) for k, v in config.source.options.items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
-    return disk_cache.Place(
-        config.data.cache_folder,
-        f"{name[:60]}-{split}",
-        identity={
-            "source": [config.source.name, options],
-            "split": split,
-            "limit": config.data.limit,
-            "task": [config.task.name, dict(task.metadata)],
-        },
-        state={
-            "the data": source.fingerprint(),
-            "the code that decodes": _code_digest(source, task),
-            "what is excluded": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
-        },
-    )
+    identity = [config.source.name, options, config.data.limit, config.task.name]
+    text = json.dumps([*identity, dict(task.metadata)], sort_keys=True)
+    name = f"{Path(config.source.title).stem[:60]}-{split}"
+    folder = config.data.cache_folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return folder, {
+        "the data": source.fingerprint(),
+        "the code that decodes": _code_digest(source, task),
+        "what is excluded": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
+    }
 
 
 def _code_digest(source: Source, task: Task) -> str:

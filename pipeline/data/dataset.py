@@ -132,9 +132,6 @@ def load(config: Config) -> Data:
     """Opens the source, cleans, decodes and divides the examples, and learns the metadata.
 
     A resumed run must find the examples and metadata that it began with.
-
-    Raises:
-        UsageError: Any of this cannot be done; the message names the file, record or option.
     """
     source, known = opened(config)
     task = task_of(config, source.info)

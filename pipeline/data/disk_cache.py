@@ -1,8 +1,5 @@
 """Decoded examples in a directory on disk: built once, verified when opened, shared by runs."""
 
-import dataclasses
-import hashlib
-import json
 import os
 import weakref
 import zlib
@@ -78,53 +75,29 @@ class Disk(Store):
         return values.view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where the examples of one split are cached, and what they must have been made from.
-
-    Args:
-        directory: Of the caches of many data sets.
-        title: Beginning of the directory's name, for people.
-        identity: Of the data; each identity has a separate directory. JSON.
-        state: If it has changed, the directory is rebuilt. The keys appear in messages. JSON.
-    """
-
-    directory: Path
-    title: str
-    identity: Mapping[str, Any]
-    state: Mapping[str, Any]
-
-    @property
-    def folder(self) -> Path:
-        text = json.dumps(self.identity, sort_keys=True)
-        return self.directory / f"{self.title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
 def obtained(
-    place: Place,
+    folder: Path,
+    state: Mapping[str, Any],
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> tuple[Disk, str]:
-    """The store of a place, built from `batches` unless a good one exists; and which of both.
+    """The store in a directory, built from `batches` unless a good one exists; and which of both.
 
     Args:
-        place: Where, and of what.
+        folder: The directory of one split of one data set.
+        state: If it has changed, the directory is rebuilt. The keys appear in messages. JSON.
         specs: Of the fields of a decoded example.
         batches: The columns of the decoded examples, in pieces; only read to build the store.
-
-    Raises:
-        UsageError: The disk is full or cannot be written.
     """
-    folder = place.folder
     try:
         lock = folder.with_name(f"{folder.name}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
         with locks.in_turn(lock, f"waiting for another process to build or verify {folder}"):
-            temp_files.sweep(place.directory)
-            wrong = _wrong(place, specs)
+            temp_files.sweep(folder.parent)
+            wrong = _wrong(folder, state, specs)
             if wrong:
-                _build(place, specs, batches)
+                _build(folder, state, specs, batches)
             return Disk(folder, specs), f"built, {wrong}" if wrong else "found and verified"
     except OSError as error:
         raise UsageError(
@@ -133,16 +106,16 @@ def obtained(
         ) from None
 
 
-def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
+def _wrong(folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> str:
     """Why the directory cannot be used; empty if it can."""
     try:
-        manifest = safe_io.read_json(place.folder / _MANIFEST)
+        manifest = safe_io.read_json(folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
-        changed = [name for name, value in place.state.items() if before.get(name) != value]
+        changed = [name for name, value in state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
         sums = {name: [file["bytes"], file["crc32"]] for name, file in known.items()}
-        if sums == {name: _checksum(place.folder / name) for name in specs}:
+        if sums == {name: _checksum(folder / name) for name in specs}:
             return ""
     except FileNotFoundError:
         return "because it did not exist"
@@ -162,10 +135,12 @@ def _checksum(path: Path) -> list[int]:
 
 
 def _build(
-    place: Place, specs: Mapping[str, tf.TensorSpec], batches: Iterable[Mapping[str, np.ndarray]]
+    folder: Path,
+    state: Mapping[str, Any],
+    specs: Mapping[str, tf.TensorSpec],
+    batches: Iterable[Mapping[str, np.ndarray]],
 ) -> None:
     """Writes a new directory, then replaces the old one."""
-    folder = place.folder
     temporary = temp_files.folder(folder.parent)
     try:
         for name in specs:
@@ -178,8 +153,7 @@ def _build(
         for name in specs:
             size, checksum = _checksum(temporary / name)
             sums[name] = {"bytes": size, "crc32": checksum}
-        manifest = {"of": place.identity, "state": place.state, "files": sums}
-        files.write_json(temporary / _MANIFEST, manifest)
+        files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
         if folder.exists():
             temp_files.remove(folder)
         files.publish_as(temporary, folder)

@@ -21,10 +21,8 @@ class Store(abc.ABC):
 
     Args:
         specs: Shape and dtype of each field of one decoded example.
-        short: The fields that are numbers or short vectors (`id`, `label`, ...), in memory: name ->
-            (rows, ...).
-        digest: Hash of the pixels of each example, int64 (rows,); None without images, or if they
-            are not kept.
+        short: The fields that are numbers or short vectors (`id`, `label`, ...), (rows, ...).
+        digest: Hash of the pixels of each example, int64 (rows,), if images are kept.
     """
 
     def __init__(

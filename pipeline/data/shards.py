@@ -23,12 +23,7 @@ def is_shard(name: str) -> bool:
 
 
 def records(paths: Sequence[Path]) -> _record_files.Records:
-    """All records of these files.
-
-    Raises:
-        UsageError: A file cannot be read or is damaged, a shard of `...-00000-of-00010` is missing,
-            or a manifest next to the files does not match them.
-    """
+    """All records of these files; UsageError if one is missing, damaged or unlike its manifest."""
     _require_all(paths)
     found = _record_files.index(paths)
     for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):

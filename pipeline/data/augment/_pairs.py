@@ -13,12 +13,7 @@ from pipeline.utils.errors import UsageError
 
 
 def labelled(batch: Example, operation: str) -> Example:
-    """The batch with `partner_label`, the label of each example's partner.
-
-    Raises:
-        UsageError: There are no images or no labels, labels are mixed already, or the
-            number of examples is odd.
-    """
+    """The batch with `partner_label`, the label of each example's partner."""
     images = _pixel_values.of(batch, operation)
     if "label" not in batch:
         raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")

@@ -49,11 +49,7 @@ def in_rectangle(
 ) -> tf.Tensor:
     """Pixels of `images` inside the rectangle of rows and columns, of `others` elsewhere.
 
-    Args:
-        rows: bool (batch, height).
-        columns: bool (batch, width).
-        images: Of the shape of `others`, or broadcastable to it.
-        others: (batch, height, width, channels).
+    `rows` is bool (batch, height), `columns` bool (batch, width).
     """
     if not others.dtype.is_integer:
         return tf.where(rows[:, :, None, None] & columns[:, None, :, None], images, others)

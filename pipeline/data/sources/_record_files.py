@@ -102,11 +102,6 @@ class RecordSource(Source):
     """Examples in TFRecord files, read in sequence or by number.
 
     `image` is a string of shape (), an encoded file; `label` and `group` are int64.
-
-    Args:
-        records: All records of all splits.
-        ids: int64 (records,).
-        numbers: Split -> numbers of its records, int64.
     """
 
     def __init__(self, records: Records, ids: np.ndarray, numbers: dict[str, np.ndarray]) -> None:

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 # Words in the name of a file or its directory that name the split.
@@ -45,7 +45,7 @@ def tfrecord(
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, a whole number or a text; None: found by its name.
+        label: Feature with the label, a whole number; None: found by its name.
         group: Feature, a whole number or a text; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
             directory, else the labels themselves.
@@ -78,7 +78,6 @@ class TFRecords(RecordSource):
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
         self._layout = _example_features.detect(record, features, records.location(first[0]))
-        self._names: tuple[str, ...] = ()  # until they are known
         self._names = self._class_names(names)
         self.info = Info(
             splits={split: len(several) for split, several in numbers.items()},
@@ -87,7 +86,7 @@ class TFRecords(RecordSource):
                 for name in ("id", *self._layout)
             },
             class_names=self._names,
-            image_shape=common_shape(self._values("image")),
+            image_shape=common_shape(self._images()),
         )
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -101,55 +100,36 @@ class TFRecords(RecordSource):
                 raise UsageError(f"{file} cannot be read as UTF-8 text") from None
             names = [line.strip() for line in lines]
             return _label_names.distinct(names, f"the lines of {file}")
-        if self._layout["label"].whole:
-            option = f"--source.class-names, or {_CLASSES} next to the files"
-            labels = self.columns("train")["label"]
-            return _label_names.from_labels(labels, str(self._root), option)
-        texts = sorted(map(_text, set(self._values("label"))))
-        return _label_names.distinct(texts, f"{self._root}: the labels")
+        option = f"--source.class-names, or {_CLASSES} next to the files"
+        labels = self.columns("train")["label"]
+        return _label_names.from_labels(labels, str(self._root), option)
 
-    def _values(self, field: str) -> Iterator[bytes]:
-        """The unchanged values of one field in train."""
-        layout = {field: self._layout[field]}
+    def _images(self) -> Iterator[bytes]:
+        """The encoded images of train."""
+        layout = {"image": self._layout["image"]}
         batches = self._records.sequence(self._numbers["train"]).batch(256)
         batches = batches.map(lambda records: _example_features.parse(layout, records), 2)
         try:
             for batch in without_autotune(batches.prefetch(2)).as_numpy_iterator():
-                yield from batch[field]
+                yield from batch["image"]
         except READ_ERRORS as error:
             self._explain("train")
             raise UsageError(f"the split 'train' cannot be read: {reason(error)}") from None
 
     def _parse(self, record: tf.Tensor) -> Example:
-        return self._as_numbers(_example_features.parse(self._layout, record))
+        return _example_features.parse(self._layout, record)
 
     def _parse_short(self, records: tf.Tensor) -> Example:
         short = {name: feature for name, feature in self._layout.items() if name != "image"}
-        return self._as_numbers(_example_features.parse(short, records))
-
-    def _as_numbers(self, found: Example) -> Example:
-        """The fields with labels and groups as int64."""
-        if not self._layout["label"].whole:
-            same = tf.equal(self._names, found["label"][..., None])
-            known = tf.reduce_all(tf.reduce_any(same, axis=-1))
-            with tf.control_dependencies([tf.debugging.Assert(known, [found["label"]])]):
-                found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
-        if "group" in found and not self._layout["group"].whole:
-            found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
-        return found
+        return _example_features.parse(short, records)
 
     def _explain(self, split: str) -> None:
         """Raises UsageError naming the first record that is damaged or unlike the first one."""
         super()._explain(split)
-        numbers, label = self._numbers[split], self._layout["label"]
+        numbers = self._numbers[split]
         for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
             where = self._records.location(number)
             _example_features.require(self._layout, record.numpy(), where)
-            if not label.whole and self._names:
-                name = _text(_example_features.parse({"label": label}, record)["label"].numpy())
-                if name not in self._names:
-                    hint = suggest(name, self._names)
-                    raise UsageError(f"{where}: unknown class {name!r}; {hint}")
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
@@ -162,10 +142,6 @@ class TFRecords(RecordSource):
         """Such as `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
-
-
-def _text(label: Any) -> str:
-    return label.decode("utf-8", "replace")
 
 
 def _relative(path: Path, root: Path) -> str:

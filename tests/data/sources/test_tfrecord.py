@@ -96,23 +96,15 @@ def test_other_files_change_the_fingerprint_and_no_id(root):
     more = tfrecord(path=root)
     assert {e["image"]: e["id"] for e in read(more)}.items() > ids.items()
     assert more.fingerprint() != before
-    assert tfrecord(path=root, label="patient").fingerprint() != more.fingerprint()
+    assert tfrecord(path=root, group="patient").fingerprint() != more.fingerprint()
 
 
-def test_labels_are_numbers_or_texts_with_names_or_without(root):
+def test_classes_are_named_by_an_option_or_a_file(root):
     names = ("a", "b", "c", "d")
     assert tfrecord(path=root, class_names=names).info.class_names == names
-    texts = tfrecord(path=root, label="patient")
-    assert texts.info.class_names == ("p0", "p1", "p2")
-    assert texts.columns("train")["label"].tolist() == [0, 0, 1, 1, 2] * 3
-    assert [e["label"] for e in read(texts, "validation")] == [0, 0, 1, 1]
-    (root / "labels.txt").write_text("p2\np1\np0\n")
-    named = tfrecord(path=root, label="patient")
-    assert named.info.class_names == ("p2", "p1", "p0")
-    assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
-    write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0", "label": 3}])
-    with pytest.raises(UsageError, match=r"record 2: unknown class 'q0'; .*'p0'"):
-        tfrecord(path=root, label="patient").columns("test")
+    (root / "labels.txt").write_text("x\ny\nz\n")
+    assert tfrecord(path=root).info.class_names == ("x", "y", "z")
+    write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "label": 3}])
     assert tfrecord(path=root).columns("test")["label"].tolist()[-1] == 3  # the task rejects it
 
 
