@@ -30,13 +30,10 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
 
     Raises UsageError if the requested cache is impossible.
     """
-    in_order = any(source.reader(split) is None for split in source.info.splits)
     keyed = source.fingerprint() is not None
     size = row_bytes(decoded_specs(source, task)) * sum(source.info.splits.values())
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
-    undecoded = "each example is decoded in each epoch"
-    undecoded += ", and shuffled among its neighbors, as it cannot be read by number" * in_order
     # Twice: TensorFlow copies each column once it is full.
     fits = 2 * size <= (free if options.cache == "auto" else total)
     if options.cache == "disk" and not keyed:
@@ -51,8 +48,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
             "smaller --data.image-size for images"
         )
     if options.cache != "auto":
-        reason = f"requested; {undecoded}" if options.cache == "none" else "requested"
-        return Decision("cache", options.cache, reason)
+        return Decision("cache", options.cache, "requested")
     on_gpu = devices.memory()
     if fits and on_gpu and size <= _SHARE_OF_DEVICE * on_gpu:
         return Decision("cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU")
@@ -62,7 +58,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     sizes += f", {space / 1e9:,.0f} GB of disk"
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", sizes)
-    return Decision("cache", "none", f"{sizes}; {undecoded}")
+    return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
 
 
 def place(
