@@ -5,18 +5,19 @@ all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFR
 details").
 """
 
-import abc
 import contextlib
 import dataclasses
 import mmap
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
+from pipeline.contracts import Example, Info, Source
+from pipeline.data.sources import _example_features
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import joined
 
@@ -104,27 +105,41 @@ class RecordSource(Source):
     `image` is a string of shape (), an encoded file; `label` and `group` are int64.
     """
 
-    def __init__(self, records: Records, ids: np.ndarray, numbers: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        ids: np.ndarray,
+        numbers: dict[str, np.ndarray],
+        layout: _example_features.Layout,
+    ) -> None:
         self._records, self._ids, self._numbers = records, ids, numbers
+        self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
-    @abc.abstractmethod
-    def _parse(self, record: tf.Tensor) -> Example:
-        """All fields of a serialized example but its id."""
-
-    @abc.abstractmethod
-    def _parse_short(self, records: tf.Tensor) -> Example:
-        """The fields of a batch of serialized examples that are numbers."""
+    def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
+        return Info(
+            splits={split: len(several) for split, several in self._numbers.items()},
+            fields={
+                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
+                for name in ("id", *self._layout)
+            },
+            class_names=class_names,
+            image_shape=image_shape,
+        )
 
     def _explain(self, split: str) -> None:
-        """Raises UsageError naming the first record of a split that cannot be read."""
-        self._records.require_sound(self._numbers[split])
+        """Raises UsageError naming the first record that is damaged or has another layout."""
+        numbers = self._numbers[split]
+        self._records.require_sound(numbers)
+        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
+            where = self._records.location(number)
+            _example_features.require(self._layout, record.numpy(), where)
 
     def examples(self, split: str) -> tf.data.Dataset:
         numbers = self._numbers[split]
         ids = tf.data.Dataset.from_tensor_slices(self._ids[numbers])
         return tf.data.Dataset.zip(ids, self._records.sequence(numbers)).map(
-            lambda id, record: {"id": id, **self._parse(record)},
+            lambda id, record: {"id": id, **_example_features.parse(self._layout, record)},
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -135,7 +150,7 @@ class RecordSource(Source):
 
         def read(position: tf.Tensor) -> Example:
             record = self._records.read(tf.gather(numbers, position))
-            return {"id": tf.gather(ids, position), **self._parse(record)}
+            return {"id": tf.gather(ids, position), **_example_features.parse(self._layout, record)}
 
         return read
 
@@ -143,7 +158,9 @@ class RecordSource(Source):
         """All records are read once; no image is parsed."""
         if split not in self._columns:
             numbers = self._numbers[split]
-            rows = self._records.sequence(numbers).batch(256).map(self._parse_short, 2)
+            short = {name: feature for name, feature in self._layout.items() if name != "image"}
+            rows = self._records.sequence(numbers).batch(256)
+            rows = rows.map(lambda records: _example_features.parse(short, records), 2)
             try:
                 self._columns[split] = {"id": self._ids[numbers], **joined(rows, split)}
             except UsageError:

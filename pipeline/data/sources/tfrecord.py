@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
+from pipeline.contracts import Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _example_features, _label_names
@@ -72,22 +71,14 @@ class TFRecords(RecordSource):
         for split in divided:
             if not len(numbers[split]):
                 raise UsageError(f"{divided[split][0]}: the files for {split} have no examples")
-        file, inside = records.places(np.arange(len(records)))
-        super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers)
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
-        self._layout = _example_features.detect(record, features, records.location(first[0]))
+        layout = _example_features.detect(record, features, records.location(first[0]))
+        file, inside = records.places(np.arange(len(records)))
+        super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
         self._names = self._class_names(names)
-        self.info = Info(
-            splits={split: len(several) for split, several in numbers.items()},
-            fields={
-                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
-                for name in ("id", *self._layout)
-            },
-            class_names=self._names,
-            image_shape=common_shape(self._images()),
-        )
+        self.info = self._info(self._names, common_shape(self._images()))
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         file = self._root / _CLASSES
@@ -115,21 +106,6 @@ class TFRecords(RecordSource):
         except READ_ERRORS as error:
             self._explain("train")
             raise UsageError(f"the split 'train' cannot be read: {reason(error)}") from None
-
-    def _parse(self, record: tf.Tensor) -> Example:
-        return _example_features.parse(self._layout, record)
-
-    def _parse_short(self, records: tf.Tensor) -> Example:
-        short = {name: feature for name, feature in self._layout.items() if name != "image"}
-        return _example_features.parse(short, records)
-
-    def _explain(self, split: str) -> None:
-        """Raises UsageError naming the first record that is damaged or unlike the first one."""
-        super()._explain(split)
-        numbers = self._numbers[split]
-        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
-            where = self._records.location(number)
-            _example_features.require(self._layout, record.numpy(), where)
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
