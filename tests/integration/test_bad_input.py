@@ -163,18 +163,6 @@ def test_the_reason_of_an_error_is_one_plain_line(message, expected):
     assert "\n" not in reason(error)
 
 
-def test_a_pipe_is_an_example_that_cannot_be_decoded(root):
-    """It is never opened: that would wait for a writer."""
-    os.mkfifo(root / "ant/pipe.png")
-    source = registry.load("sources", "folder")(path=root)
-    assert "such as ant/pipe.png" in source.info.notes[0]
-    settings = command_line.recipe("digits").changed(clean={"enabled": True, "near": False})
-    excluded = apply.clean(source, settings).dropped
-    assert "ant/pipe.png" in map(source.location, excluded)
-    with pytest.raises(UsageError, match=r"ant/pipe.png cannot be decoded: .* --clean.enabled"):
-        loaded(source, task_of(source))
-
-
 def test_other_pixels_under_the_same_size_and_time_are_other_data(root):
     path = next((root / "bee").iterdir())
     before, times = registry.load("sources", "folder")(path=root).fingerprint(), path.stat()

@@ -29,7 +29,7 @@ def run(root, capsys, *more):
 
 def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsys):
     (folder / "a/page.jpg").write_bytes(unclean.HTML)
-    (folder / "a/gone.png").symlink_to(folder / "nothing")
+    (folder / "a/gone.png").write_bytes(b"")
     save(folder / "b/again.png", noise(1))
     before = sorted(folder.rglob("*"))
     code, lines = run(folder, capsys)
@@ -38,10 +38,9 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[1].split() == ["reason", "examples", "action", "such", "as"]
     assert lines[2].startswith("undecodable         2  drop    a/gone.png (")
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
-    assert "1 file cannot be read" in lines[4] or "1 files cannot be read" in lines[4]
-    assert lines[5] == "manifest   cleaned/digits-1/manifest.jsonl"
-    assert lines[6] == "gallery    cleaned/digits-1/gallery.html"
-    assert lines[7] == (
+    assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
+    assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
+    assert lines[6] == (
         f"next       python -m pipeline.fit digits --source.name folder --source.path {folder} "
         "--clean.manifest cleaned/digits-1/manifest.jsonl"
     )

@@ -157,8 +157,9 @@ class InOrder(ArraySource):
         self.info.fields["image"] = tf.TensorSpec((), tf.string)
 
     def examples(self, split):
-        columns = {**self._columns, "image": tf.constant(list(self._columns["image"]))}
-        return tf.data.Dataset.from_tensor_slices(columns)
+        columns = self._columns[split]
+        images = tf.constant(list(columns["image"]))
+        return tf.data.Dataset.from_tensor_slices({**columns, "image": images})
 
     def reader(self, split):
         return None
