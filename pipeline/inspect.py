@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
-from pipeline.utils import console, files
+from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
@@ -35,8 +35,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         The page, `inspected/RECIPE-N/index.html`, which needs no other file.
 
     Raises:
-        UsageError: The request cannot be carried out. If only training is impossible, the data are
-            shown first.
+        UsageError: The request cannot be carried out. What is known by then has been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
@@ -54,24 +53,17 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     try:
         loaded = dataset.load(config)
     except UsageError:
-        report.data(registry.call("sources", config.source.name, config.source.options))
+        report.files(registry.call("sources", config.source.name, config.source.options))
         raise
     for decision in (*machine.decisions, *loaded.decisions):
         report.line(decision.name, decision)
-    report.data(loaded.source, loaded)
-    problem = None
-    try:
-        report.speed(config, machine, loaded)
-    except UsageError as error:
-        problem = error
-        report.line("fit", f"would stop: {error}")
+    report.data(loaded)
+    report.speed(config, machine, loaded)
     page = files.make_next(INSPECTED, config.recipe) / "index.html"
     title = f"{config.recipe}: {config.source.title}"
     sections = _pictures(config, loaded)
     files.write_text(page, html_pages.page(title, sections, table=report.lines))
     report.line("written", f"{page}: this, and pictures")
-    if problem:
-        raise problem
     return page
 
 
@@ -85,35 +77,30 @@ class _Report:
         self.lines.append((name, str(text)))
         say(name, text)
 
-    def data(self, source: "Source", data: "Data | None" = None) -> None:
-        """Statistics of the data; without `data`, those that need no decoding."""
+    def files(self, source: "Source") -> None:
         from pipeline.evaluation import dataset_stats
 
-        for note in source.info.notes:
-            self.line("note", note)
-        splits = {n: len(s) for n, s in data.splits.items()} if data else source.info.splits
-        self.line("examples", ", ".join(f"{name} {count:,}" for name, count in splits.items()))
-        names = _class_names(data) if data else source.info.class_names
-        if names:
-            if data:
-                labels = {name: split.column("label") for name, split in data.splits.items()}
-            else:
-                labels = {split: source.columns(split)["label"] for split in splits}
-            counts = dataset_stats.classes(labels, names)
-            self.line("classes", f"{len(names):,}, {dataset_stats.balance(counts, names)}")
-            rows, header = dataset_stats.rows(counts, names), ["class", *counts]
-            for row in console.table(rows, header, right=range(1, len(header))).splitlines():
-                self.line("", row)
         if (kinds := dataset_stats.files(source)) is not None:
             self.line("files", kinds)
-        for field in dataset_stats.fields(data.splits["train"]) if data else ():
+
+    def data(self, data: "Data") -> None:
+        from pipeline.evaluation import dataset_stats
+
+        for note in data.source.info.notes:
+            self.line("note", note)
+        sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+        self.line("examples", sizes)
+        if names := _class_names(data):
+            first, *rows = dataset_stats.classes(data.splits, names)
+            self.line("classes", first)
+            for row in rows:
+                self.line("", row)
+        self.files(data.source)
+        for field in dataset_stats.fields(data.splits["train"]):
             self.line("field", field)
 
     def speed(self, config: Config, machine: "Runtime", data: "Data") -> None:
-        """Measures the input pipeline and the training step.
-
-        Raises UsageError if training would.
-        """
+        """Measures the input pipeline and the training step."""
         from pipeline.data import augmentation, batching
         from pipeline.evaluation import throughput
         from pipeline.runtime.watchdog import Watchdog
@@ -141,14 +128,10 @@ class _Report:
         with machine.strategy.scope():
             feed = throughput.feed(batches)
             measured = throughput.speed(model, batches)
-        images = "image" in data.splits["train"].store.specs
-        unit = "images/s" if images else "examples/s"
-        self.line("feed", f"{feed:,.0f} {unit}, the batches alone")
-        self.line("step", f"{measured.step:,.0f} {unit}, {config.model.name} on one resident batch")
-        self.line("training", f"{measured.training:,.0f} {unit}, the step with its feed")
-        on_host = bool(decisions) and decisions[0].value == "host"
-        remedies = _remedies(data.cache, on_host, images)
-        self.line("bottleneck", throughput.verdict(measured, feed, *remedies))
+        self.line("feed", f"{feed:,.0f} examples/s, the batches alone")
+        self.line("step", f"{measured.step:,.0f} examples/s, the model on one resident batch")
+        self.line("training", f"{measured.training:,.0f} examples/s, the step with its feed")
+        self.line("bottleneck", throughput.verdict(measured, feed))
 
 
 def _class_names(data: "Data") -> list[str] | None:
@@ -156,25 +139,15 @@ def _class_names(data: "Data") -> list[str] | None:
     return data.metadata.get("class_names") if labelled else None
 
 
-def _remedies(cache: str, on_host: bool, images: bool) -> tuple[str, str]:
-    """What would make the step faster, and what the feed."""
-    step = "a GPU, a 16-bit --runtime.precision, " + "a smaller --data.image-size " * images
-    step += "or a smaller model"
-    if on_host:
-        return step, "--data.augment-on device"
-    feeds = {"none": "--data.cache memory or disk", "disk": "--data.cache memory"}
-    return step, feeds.get(cache, "a larger --train.batch-size or --data.cache device")
-
-
 def _pictures(config: Config, data: "Data") -> "list[Section]":
     from pipeline.evaluation import dataset_gallery
 
-    train, source, names = data.splits["train"], data.source, _class_names(data)
+    train, location, names = data.splits["train"], data.source.location, _class_names(data)
     if "image" not in train.store.specs:
-        return dataset_gallery.histograms(train, source.info.feature_names)
-    classes = [dataset_gallery.examples(train, names, source.location)] if names else []
+        return []
+    classes = [dataset_gallery.examples(train, names, location)] if names else []
     operations, seed = config.data.augment, config.runtime.seed
-    return classes + dataset_gallery.augmentations(train, operations, seed, source.location)
+    return classes + dataset_gallery.augmentations(train, operations, seed, location)
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,6 @@ any other flag of the section is an option of the registered function: `--source
 """
 
 import dataclasses
-import difflib
 import functools
 import re
 import typing
@@ -49,7 +48,7 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         flag = known.get(name.replace("_", "-"))
         section, _, option = name.removeprefix("--").partition(".")
-        if flag is None and option and section in _open_sections(kind):
+        if flag is None and {f"--{section}.name", f"--{section}.options"} <= known.keys():
             flag = Flag((section, option.replace("-", "_")), list[str])
         if flag is None:
             raise UsageError(_unknown(name, known))
@@ -58,7 +57,7 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
         part = found
         for above in flag.place[:-1]:
             part = part.setdefault(above, {})
-        part[flag.place[-1]] = _value(name, flag, given, rest)
+        part[flag.place[-1]] = _value(name, flag, given)
     return found
 
 
@@ -74,11 +73,6 @@ def _unknown(name: str, known: dict[str, Flag]) -> str:
     return f"unknown option {_short(name)}; {hint}"
 
 
-def same_in_other_sections(option: str, kind: type) -> list[str]:
-    """The flags of other sections with this last part: `epochs`, `--train.epochs`."""
-    return [flag for flag in flags(kind) if flag.endswith(f".{option.replace('_', '-')}")]
-
-
 def _near(name: str, known: Iterable[str]) -> list[str]:
     """The flags that a misspelt one may stand for.
 
@@ -86,19 +80,16 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
     its flags look alike (`--train.lr`, `--train.l2`).
     """
     # The time of a comparison grows with both strings.
-    bare = name.lstrip("-").replace("_", "-")[:100]
-    section, _, last = bare.rpartition(".")
+    section, _, last = name.lstrip("-").replace("_", "-")[:100].rpartition(".")
     parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
     same_section = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
     for some in (same_section, parts):
         if near := nearest(last, some.values(), cutoff=0.75):
             return [flag for flag, part in some.items() if part in near]
-    whole = {flag[2:]: flag for flag in parts}  # `train-epochs`, `tarin.epochs`
-    close = [] if same_section else difflib.get_close_matches(bare, whole, n=1, cutoff=0.75)
-    return [whole[text] for text in close]
+    return []
 
 
-def _value(name: str, flag: Flag, given: list[str], rest: list[str]) -> Any:
+def _value(name: str, flag: Flag, given: list[str]) -> Any:
     if flag.switch is not None:
         if given:
             raise UsageError(f"{name} takes no value; got {_short(' '.join(given))}")
@@ -111,26 +102,12 @@ def _value(name: str, flag: Flag, given: list[str], rest: list[str]) -> Any:
         meant = str(error)
     if given:
         raise UsageError(f"{name} must be {meant}; got {_short(' '.join(given))}")
-    if rest and not rest[0].startswith("--"):
-        meant += f"; write a value that starts with - after =, as in {name}={_short(rest[0])[1:-1]}"
     raise UsageError(f"{name} needs a value: {meant}")
 
 
 def _short(text: str) -> str:
     """Quoted, on one line, and shortened."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
-
-
-@functools.cache
-def _open_sections(kind: Any) -> set[str]:
-    """Sections that select a registered function, and take its options."""
-    hints = {field.name: field.type for field in dataclasses.fields(kind)}
-    nested = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
-    return {
-        name
-        for name, section in nested.items()
-        if {"name", "options"} <= {field.name for field in dataclasses.fields(section)}
-    }
 
 
 @functools.cache
@@ -144,7 +121,7 @@ def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
         if dataclasses.is_dataclass(hint):
             nested: Any = hint
             found |= flags(nested, place)
-            if not above and field.name in _open_sections(kind):
+            if f"--{field.name}.options" in found:
                 found[f"--{field.name}"] = found[f"--{field.name}.name"]
         elif hint is bool:
             found[f"{prefix}{field.name}"] = Flag(place, hint, True)

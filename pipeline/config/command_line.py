@@ -1,6 +1,5 @@
 """From the words of a command line, or a saved file, to a Config; imports no TensorFlow."""
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pipeline.config import cli_parser, help_text, registry
 from pipeline.config.config import Config, Source
 from pipeline.config.validation import require_path
 from pipeline.utils import files, safe_io
-from pipeline.utils.errors import UsageError, did_you_mean, one_line, suggest
+from pipeline.utils.errors import UsageError
 
 PROGRAM = "python -m pipeline.fit"
 PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."
@@ -88,12 +87,7 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
         if name is not None and field in part:
             part[field] = registry.read_options(kind, name, part[field], flag)
         if field == "options":
-            fields = {one.name for one in dataclasses.fields(getattr(default, section))}
-            loose = {key: words for key, words in part.items() if key not in fields}
-            for key in loose.keys() - registry.find(kind, name).options.keys():
-                if near := cli_parser.same_in_other_sections(key, Config):
-                    wrong = f"{flag.format(one_line(key))}: {name} has no option {key!r}"
-                    raise UsageError(f"{wrong}; {did_you_mean(near)}")
+            loose = {key: words for key, words in part.items() if key not in ("name", "options")}
             part |= registry.read_options(kind, name, loose, flag) if loose else {}
     for (section, field), kind in _OPERATIONS.items():
         operations = found.get(section, {}).get(field, {})
@@ -105,9 +99,11 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
 
 def recipe(name: str) -> Config:
     """The config of a recipe by its name."""
-    if not registry.find("recipes", name).is_complete:
-        raise UsageError(f"the recipe {name!r} has required arguments; name a function without any")
-    config = registry.load("recipes", name)()
+    function = registry.load("recipes", name)
+    try:
+        config = function()
+    except TypeError as error:
+        raise UsageError(f"the recipe {name!r} cannot be called: {error}") from error
     if not isinstance(config, Config):
         raise UsageError(f"the recipe {name!r} must return a Config; got {type(config).__name__}")
     return config
@@ -164,17 +160,12 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"--config {path} is not a JSON file: {error}") from None
-    given = values.pop("source", None) if isinstance(values, dict) else None
-    if not isinstance(given, dict):
-        raise UsageError(f"--config {path} is not a config: it has no section 'source'")
     try:
         # The source is made in one step: some options are required.
-        for name in sorted(given.keys() - {"name", "options"}):
-            hint = suggest(name, ["name", "options"])
-            raise UsageError(f"unknown option {f'source.{name}'!r}; {hint}")
-        kind, options = given.get("name", Source.name), given.get("options", {})
-        if isinstance(kind, str) and isinstance(options, dict):
-            options = registry.convert("sources", kind, {**options, **(source or {})})
-        return Config(source=Source(name=kind, options=options)).changed(**values)
+        given = values.pop("source")
+        options = registry.convert("sources", given["name"], given["options"] | dict(source or {}))
+        return Config(source=Source(name=given["name"], options=options)).changed(**values)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UsageError(f"--config {path} is not a config; use the config.json of a run") from None

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self
 from pipeline.config import registry, type_hints
 from pipeline.config.resume_policy import HARMLESS
 from pipeline.config.sections import Clean, Data, Export, Log, Model, Runtime, Source, Task, Train
-from pipeline.config.validation import Checked
+from pipeline.config.validation import Checked, only_one
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
 
@@ -52,18 +52,12 @@ class Config(Checked):
         if self.data.image_size is not None:  # passed to the task
             options = {**self.task.options, "image_size": self.data.image_size}
             registry.check("tasks", self.task.name, options, "--data.image-size")
-        if self.data.cache == "device" and self.data.augment_on == "host":
-            raise UsageError(
-                "--data.augment-on host cannot augment the examples of --data.cache device; "
-                "use only one of them"
-            )
+        on_device, on_host = self.data.cache == "device", self.data.augment_on == "host"
+        only_one({"--data.cache device": on_device, "--data.augment-on host": on_host})
         if self.train.patience is not None and not self.data.validation:
             raise UsageError("--train.patience monitors the validation loss; set --data.validation")
-        if self.train.synchronized_batch_norm and self.runtime.xla == "on":
-            raise UsageError(
-                "--train.synchronized-batch-norm synchronizes replicas in the forward pass, "
-                "which --runtime.xla on does not support; use only one of them"
-            )
+        synchronized = {"--train.synchronized-batch-norm": self.train.synchronized_batch_norm}
+        only_one({**synchronized, "--runtime.xla on": self.runtime.xla == "on"})
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
 
@@ -99,23 +93,13 @@ class Config(Checked):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-# Options that belong to one registered function: another name on the left resets the right.
-_BELONGS = {
-    "source.name": "options",
-    "task.name": "options",
-    "model.name": "options",
-    "train.optimizer": "optimizer_options",
-    "train.schedule": "schedule_options",
-    "train.loss": "loss_options",
-}
-
-
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part))
     values: dict[str, Any] = {}
     for name, value in changes.items():
-        owned = _BELONGS.get(prefix + name)
-        if owned and value != getattr(part, name):
+        # Options belong to one registered function.
+        owned = "options" if name == "name" else f"{name}_options"
+        if owned in hints and value != getattr(part, name):
             values[owned] = {}
     for name, value in changes.items():
         if name not in hints and "options" not in hints:

@@ -31,13 +31,9 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
     found = cli_parser.changes(words, Config)
     for name, value in found.items():
         section, options = (name, value) if isinstance(value, dict) else ("", {name: value})
-        for option in options:
-            if option not in ALLOWED.get(section, ()):
-                flag = f"--{section}.{option}" if section else f"--{option}"
-                raise UsageError(
-                    f"{flag.replace('_', '-')} does not apply to an export, which trains nothing; "
-                    "remove it"
-                )
+        if wrong := sorted(options.keys() - ALLOWED.get(section, ())):
+            flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
+            raise UsageError(f"{flag.replace('_', '-')} does not apply to an export; remove it")
     if "path" in found.get("source", {}):
         found["source"]["path"] = Path(" ".join(found["source"]["path"]))
     return found

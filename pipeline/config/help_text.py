@@ -95,15 +95,15 @@ def _filled(text: str, indent: int) -> list[str]:
 def _meanings(kind: type) -> dict[str, str]:
     """Field -> the docstring below it."""
     body = _classes(inspect.getfile(kind))[kind.__name__].body
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
+    found = {}
+    for pair in itertools.pairwise(body):
+        match pair:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str() as text)),
+            ):
+                found[name] = " ".join(text.split())
+    return found
 
 
 @functools.cache

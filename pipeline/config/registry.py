@@ -10,8 +10,8 @@ importing TensorFlow.
 import ast
 import dataclasses
 import functools
-import importlib
-import sys
+import importlib.util
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
@@ -85,13 +85,6 @@ class Function:
             )
             for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         }
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it can be called without arguments."""
-        arguments = self.node.args
-        given = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-        return given <= 0 and None not in arguments.kw_defaults
 
 
 def names(registry: str) -> list[str]:
@@ -219,12 +212,6 @@ def _registered(registry: str) -> dict[str, Function]:
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
-            if name in found:
-                other = found[name]
-                raise UsageError(
-                    f"{path}, line {node.lineno}, and {other.path}, line {other.node.lineno}, both "
-                    f"define {name!r}; rename one of them"
-                )
             found[name] = Function(name, module, path, node)
     return found
 
@@ -237,25 +224,19 @@ def _dotted(name: str) -> Function:
     path = Path(str(spec.origin))
     functions = _functions(path)
     if function not in functions:
-        if _found(name) is not None:
-            raise UsageError(f"{name!r} is a module; name a function in it, such as {name}.NAME")
         hint = suggest(function, functions) if functions else "it defines no public function"
         raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
     return Function(function, module, path, functions[function])
 
 
 def _found(module: str) -> ModuleSpec | None:
-    """Finds a module without importing its packages, as `importlib.util.find_spec` would."""
+    """Finds a module without importing its packages, as `find_spec` alone would."""
     first, *others = module.split(".")
     if not all(part.isidentifier() for part in (first, *others)):
         return None
-    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-    found = (find_spec(first, None) for find_spec in finders if find_spec)
-    spec = next((one for one in found if one is not None), None)
+    spec = importlib.util.find_spec(first)
     for part in others:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
     return spec
 
 
@@ -263,11 +244,9 @@ def _found(module: str) -> ModuleSpec | None:
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     """The public functions of a source file, in order."""
     try:
-        nodes = ast.parse(path.read_bytes()).body
+        nodes = ast.parse(path.read_bytes(), path.name).body
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        where = f"{path}, line {line}," if line else f"{path}"
-        raise UsageError(f"{where} is not valid Python: {error}") from None
+        raise UsageError(f"{path} is not valid Python: {error}") from None
     return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
 
 
@@ -299,16 +278,8 @@ def _type(node: ast.expr | None) -> Any:
 
 def _meanings(node: ast.FunctionDef) -> dict[str, str]:
     """Argument -> its description in the section `Args` of the docstring."""
-    found: dict[str, str] = {}
     _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
-    name = None
-    for line in section.splitlines():
-        indent = len(line) - len(line.lstrip())
-        if not line.strip() or indent < 4:
-            break
-        head, colon, text = line.strip().partition(": ")
-        if indent == 4 and colon:
-            name, found[head] = head, text
-        elif name is not None:
-            found[name] += f" {line.strip()}"
-    return found
+    entries = re.findall(
+        r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
+    )
+    return {name: " ".join(text.split()) for name, text in entries}

@@ -21,12 +21,8 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
     "runtime": (
-        "time_limit",
-        "hang_timeout",
-        "worker_timeout",
-        "devices",
-        "gpu_memory",
-        "require_gpu",
+        *("time_limit", "hang_timeout", "worker_timeout"),
+        *("devices", "gpu_memory", "require_gpu"),
     ),
     "export": (
         *("enabled", "directory", "name", "precision", "batch_sizes", "calibrate"),
@@ -47,7 +43,6 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     ),
     "runtime": ("precision", "replicas", "xla", "deterministic"),
 }
-_WIDTH = 40  # characters of a value that are shown
 _DEFAULT = ("default",)  # not a JSON value, so it differs from every option that is given
 
 
@@ -70,13 +65,12 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     for place, values in _places(now).items():
         then = earlier.get(place, {})
         section = place.removesuffix(".options")
-        for name in values if section == place else {**values, **then}:
-            old, new = (part.get(name, _DEFAULT) for part in (then, values))
-            if old == new or name in HARMLESS.get(place, ()):
-                continue
-            flag = f"--{section}.{name}" if section else f"--{name}"
-            forced = name in FORCEABLE.get(place, ())
-            found.append(Change(flag.replace("_", "-"), _words(old), _words(new), forced))
+        for name in {**values, **then}:
+            old, new = then.get(name, _DEFAULT), values.get(name, _DEFAULT)
+            if old != new and name not in HARMLESS.get(place, ()):
+                flag = f"--{section}.{name}" if section else f"--{name}"
+                forced = name in FORCEABLE.get(place, ())
+                found.append(Change(flag.replace("_", "-"), _words(old), _words(new), forced))
     return found
 
 
@@ -101,16 +95,14 @@ def refusal(run: str, found: list[Change]) -> str:
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
-    return "\n".join(
-        [
-            f"{run} is a run with other options; {remedy}",
-            textwrap.indent(table, "  "),
-            f"its original options: {original}",
-        ]
+    first, last = (
+        f"{run} is a run with other options; {remedy}",
+        f"its original options: {original}",
     )
+    return "\n".join([first, textwrap.indent(table, "  "), last])
 
 
 def _words(value: Any) -> str:
     """A value as it would be typed, shortened to a readable length."""
-    text = " ".join(" ".join(type_hints.words(value)).split()) or "nothing"
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    text = " ".join(type_hints.words(value)) or "nothing"
+    return text if len(text) <= 40 else f"{text[:37]}..."

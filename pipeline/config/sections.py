@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pipeline.config import formats, registry
 from pipeline.config.registry import named
-from pipeline.config.validation import Checked, require
+from pipeline.config.validation import Checked, only_one, require
 from pipeline.utils.errors import UsageError
 
 Options = dict[str, Any]
@@ -78,12 +78,9 @@ class Clean(Checked):
     cleaned/RECIPE-N."""
 
     def _check(self) -> None:
-        if self.allow_leakage and self.drop_leakage:
-            raise UsageError("use only one of --clean.allow-leakage and --clean.drop-leakage")
-        if self.enabled and self.manifest is not None:
-            raise UsageError(
-                "--clean.enabled creates a manifest; use only one of it and --clean.manifest"
-            )
+        leakage = {"--clean.allow-leakage": self.allow_leakage}
+        only_one({**leakage, "--clean.drop-leakage": self.drop_leakage})
+        only_one({"--clean.enabled": self.enabled, "--clean.manifest": self.manifest})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,8 +125,7 @@ class Data(Checked):
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
         for name, options in self.augment.items():
             registry.check("augment", name, options, "--data.augment: {}")
-        if {"cutmix", "mixup"} <= set(self.augment):
-            raise UsageError("--data.augment: cutmix and mixup both mix labels; use only one")
+        only_one({f"--data.augment {name}": name in self.augment for name in ("cutmix", "mixup")})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,21 +222,15 @@ class Train(Checked):
     checkpoint, each time with half the learning rate."""
 
     def _check(self) -> None:
-        clips = [n for n in _CLIPS if getattr(self, n) is not None]
-        if len(clips) > 1:
-            raise UsageError(f"use only one of {_flag(clips[0])} and {_flag(clips[1])}")
+        clips = ("norm", "variable-norm", "value", "adaptive")
+        values = (self.clip_norm, self.clip_variable_norm, self.clip_value, self.clip_adaptive)
+        only_one({f"--train.clip-{n}": v is not None for n, v in zip(clips, values, strict=True)})
+        synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
+        only_one({**synchronized, "--train.accumulate": self.accumulate > 1})
+        only_one({"--train.loss": self.loss, "--train.label-smoothing": self.label_smoothing})
+        only_one({"--train.loss": self.loss, "--train.class-weight": self.class_weight})
         if self.freeze_epochs is not None and not self.freeze:
             raise UsageError("--train.freeze-epochs requires --train.freeze")
-        if self.freeze_epochs is not None and self.freeze_epochs >= self.epochs:
-            raise UsageError(
-                f"--train.freeze-epochs {self.freeze_epochs} is never reached in --train.epochs "
-                f"{self.epochs}; lower it, or remove it"
-            )
-        if self.synchronized_batch_norm and self.accumulate > 1:
-            raise UsageError(
-                "--train.synchronized-batch-norm cannot synchronize the micro-batches of "
-                "--train.accumulate; use only one of them"
-            )
         if self.batch_size % self.accumulate:
             raise UsageError(
                 f"--train.batch-size {self.batch_size} cannot be split into "
@@ -254,21 +244,9 @@ class Train(Checked):
                 registry.check("losses" if kind == "loss" else f"{kind}s", name, options, flag)
             elif options:
                 raise UsageError(f"{flag.format('').strip()} needs --train.{kind}")
-        if self.loss is not None and (self.label_smoothing or self.class_weight):
-            raise UsageError(
-                "--train.label-smoothing and --train.class-weight change the loss of the task; "
-                "remove them, or --train.loss"
-            )
         for kind in ("metrics", "callbacks"):
             for name, options in getattr(self, kind).items():
                 registry.check(kind, name, options, f"--train.{kind}: {{}}")
-
-
-_CLIPS = ("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive")
-
-
-def _flag(name: str) -> str:
-    return f"--train.{name.replace('_', '-')}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -309,14 +287,12 @@ class Runtime(Checked):
                 f"--runtime.replicas {self.replicas} is more than the {len(known)} GPUs of "
                 f"--runtime.devices {self.devices}"
             )
-        for flag, given in (("require-gpu", self.require_gpu), ("gpu-memory", self.gpu_memory)):
-            if self.devices == "cpu" and given:
-                raise UsageError(f"use only one of --runtime.devices cpu and --runtime.{flag}")
-        if self.deterministic and self.xla == "on":
-            raise UsageError(
-                "use only one of --runtime.deterministic and --runtime.xla on: XLA has no "
-                "deterministic gradient of max-pooling"
-            )
+        on_cpu = self.devices == "cpu"
+        only_one({"--runtime.devices cpu": on_cpu, "--runtime.require-gpu": self.require_gpu})
+        only_one({"--runtime.devices cpu": on_cpu, "--runtime.gpu-memory": self.gpu_memory})
+        # XLA has no deterministic gradient of max-pooling.
+        xla = {"--runtime.xla on": self.xla == "on"}
+        only_one({"--runtime.deterministic": self.deterministic, **xla})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

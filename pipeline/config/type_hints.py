@@ -7,6 +7,7 @@ holds for each of its values.
 """
 
 import ast
+import contextlib
 import dataclasses
 import glob
 import os
@@ -28,106 +29,74 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     Raises:
         ValueError: They do not fit the hint; the message describes the expected value.
     """
+    try:
+        return _read(hint, words)
+    except (ValueError, OverflowError):
+        raise ValueError(describe(hint)) from None
+
+
+def _read(hint: Any, words: Sequence[str]) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        if not _limits(hint):
-            return read(arguments[0], words)
-        try:
-            value = read(arguments[0], words)
-        except ValueError:
-            raise ValueError(describe(hint)) from None
-        return _require(hint, value)
+        return _require(hint, _read(arguments[0], words))
     if origin in (Union, types.UnionType):
         return _first(arguments, words)
     if origin in (dict, Mapping) or hint in (dict, Mapping):
-        return _dict(hint, words)
+        return _dict((arguments or (str, Any))[1], words)
     if origin is tuple:
         return _tuple(hint, arguments, words)
     if hint is Any:
         return _literal(" ".join(words))
     if hint is bool and not words:
         return True
-    if len(words) != 1:
-        raise ValueError(describe(hint))
+    (word,) = words
     if origin is Literal:
-        return _choice(arguments, words[0])
-    return _scalar(hint, words[0])
-
-
-def _scalar(hint: Any, word: str) -> Any:
+        return arguments[list(map(str, arguments)).index(word)]
     if hint is Path and not word:  # an empty shell variable would be the current directory
-        raise ValueError(describe(hint))
+        raise ValueError(word)
     if hint in (str, Path):
         return hint(word)
     value = _require(hint, _literal(word))
-    try:
-        return float(value) if hint is float else value
-    except OverflowError:
-        raise ValueError(describe(hint)) from None
+    return float(value) if hint is float else value
 
 
 def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
     if len(words) == 1 and kinds[0] is not str and not fits(kinds[0], _literal(words[0])):
         value = _literal(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
-        value = value if isinstance(value, tuple | list) else (value,)
-        return tuple(_require(hint, tuple(value)))
-    several = kinds[-1] is Ellipsis
-    if len(words) != len(kinds) and not several:
-        raise ValueError(describe(hint))
-    items = [kinds[0]] * len(words) if several else kinds
-    try:
-        return tuple(read(kind, [word]) for kind, word in zip(items, words, strict=True))
-    except ValueError:
-        raise ValueError(describe(hint)) from None
+        return tuple(_require(hint, value if isinstance(value, tuple | list) else (value,)))
+    items = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
+    return tuple(_read(kind, [word]) for kind, word in zip(items, words, strict=True))
 
 
-def _dict(hint: Any, words: Sequence[str]) -> dict[str, Any]:
+def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
     """`padding=4 fill=zero`, or, if the values are dictionaries, `flip crop padding=4`."""
-    kind = (typing.get_args(hint) or (str, Any))[1]
-    if typing.get_origin(kind) is not dict:
-        texts = _pairs(words)
-        try:
-            return {n: t if kind is Any else read(kind, [t]) for n, t in texts.items()}
-        except ValueError:
-            raise ValueError(describe(hint)) from None
-    operations: dict[str, dict[str, str]] = {}
+    found: dict[str, Any] = {}
+    options = found
     for word in words:
-        if "=" not in word:
-            operations[word] = {}
-        elif operations:
-            operations[list(operations)[-1]].update(_pairs([word]))
-        else:
-            raise ValueError(f"names, each with its options; {word!r} comes before any name")
-    return operations
-
-
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    for word in words:
-        if "=" not in word:
-            raise ValueError(f"words of the form name=value; {word[:100]!r} is not")
-    return {name: text for name, _, text in (word.partition("=") for word in words)}
+        name, equals, text = word.partition("=")
+        if typing.get_origin(kind) is not dict:
+            found[name] = text if kind is Any else _read(kind, [text])
+        elif not equals:
+            options = found[name] = {}
+            continue
+        elif found:
+            options[name] = text
+        if not equals or not found:
+            raise ValueError(word)
+    return found
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
     """The value by the first of several hints that it fits; None comes first."""
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
-        try:
-            return read(kind, words)
-        except ValueError:
-            continue
-    raise ValueError(" or ".join(map(describe, kinds)))
-
-
-def _choice(choices: Sequence[Any], word: str) -> Any:
-    for choice in choices:
-        if word == str(choice):
-            return choice
-    raise ValueError(_one_of(choices))
+        with contextlib.suppress(ValueError, OverflowError):
+            return _read(kind, words)
+    raise ValueError(words)
 
 
 def _require(hint: Any, value: Any) -> Any:
     if not fits(hint, value):
-        raise ValueError(describe(hint))
+        raise ValueError(value)
     return value
 
 
@@ -195,36 +164,17 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
-def _parsed_by(parse: Callable[[str], Any]) -> Callable[[str], bool]:
-    def parses(text: str) -> bool:
-        try:
-            parse(text)
-        except ValueError:
-            return False
-        return True
-
-    return parses
-
-
-# Named limits: the condition, and its description, which may replace that of the type.
-_LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+# Named limits: a condition, which is not met if it is False or raises ValueError, and its
+# description, which may replace that of the type.
+_LIMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
     "exists": (lambda path: glob.has_magic(str(path)) or os.path.exists(path), "an existing path"),
     "file name": (formats.is_file_name, "a plain file name"),
-    "model name": (
-        formats.is_model_name,
-        "a plain file name without a colon or a leading dot",
-    ),
-    "duration": (_parsed_by(formats.parse_duration), "a duration such as 90s, 10m, 1h30m or 2d"),
-    "devices": (
-        _parsed_by(formats.parse_devices),
-        "auto, cpu, or different GPU numbers such as 0,2",
-    ),
-    "memory": (
-        _parsed_by(formats.parse_memory),
-        "at least 1MiB, such as 8GiB, or a share such as 80%",
-    ),
+    "model name": (formats.is_model_name, "a plain file name without a colon or a leading dot"),
+    "duration": (formats.parse_duration, "a duration such as 90s, 10m, 1h30m or 2d"),
+    "devices": (formats.parse_devices, "auto, cpu, or different GPU numbers such as 0,2"),
+    "memory": (formats.parse_memory, "at least 1MiB, such as 8GiB, or a share such as 80%"),
     "positive": (lambda value: 0 < value < 3e38, "above 0 and finite in float32"),
     "not negative": (lambda value: 0 <= value < 3e38, "of at least 0 and finite in float32"),
     "share": (lambda value: 0 <= value < 1, "of at least 0 and below 1"),
@@ -240,7 +190,10 @@ def _limits(hint: Any) -> list[tuple[Any, Any] | str]:
 
 def _within(limit: tuple[Any, Any] | str, value: Any) -> bool:
     if isinstance(limit, str):
-        return _LIMITS[limit][0](value)
+        try:
+            return _LIMITS[limit][0](value) is not False
+        except ValueError:
+            return False
     low, high = limit
     values = value if isinstance(value, tuple | list) else (value,)
     return all((low is None or low <= v) and (high is None or v <= high) for v in values)

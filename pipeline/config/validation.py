@@ -1,6 +1,7 @@
 """Checks of config values: types and limits first, then the rules of each section."""
 
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ def require(condition: bool, flag: str, given: Any, meant: str) -> None:
     """Raises UsageError with the flag and the expected value, unless the condition holds."""
     if not condition:
         raise UsageError(f"{flag} must be {meant}; got {given}")
+
+
+def only_one(given: Mapping[str, Any]) -> None:
+    """Raises UsageError if more than one of these flags has a value."""
+    used = [flag for flag, value in given.items() if value]
+    if len(used) > 1:
+        raise UsageError(f"use only one of {' and '.join(used)}")
 
 
 def require_value(hint: Any, value: Any, flag: str) -> None:

@@ -1,7 +1,4 @@
-"""Compares a few training steps, taken in every supported way, with stock Keras on one device.
-
-A failed collective can make all later cases of the process fail as well.
-"""
+"""Compares a few training steps, taken in every supported way, with stock Keras on one device."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -54,11 +51,7 @@ class Result:
     """Largest difference of any weight or optimizer variable between engines and call lengths."""
     stock: float | None = None
     """Distance of the worst tensor to stock Keras's in the same precision; None if the replicas
-    normalize their parts of the batch separately, as do the next two."""
-    exact: float | None = None
-    """Distance of all weights together to those of stock Keras in float32."""
-    stock_exact: float | None = None
-    """The same distance of stock Keras's own weights."""
+    normalize their parts of the batch separately."""
     error: str = ""
     judged: bool = True
     """Whether `passed` takes stock Keras into account."""
@@ -68,11 +61,7 @@ class Result:
         """Whether the results are as close as they must be."""
         if self.error or self.apart != 0:
             return False
-        if not self.judged or self.stock is None or self.exact is None or self.stock_exact is None:
-            return True
-        if self.case.precision == "float32":
-            return self.stock <= TOLERANCE
-        return self.exact <= 2 * self.stock_exact + TOLERANCE
+        return not self.judged or self.stock is None or self.stock <= TOLERANCE
 
 
 def run(
@@ -88,7 +77,8 @@ def run(
     """
     parity = _Parity(recipe, steps, batch_size)
     for case in cases:
-        judged = steps <= JUDGED_STEPS and case.optimizer == "sgd"
+        # In 16 bits even stock Keras is far from its own float32: benchmarks/parity.md.
+        judged = steps <= JUDGED_STEPS and (case.optimizer, case.precision) == ("sgd", "float32")
         try:
             yield Result(case, **parity.measure(case), judged=judged)
         except UsageError:
@@ -115,7 +105,6 @@ class _Parity:
         machine = environment.Runtime(case.precision, False, strategy, ())
         task, batches = self._loaded.task, self._batches(settings)
         before, stock = self._reference(case)
-        _, exact = self._reference(dataclasses.replace(case, precision="float32"))
         ends = []
         for engine in registry.names("engines"):
             model = build(task, settings, machine, batches)
@@ -132,11 +121,9 @@ class _Parity:
         end = ends[0]
         found = {"apart": max(_largest(end, other) for other in ends[1:])}
         trained = [number for number, v in enumerate(model.variables) if v.trainable]
-        before, end, stock, exact = ([s[n] for n in trained] for s in (before, end, stock, exact))
+        before, end, stock = ([state[n] for n in trained] for state in (before, end, stock))
         if machine.replicas == 1 or not _layers.normalises_apart(model):
             found["stock"] = max(map(_distance, before, end, stock))
-            found["exact"] = _distance(*map(_flat, (before, end, exact)))
-            found["stock_exact"] = _distance(*map(_flat, (before, stock, exact)))
         return found
 
     def _settings(self, case: Case) -> config.Config:
@@ -213,10 +200,6 @@ def _disable_dropout(model: keras.Model) -> None:
 def _largest(one: list[np.ndarray], other: list[np.ndarray]) -> float:
     """Largest absolute difference."""
     return max(float(np.abs(a - b).max(initial=0)) for a, b in zip(one, other, strict=True))
-
-
-def _flat(state: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([tensor.ravel() for tensor in state])
 
 
 def _distance(before: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:

@@ -105,19 +105,12 @@ def _wait(logs: dict[str, Any]) -> None:
         value.numpy()
 
 
-def verdict(measured: Speed, feed: float, faster_step: str, faster_feed: str) -> str:
-    """One sentence naming the bottleneck and its remedy.
-
-    Args:
-        measured: Of training.
-        feed: Examples per second of the feed alone.
-        faster_step: What would make the step faster.
-        faster_feed: What would make the feed faster.
-    """
+def verdict(measured: Speed, feed: float) -> str:
+    """One sentence naming the bottleneck and its remedies; `feed` is that of the feed alone."""
     times = feed / measured.step
     # What a feed this much faster costs is noise, or its share of the CPU cores.
     if measured.lost <= _FREE or times >= _MUCH:
-        fast = f"{times:,.0f}" if times >= 2 else f"{times:.1f}"
-        return f"the step: the feed alone is {fast} times as fast; {faster_step} would speed it up"
-    share = f"{measured.lost:.0%} of the step's speed"
-    return f"the feed: it costs {share}; {faster_feed} would speed it up"
+        remedies = "a GPU, a 16-bit --runtime.precision or a smaller model would speed it up"
+        return f"the step: the feed alone is {times:.1f} times as fast; {remedies}"
+    remedies = "another --data.cache or --data.augment-on device may speed it up"
+    return f"the feed: it costs {measured.lost:.0%} of the step's speed; {remedies}"

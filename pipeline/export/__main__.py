@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import cli_parser, command_line, export_overrides
 from pipeline.config.config import Config
 from pipeline.config.validation import require_path
-from pipeline.export import deployment_files, manifest_writer
+from pipeline.export import manifest_writer
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
@@ -188,7 +188,6 @@ def _pin(name: str | None, words: list[str]) -> int:
             print(f"{outcome}\nNOT pinned: {path} must not be served")
             return 1
     repository.pin(model, version)
-    deployment_files.follow(model, repository.live(model))
     same = before == (() if version is None else (version,))
     change = "unchanged" if same else f"before: {', '.join(map(str, before)) or 'nothing'}"
     say("pinned", f"{path or 'nothing'} ({change})")

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.export import _templates
-from pipeline.serving import models_config, version_manifest
+from pipeline.serving import models_config
 from pipeline.utils import files
 
 IMAGE = "tensorflow/serving:2.20.0"
@@ -33,7 +33,6 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
     name = parent.name
     if not (parent / models_config.NAME).exists():
         files.write_text(parent / models_config.NAME, models_config.new(name))
-    models_config.rename(parent)
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",
@@ -56,18 +55,6 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
     for file in GENERATED:
         if _is_generated(parent / file):
             files.write_text(parent / file, _templates.render(file, **values))
-
-
-def follow(parent: Path, version: Path | None) -> None:
-    """Writes the files for a version that is served from now on, as its manifest describes it."""
-    about = version_manifest.about(version) if version else {}
-    try:
-        sizes = about["options"]["batch_sizes"]
-        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
-            raise ValueError
-        write(parent, about["signatures"], sizes)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return  # the manifest is damaged, or not written by pipeline
 
 
 def _is_generated(path: Path) -> bool:

@@ -23,9 +23,6 @@ PYTHONS = ((3, 11), (3, 13))
 """Oldest and newest supported version."""
 PACKAGES = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15.1,<4"}
 """Supported versions; setup.cfg has the same."""
-# Each of them installs the module `tensorflow`.
-_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
-_ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
 _TIMEOUT = 300  # seconds
 _PROBE = """
@@ -33,7 +30,7 @@ import json, tensorflow as tf, keras
 gpus = tf.config.list_physical_devices("GPU")
 details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
 names = [[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))] for d in details]
-print(json.dumps({"version": tf.__version__, "gpus": names}))
+print(json.dumps(names))
 """
 
 
@@ -52,9 +49,7 @@ def check() -> Iterator[Finding]:
     """All findings, in the order in which they are shown."""
     yield _python()
     yield from _packages()
-    yield from _variables()
     yield from _tensorflow()
-    yield _cpu()
     yield _memory()
     yield from _disks()
 
@@ -68,49 +63,25 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, and requirements of the packages on each other."""
-    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    found = {name: version for name in _TENSORFLOWS if (version := _version(name))}
-    if len(found) > 1:
-        names = ", ".join(f"{name} {version}" for name, version in found.items())
-        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
-        yield Finding("TensorFlow packages", names, "error", remedy)
     for name, supported in PACKAGES.items():
-        version = next(iter(found.values()), None) if name == "tensorflow" else _version(name)
-        remedy = f"pip install '{name}{supported}'"
-        if version is None:
-            yield Finding(name, "not installed", "error", remedy)
-        elif not SpecifierSet(supported).contains(version, prereleases=True):
-            yield Finding(name, version, "error", remedy)
-        else:
+        version = _version(name)
+        if version and SpecifierSet(supported).contains(version, prereleases=True):
             yield Finding(name, version)
-    yield Finding("numpy", _version("numpy") or "not installed")
-    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
-        for text in (metadata.requires(name) or ()) if _version(name) else ():
-            needed = Requirement(text)
-            if needed.name in PACKAGES or (needed.marker and not needed.marker.evaluate()):
-                continue
-            version = _version(needed.name)
-            if version is None or not needed.specifier.contains(version, prereleases=True):
-                value = f"{version or 'not installed'}, but {name} needs {needed.specifier or 'it'}"
-                remedy = f"pip install '{needed.name}{needed.specifier}'"
-                yield Finding(needed.name, value, "error", remedy)
+        else:
+            remedy = f"pip install '{name}{supported}'"
+            yield Finding(name, version or "not installed", "error", remedy)
 
 
 def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _variables() -> Iterator[Finding]:
-    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
-    if legacy.lower() not in ("", "0", "false"):
-        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
-        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
+    names = (name, "tensorflow-cpu") if name == "tensorflow" else (name,)
+    for distribution in names:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def _tensorflow() -> Iterator[Finding]:
@@ -130,33 +101,21 @@ def _tensorflow() -> Iterator[Finding]:
         return
     except (ValueError, IndexError):
         value, remedy = (done.stderr.strip().splitlines() or ["no message"])[-1], reinstall
-        if done.returncode < 0:
-            value = f"ended by {signal.Signals(-done.returncode).name}"
         if done.returncode == -signal.SIGILL:
-            remedy = "use a CPU with AVX, which TensorFlow's wheels require"
+            value, remedy = "ended by SIGILL", "use a CPU with AVX, which TensorFlow requires"
         yield Finding("import tensorflow", value[:200], "error", remedy.format(**PACKAGES))
         return
     yield Finding("import tensorflow", "works")
-    yield from _gpus([(name, tuple(numbers)) for name, numbers in seen["gpus"]])
+    yield from _gpus(seen)
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    driver = gpu_info.driver_version()
-    if driver:
-        yield Finding("NVIDIA driver", driver)
-    if not gpus:
-        problem = gpu_info.missing_gpu()
-        if problem:
-            yield Finding("GPU", "not used", "warning", problem)
-        else:
-            yield Finding("GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}")
-    memory = gpu_info.memory()
-    for number, (name, capability) in enumerate(gpus):
-        value = f"{name}, compute capability {capability[0]}.{capability[1]}"
-        if len(memory) == len(gpus):
-            free, total = memory[number].free, memory[number].total
-            value += f", {_gib(free)} of {_gib(total)} free"
-        yield Finding(f"GPU {number}", value)
+    if not gpus and (problem := gpu_info.missing_gpu()):
+        yield Finding("GPU", "not used", "warning", problem)
+    elif not gpus:
+        yield Finding("GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}")
+    for number, (name, (major, minor)) in enumerate(gpus):
+        yield Finding(f"GPU {number}", f"{name}, compute capability {major}.{minor}")
 
 
 def cpu_flags() -> set[str]:
@@ -166,18 +125,6 @@ def cpu_flags() -> set[str]:
             return set(next(line for line in file if line.startswith("flags")).split())
     except (OSError, StopIteration):
         return set()
-
-
-def _cpu() -> Finding:
-    flags = cpu_flags()
-    known = [name for name in _ISA if name in flags]
-    value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
-    if flags and "avx" not in flags:
-        remedy = "use a CPU with AVX, which TensorFlow's wheels require"
-        return Finding("CPU", value, "error", remedy)
-    if flags and "avx2" not in flags:
-        return Finding("CPU", value, "warning", "use a CPU with AVX2: training is slow without it")
-    return Finding("CPU", value)
 
 
 def _memory() -> Finding:
@@ -191,19 +138,12 @@ def _memory() -> Finding:
 
 
 def _disks() -> Iterator[Finding]:
-    default = "~/tensorflow_datasets"
-    places = {
-        "current directory": Path.cwd(),
-        "temporary directory": Path(tempfile.gettempdir()),
-        "TFDS data directory": Path(os.environ.get("TFDS_DATA_DIR", default)).expanduser(),
-    }
-    for name, path in places.items():
-        existing = next(place for place in (path, *path.parents) if place.exists())
-        free = shutil.disk_usage(existing).free
-        value = f"{path}: {_gib(free)} free"
-        if not os.access(existing, os.W_OK):
-            status = "warning" if name.startswith("TFDS") else "error"
-            yield Finding(name, value, status, f"make {existing} writable, or choose another one")
+    directories = {"current": Path.cwd(), "temporary": Path(tempfile.gettempdir())}
+    for kind, path in directories.items():
+        free = shutil.disk_usage(path).free
+        name, value = f"{kind} directory", f"{path}: {_gib(free)} free"
+        if not os.access(path, os.W_OK):
+            yield Finding(name, value, "error", "make it writable, or choose another one")
         elif free < _LEAST_DISK:
             yield Finding(name, value, "warning", "free some disk space")
         else:

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 
 from pipeline.serving import signatures
-from pipeline.serving.signatures import BadReply, Field, ServingError, Signature, Version
+from pipeline.serving.signatures import Field, ServingError, Signature, Version
 from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
 from pipeline.utils import protobuf
 
@@ -75,7 +75,7 @@ class Rpc(Transport):
         definitions = get_model_metadata_pb2.SignatureDefMap()
         with signatures.reading_reply(self._title):
             if not reply.metadata["signature_def"].Unpack(definitions):
-                raise BadReply("the reply contains no signatures")
+                raise ValueError("it contains no signatures")
             return signatures.signatures(definitions.signature_def)
 
     def status(self) -> list[Version]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,8 +14,6 @@ REFUSED = ".refused"
 """Hidden name of the last version that the gate refused, until the next one is published."""
 # Every export of this package has these files.
 _EXPORTED = ("saved_model.pb", str(version_manifest.GOLDEN))
-# Files that may be there before the first version: configuration of the server, and notes.
-_SERVER_FILES = {".config", ".yaml", ".yml", ".md"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +46,7 @@ def publish(
         model: The directory of the versions.
         options: Only `tolerance` and `keep` are used.
         selection_metric: As `Task.selection_metric`.
-        ready: Called before the version becomes visible, unless servers will not load it because it
-            is refused or another one is pinned.
+        ready: Called before the version becomes visible, unless it is refused.
 
     Raises:
         UsageError: No version number is left, or `models.config` cannot be read. Nothing was
@@ -66,14 +62,11 @@ def publish(
             files.publish_as(folder, model / REFUSED)
             return Published(model / REFUSED, True, quality)
         pinned = models_config.pinned(model)
-        if not pinned:
-            ready()
+        ready()
         version = files.publish(folder, model)
         notes = []
         if pinned:
-            unpin = f"python -m pipeline.export {shlex.quote(model.name)} --unpin"
-            if model.parent != Export.directory:
-                unpin += f" --export.directory {shlex.quote(str(model.parent))}"
+            unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
             notes.append(f"pinned     to {_list(pinned)}: {unpin} serves {version.name}")
         if options.keep and (removed := prune(model, options.keep, pinned)):
             notes.append(f"deleted    version {_list(removed)} (--export.keep {options.keep})")
@@ -103,26 +96,19 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
     (value, split), (before, split_before) = judged(new, name), judged(served, name)
     if before is None:
         return True, f"version {served.name}, which is served, has no {name}"
-    reference = f"version {served.name}, which is served, has {before:.4f}"
-    if value is None:
-        return False, f"{name} is missing or not finite; {reference}"
-    if split != split_before:
-        return False, f"{split} {name} {value:.4f} is not comparable; {reference} on {split_before}"
-    worse = sign * (before - value)
-    text = f"{split} {name} {value:.4f}; {reference}"
-    if worse <= tolerance + 1e-9:  # 0.98 - 0.97 is more than 0.01 in floating point
+    text = f"{split} {name} {'missing' if value is None else format(value, '.4f')}; "
+    text += f"version {served.name}, which is served, has {before:.4f} on {split_before}"
+    # 0.98 - 0.97 is more than 0.01 in floating point
+    good = value is not None and sign * (before - value) <= tolerance + 1e-9
+    if good and split == split_before:
         return True, text
-    return False, f"{text}: worse by {worse:.4f}, --export.tolerance is {tolerance:g}"
+    return False, f"{text}: worse than --export.tolerance {tolerance:g} allows"
 
 
 def judged(version: Path, name: str) -> tuple[float | None, str]:
     """Returns a metric from the manifest of a version, None if it is not finite, and its split."""
     manifest = version_manifest.about(version)
-    metrics, split = manifest.get("metrics"), str(manifest.get("judged", ""))
-    value = metrics.get(name) if isinstance(metrics, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None, split
-    return (float(value) if abs(value) <= sys.float_info.max else None), split
+    return manifest.get("metrics", {}).get(name), str(manifest.get("judged", ""))
 
 
 def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
@@ -141,13 +127,8 @@ def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Pins a model to a version, or unpins it with None; see `models_config.pin`.
-
-    Raises:
-        UsageError: There is no such version, or `models.config` cannot be edited.
-    """
+    """Pins a model to a version, or unpins it with None; see `models_config.pin`."""
     with locks.in_turn(model):
-        require(model, version)
         models_config.pin(model, version)
 
 
@@ -176,48 +157,12 @@ def chosen(directory: Path) -> Path:
         raise UsageError(f"{directory} contains no versions, such as saved_models/digits/1")
     version = live(directory)
     if version is None:
-        # Written as a path, which no name of a model is.
-        path = directory if len(directory.parts) > 1 else f"./{directory}"
         raise UsageError(
             f"{directory / models_config.NAME} pins version "
-            f"{_list(models_config.pinned(directory))}, which does not exist, so a server would "
-            f"load nothing; python -m pipeline.export {shlex.quote(str(path))} --unpin serves the "
-            "newest"
+            f"{_list(models_config.pinned(directory))}, which does not exist; "
+            f"python -m pipeline.export {shlex.quote(str(directory))} --unpin serves the newest"
         )
     return version
-
-
-def check_folder(directory: Path, model: Path) -> None:
-    """Raises UsageError if a directory for exports contains something else.
-
-    Beside versions, anything that a server ignores may be there; before the first version, only
-    configuration of the server and notes.
-
-    Args:
-        directory: The directory of all models.
-        model: The directory of the versions of one model.
-    """
-    entries = list(directory.glob("[!.]*"))
-    foreign = [p.name for p in entries if p.is_file() and p.suffix not in _SERVER_FILES]
-    if foreign and not any(_versions(path.glob("*")) for path in entries if path.is_dir()):
-        raise UsageError(
-            f"--export.directory: {directory} is not a directory of models: it contains "
-            f"{min(foreign)!r}; choose another directory"
-        )
-    entries = sorted(model.glob("[!.]*"))
-    versions = _versions(entries)
-    for path in entries:
-        expected = path.is_file() and path.suffix in _SERVER_FILES
-        if path in versions or expected or (versions and not files.is_version(path.name)):
-            continue
-        raise UsageError(
-            f"{model} contains {path.name!r}, which is not an exported version; move it elsewhere, "
-            "or choose another --export.directory or --export.name"
-        )
-
-
-def _versions(paths: Iterable[Path]) -> list[Path]:
-    return [p for p in paths if files.is_version(p.name) and (p / "saved_model.pb").is_file()]
 
 
 def _is_export(path: Path) -> bool:

@@ -5,21 +5,17 @@ tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
-import json
-import threading
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import urllib3
 from google.protobuf import json_format
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from pipeline.serving import signatures
-from pipeline.serving.signatures import BadReply, Field, ServingError, Signature, Version
+from pipeline.serving.signatures import Field, ServingError, Signature, Version
 from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
 from pipeline.utils import protobuf
 
@@ -35,12 +31,8 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 _BUSY = (429, 503)
-_MAX_REPLY = 2**31  # bytes
-_MAX_ERROR = 2**20  # bytes
-_FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-After header
+_FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
-# Kind of an output's dtype -> types of the JSON values that fit it.
-_JSON_TYPES = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
 
 class Rest(Transport):
@@ -48,13 +40,12 @@ class Rest(Transport):
 
     Args:
         url: `http://HOST:8501/v1/models/NAME`, or a version or label of it.
-        timeout: Seconds for a request, including the whole reply and retries while the server is
-            busy.
+        timeout: Seconds for a request, including retries while the server is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url, self._timeout = url, timeout
-        self._proxy, self._manager = _manager(url)
+        self._manager = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
 
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
         reply = self._request(":predict", {"signature_name": name, "inputs": columns(inputs)})
@@ -106,91 +97,35 @@ class Rest(Transport):
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Sends a POST request if there is a body, else GET; returns the JSON of the reply."""
+        method, url = "GET" if body is None else "POST", self._url + path
         deadline, delay = time.monotonic() + self._timeout, _FIRST_DELAY
-        raw = None if body is None else json.dumps(body).encode()
         while True:
+            left = max(deadline - time.monotonic(), 1e-3)
             try:
-                response, reply = self._send(path, raw, deadline)
+                response = self._manager.request(
+                    method, url, json=body, timeout=left, redirect=False, retries=False
+                )
             except (HTTPError, OSError, ValueError) as error:
-                raise self._unavailable(error, deadline) from None
+                late = isinstance(error, ConnectTimeoutError | ReadTimeoutError)
+                if late and not isinstance(error, NewConnectionError):
+                    message = f"no answer within {self._timeout:g} s"
+                    raise ServingError(self._url, "DEADLINE_EXCEEDED", message) from None
+                raise ServingError(self._url, "UNAVAILABLE", str(error)) from None
             if response.status == 200:
                 with signatures.reading_reply(self._url):
-                    return dict(json.loads(reply))
-            try:
-                wait = urllib3.Retry().parse_retry_after(response.headers["Retry-After"])
-            except (KeyError, HTTPError):
-                wait, delay = delay, min(2 * delay, _MAX_DELAY)
-            if response.status not in _BUSY or time.monotonic() + wait >= deadline:
+                    return dict(response.json())
+            if response.status not in _BUSY or time.monotonic() + delay >= deadline:
                 status = _STATUS.get(response.status, "UNKNOWN")
-                raise ServingError(self._url, status, self._message(response, reply, path))
-            time.sleep(wait)
-
-    def _send(
-        self, path: str, body: bytes | None, deadline: float
-    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        """Returns a reply and its body, of which only the beginning is read for errors."""
-        response = self._manager.request(
-            "GET" if body is None else "POST",
-            self._url + path,
-            body=body,
-            headers={"Content-Type": "application/json"},
-            timeout=urllib3.Timeout(total=max(deadline - time.monotonic(), 1e-3)),
-            preload_content=False,
-            redirect=False,
-            retries=False,
-        )
-        timer = threading.Timer(deadline - time.monotonic(), response.shutdown)
-        timer.start()
-        try:
-            if response.status != 200:
-                return response, response.read(_MAX_ERROR)
-            reply = response.read(_MAX_REPLY)
-        finally:
-            timer.cancel()
-            response.close()
-        if time.monotonic() >= deadline:
-            raise TimeoutError
-        return response, reply
-
-    def _unavailable(self, error: BaseException, deadline: float) -> ServingError:
-        while inner := error.__cause__ or error.__context__:
-            error = inner
-        if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-            message = f"no answer within {self._timeout:g} s"
-            return ServingError(self._url, "DEADLINE_EXCEEDED", message + self._by_proxy())
-        message = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return ServingError(self._url, "UNAVAILABLE", message + self._by_proxy())
-
-    def _message(self, response: urllib3.BaseHTTPResponse, reply: bytes, path: str) -> str:
-        if to := response.get_redirect_location():
-            to = urllib.parse.urljoin(self._url + path, to).rstrip("/").removesuffix(path)
-            return f"it redirects to {to[:500]}; use the address of a model"
-        try:
-            return str(json.loads(reply)["error"])
-        except (LookupError, TypeError, ValueError, RecursionError):
-            proxy = self._by_proxy() if response.status == 407 else ""
-            return f"HTTP {response.status} {response.reason}{proxy}"
-
-    def _by_proxy(self) -> str:
-        if not self._proxy:
-            return ""
-        return f", through the proxy {self._proxy}; no_proxy lists hosts to reach without it"
+                raise ServingError(self._url, status, _message(response))
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
 
 
-def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
-    """Returns the proxy that the environment names for an address, without password, and a pool."""
-    parts, shown = urllib.parse.urlsplit(url), ""
-    manager = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    if proxy and not urllib.request.proxy_bypass(parts.netloc):
-        proxy = proxy if "://" in proxy else f"http://{proxy}"
-        auth, shown = (
-            urllib3.util.parse_url(proxy).auth,
-            proxy.rpartition("://")[2].rpartition("@")[2],
-        )
-        headers = urllib3.make_headers(proxy_basic_auth=auth and urllib.parse.unquote(auth))
-        manager = urllib3.ProxyManager(proxy, maxsize=_MAX_CONNECTIONS, proxy_headers=headers)
-    return shown, manager
+def _message(response: urllib3.BaseHTTPResponse) -> str:
+    try:
+        return str(response.json()["error"])
+    except (LookupError, TypeError, ValueError):  # of another program
+        return f"HTTP {response.status} {response.reason}"
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -215,30 +150,17 @@ def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, 
         outputs: Name -> type; other outputs are ignored.
 
     Raises:
-        BadReply: Values do not fit the type of their output.
         LookupError, TypeError, ValueError: The reply has another form.
     """
     values = reply["outputs"]
     if not isinstance(values, dict) or set(values) == {"b64"}:
         (only,) = outputs  # the name of a single output is omitted
         values = {only: values}
-    found = {}
-    for name in outputs.keys() & values.keys():
-        try:
-            found[name] = _array(values[name], outputs[name].dtype)
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise BadReply(f"{name} must be {outputs[name]}; got {error}") from None
-    return found
+    return {name: _array(values[name], field.dtype) for name, field in outputs.items()}
 
 
 def _array(value: Any, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind == "O":
-        return signatures.strings(_decoded(value))
-    for one in np.array(value, object).flat:
-        if type(one) not in _JSON_TYPES[dtype.kind]:
-            raise TypeError(json.dumps(one)[:100])
-    with np.errstate(over="raise"):  # a number beyond float32
-        return np.array(value, dtype)
+    return signatures.strings(_decoded(value)) if dtype.kind == "O" else np.array(value, dtype)
 
 
 def _decoded(value: Any) -> Any:

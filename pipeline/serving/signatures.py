@@ -1,8 +1,8 @@
-"""Signatures of a served model: their inputs and outputs, and checks of requests and replies."""
+"""Signatures of a served model: their inputs and outputs, and conversion of values."""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,6 @@ CODES = (
     "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
 """Names of the status codes 0, 1, ..."""
-_MAX_PROBABILITY = 1 + 2**-10  # half precision may round above 1
-# Outputs of exported models with one row for each example.
-_BATCHED = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
-
-
-class BadReply(ValueError):
-    """A reply contradicts the signature; the message names the output and the value."""
 
 
 class ServingError(UsageError):
@@ -80,10 +73,8 @@ def reading_reply(model: str) -> Iterator[None]:
     """Raises ServingError for whatever goes wrong while a reply is read."""
     try:
         yield
-    except BadReply as error:
-        raise ServingError(model, "UNKNOWN", str(error)) from None
-    except Exception:  # replies of other programs fail in many ways
-        message = "the reply is not one of TensorFlow Serving"
+    except Exception as error:  # replies of other programs fail in many ways
+        message = f"the reply is not one of TensorFlow Serving: {reason(error)}"
         raise ServingError(model, "UNKNOWN", message) from None
 
 
@@ -132,12 +123,8 @@ def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.nda
 def _tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
     try:
         array = strings(value) if wanted.dtype == object else np.asarray(value)
-    except UnicodeEncodeError:
-        raise UsageError(f"{name} must be {wanted}; got text that is not valid Unicode") from None
-    except ValueError:
-        raise UsageError(f"{name} must be {wanted}; its lists differ in length") from None
-    except TypeError as error:
-        raise UsageError(f"{name} must be {wanted}; got {error}") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} must be {wanted}; {reason(error)}") from None
     kinds = array.dtype.kind, wanted.dtype.kind
     if wanted.dtype == object or (not array.size and kinds[1] != "V"):  # an empty list has no type
         return array.astype(wanted.dtype)
@@ -166,7 +153,7 @@ def strings(value: Any) -> np.ndarray:
     array = np.array(value, object)
     for index, one in enumerate(array.flat):
         if not isinstance(one, bytes | str):
-            raise TypeError(type(one).__name__)
+            raise TypeError(f"got {type(one).__name__}")
         array.flat[index] = one.encode() if isinstance(one, str) else one
     return array
 
@@ -185,69 +172,6 @@ def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int) -> None:
-    """Checks that a reply has every output of the signature, and that the values are plausible.
-
-    In outputs of exported models, `probabilities` and `top_scores` are from 0 to 1, `prediction` is
-    finite, `class` is the most probable class and `label` the first of `top_labels`.
-
-    Args:
-        answer: Output name -> array, from `answer`.
-        expected: The outputs of the signature.
-        count: Number of examples in the request.
-
-    Raises:
-        BadReply: An output is missing or wrong.
-    """
-    for name, field in expected.items():
-        if name not in answer:
-            raise BadReply(f"the reply lacks the output {name}")
-        values = answer[name]
-        rank = values.ndim if field.shape is None else len(field.shape)
-        fits = values.dtype == field.dtype and values.ndim == rank
-        if name in _BATCHED and values.ndim:
-            fits &= len(values) == count and values.size > 0
-        if not fits:
-            found = Field(values.dtype, values.shape)
-            raise BadReply(f"{name} is {found} for {count} examples, not {field}")
-        if name in ("probabilities", "top_scores") and values.dtype.kind == "f":
-            good = (values >= 0) & (values <= _MAX_PROBABILITY)
-            _require(good, name, values, "not a probability")
-        elif name == "prediction" and values.dtype.kind == "f":
-            _require(np.isfinite(values), name, values, "not a finite number")
-    if {"probabilities", "class", "label"} <= expected.keys():
-        _check_class(answer)
-
-
-def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> None:
-    for index in np.argwhere(~good)[:1].tolist():
-        raise BadReply(f"{name}{index} is {values[tuple(index)]!s}, {problem}")
-
-
-def _check_class(answer: Mapping[str, np.ndarray]) -> None:
-    probabilities, classes, labels = (answer[n] for n in ("probabilities", "class", "label"))
-    if (probabilities.ndim, classes.ndim, classes.dtype.kind, labels.ndim) != (2, 1, "i", 1):
-        return  # not a model that this package exported
-    best = probabilities.max(axis=1)
-    exists = (classes >= 0) & (classes < probabilities.shape[1])
-    rows = np.arange(len(classes))
-    good = exists & (probabilities[rows, np.where(exists, classes, 0)] == best)  # or equal to it
-    _require(good, "class", classes, "but another class is the most probable")
-    if "top_labels" in answer:
-        first = answer["top_labels"][:, 0]
-        _require(labels == first, "label", labels, "but top_labels begins with another")
-
-
-def check_pairs(answer: Sequence[Sequence[tuple[str, float]]], count: int) -> None:
-    """Checks the (label, probability) pairs of a reply to `classify`; raises BadReply."""
-    if len(answer) != count:
-        raise BadReply(f"the reply has {len(answer)} answers to {count} examples")
-    for index, pairs in enumerate(answer):
-        for label, score in pairs:
-            if not (isinstance(label, str) and 0 <= score <= _MAX_PROBABILITY):
-                raise BadReply(f"scores[{index}] of {label!r} is {score}, not a probability")
-
-
 def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | list[float]]:
     """Returns the features of a `tf.Example`, each a list of bytes, ints, or floats.
 
@@ -257,25 +181,20 @@ def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | 
     Raises:
         UsageError: The example is not a dict, or a `tf.Example` cannot contain a value.
     """
-    if not isinstance(example, Mapping):
-        kind = type(example).__name__
-        raise UsageError(f"an example must be a dict of feature name -> value; got {kind}")
     found: dict[str, Any] = {}
-    for name, value in example.items():
-        if isinstance(value, np.ndarray | np.generic):
-            value = np.ravel(value).tolist()
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        try:
-            if all(isinstance(one, int | float) for one in values):
-                whole = all(isinstance(one, int) for one in values)
-                found[name] = list(map(int if whole else float, values))
-            else:
-                found[name] = [one.encode() if isinstance(one, str) else one for one in values]
-            protobuf.example({name: found[name]})
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"the feature {name!r} must be bytes, text or numbers: {reason(error)}"
-            ) from None
+    try:
+        for name, value in example.items():
+            if isinstance(value, np.ndarray | np.generic):
+                value = np.ravel(value).tolist()
+            values = value if isinstance(value, list | tuple) else [value]
+            values = [one.encode() if isinstance(one, str) else one for one in values]
+            if any(isinstance(one, float) for one in values):
+                values = list(map(float, values))
+            found[name] = values
+        protobuf.example(found)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        message = "an example must be a dict of feature name -> bytes, text or numbers"
+        raise UsageError(f"{message}: {reason(error)}") from None
     return found
 
 

@@ -5,7 +5,7 @@ import os
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.serving import models_config, repository
+from pipeline.serving import models_config
 from pipeline.utils import files, locks
 from pipeline.utils.errors import UsageError
 
@@ -61,5 +61,4 @@ def _check(config: Config) -> None:
             raise UsageError(
                 f"--run-directory: {place} is the directory of the exported models; choose another"
             )
-        repository.check_folder(config.export.directory, target)
         models_config.pinned(target)  # an error now, not at the end of the run

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,10 @@ _LOSSLESS = 64  # larger pictures are written as JPEG
 
 
 class Picture(NamedTuple):
-    """An embedded picture; the lines of its caption are below it."""
+    """An embedded picture."""
 
     source: str | None  # a data URI; None shows an empty frame
     title: str
-    caption: Sequence[str] = ()
 
 
 class Row(NamedTuple):
@@ -34,8 +33,6 @@ class Section(NamedTuple):
     heading: str
     text: str = ""
     rows: Sequence[Row] = ()
-    layout: str = "rows"  # or `cards` in a grid, or `wide` pictures
-    small: bool = False  # a subsection of the section before
 
 
 def page(
@@ -66,38 +63,21 @@ def data_uri(contents: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(contents).decode()}"
 
 
-def figure(drawn: Any) -> str:
-    """The data URI of a figure of matplotlib."""
-    file = io.BytesIO()
-    drawn.savefig(file, format="png", dpi=100)
-    return data_uri(file.getvalue())
-
-
 def image(array: np.ndarray) -> str:
-    """The data URI of an image (height, width, channels) of any dtype.
+    """The data URI of an image (height, width, channels).
 
-    Integers are shown with all their levels; floats from 0 to 1 or, if they exceed this range, from
-    their minimum to their maximum. Images of more than 3 channels show the first three.
+    Other types than uint8 are shown from their minimum to their maximum, and of more than 3
+    channels the first three.
     """
     from PIL import Image
 
-    levels = _levels(np.asarray(array))
-    levels = levels[..., 0] if levels.shape[-1] < 3 else levels[..., :3]
-    picture = Image.fromarray(levels)
+    if array.dtype != np.uint8:
+        values = array.astype(np.float64)
+        low, high = values.min(), values.max()
+        array = ((values - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)
+    picture = Image.fromarray(array[..., 0] if array.shape[-1] < 3 else array[..., :3])
     kind = "png" if max(picture.size) <= _LOSSLESS else "jpeg"
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
     return data_uri(file.getvalue(), kind)
-
-
-def _levels(image: np.ndarray) -> np.ndarray:
-    if image.dtype == np.uint8:
-        return image
-    values = image.astype(np.float64)
-    low, high = 0.0, 1.0
-    if image.dtype.kind in "iu":
-        high = float(np.iinfo(image.dtype).max)
-    elif values.size and not (values.min() >= 0 and values.max() <= 1):
-        low, high = values.min(), max(values.max(), values.min() + 1e-12)
-    return np.clip((values - low) / (high - low) * 255, 0, 255).round().astype(np.uint8)

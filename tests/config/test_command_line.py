@@ -66,7 +66,7 @@ REFUSED = {
     "--model.options depth=3": "convnet has no option 'depth'",
     "--task classification": "did you mean 'image_classification'?",
     "--model.name os.path": "there is no module 'os'",
-    "json.dumps": "the recipe 'json.dumps' has required arguments",
+    "json.dumps": "the recipe 'json.dumps' cannot be called: dumps() missing 1",
     "--source.name arrays": "arrays needs --source.path",
     "--source.name arrays --source.dataset x": "arrays has no option 'dataset'",
     # Flags
@@ -74,8 +74,6 @@ REFUSED = {
     "--epochs 3": "unknown option '--epochs'; did you mean '--train.epochs'?",
     "--trian.lr 3": "did you mean '--train.learning-rate'?",
     "--bs 3": "did you mean '--train.batch-size' or '--export.batch-sizes'?",
-    "--model.epochs 3": "convnet has no option 'epochs'; did you mean '--train.epochs'?",
-    "--train-epochs 3": "did you mean '--train.epochs'?",
     "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
     "--": "unknown option '--'; --help after",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
@@ -93,11 +91,11 @@ REFUSED = {
     "--data.validation 1": "--data.validation must be a number of at least 0 and below 1; got '1'",
     "--data.image-size 8": "must be 2 values, each a whole number from 1 to 16,384 or None",
     "--data.cache ram": "must be one of auto, device, memory, disk, none; got 'ram'",
-    "--data.augment padding=4": "'padding=4' comes before any name",
+    "--data.augment padding=4": "or package.module.function; got 'padding=4'",
     "--data.augment crop padding=-1": "padding of crop must be a whole number of at least 0",
     "--data.augment erase area=0.3,0.1": "area of erase must be 2 values, each a number, in asc",
     "--data.augment affine scale=1,200": "in ascending order, from 0.01 to 100; got",
-    "--model.options filters": "words of the form name=value; 'filters' is not",
+    "--model.options filters": "words of the form name=value; got 'filters'",
     "--model.filters abc": "--model.filters of convnet must be a whole number of at least 1; got",
     "--model.options momentum=True": "must be a number from 0 to 1; got 'True'",
     "--train.class-weight 3=-1": "each value a number from 0 to 1,000,000; got '3=-1'",
@@ -110,7 +108,6 @@ REFUSED = {
     "--export.name a/b": "must be a plain file name",
     f"--export.name {'x' * 300}": "must be a plain file name",
     "--export.name=": "must be a plain file name",
-    "--export.name -x": "write a value that starts with - after =, as in --export.name=-x",
     "--export.batch-sizes 0 8": "each a whole number from 1 to 65,536, 1 to 100 values; got '0 8'",
     "--export.directory a\x1bb": "a path in UTF-8 without control characters",
     "--run-directory \udcff": "--run-directory must be a path in UTF-8",
@@ -127,10 +124,9 @@ REFUSED = {
     "--runtime.replicas 4 --train.accumulate 16": "4 replicas and 16 micro-batches each; 64 can",
     "--train.batch-size 30 --train.accumulate 4": "cannot be split into --train.accumulate 4",
     "--train.clip-norm 1 --train.clip-value 1": "use only one of --train.clip-norm and --train.cl",
-    "--data.augment cutmix flip mixup": "cutmix and mixup both mix labels; use only one",
+    "--data.augment cutmix flip mixup": "use only one of --data.augment cutmix and --data.aug",
     "--train.freeze-epochs 2": "--train.freeze-epochs requires --train.freeze",
-    "--train.freeze a --train.freeze-epochs 40": "40 is never reached in --train.epochs 40",
-    "--train.synchronized-batch-norm --train.accumulate 2": "use only one of them",
+    "--train.synchronized-batch-norm --train.accumulate 2": "use only one of --train.synchronized",
     "--runtime.deterministic --runtime.xla on": "use only one of --runtime.deterministic and",
     "--runtime.devices 0,1 --runtime.replicas 3": "3 is more than the 2 GPUs of --runtime.devices",
     "--runtime.devices cpu --runtime.require-gpu": "use only one of --runtime.devices cpu and",
@@ -163,7 +159,7 @@ def test_a_dotted_name_is_found_without_running_any_code(tmp_path, monkeypatch):
     for name in ("loud.mine.net", "bare.deep.mine.net", "typed.net"):
         assert configure(["--model.name", name]).model.name == name
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(UsageError, match=r"wrong.py, line 1, is not valid Python: invalid syntax"):
+    with pytest.raises(UsageError, match=r"wrong.py is not valid Python: .*line 1"):
         configure(["--model.name", "loud.wrong.net"])
     for name in ("loud.mine.net.x", "loud.nothing.x", "...", ".mine", "a\0.b", "tiny.x"):
         with pytest.raises(UsageError, match="there is no module"):

@@ -8,8 +8,8 @@ import serving
 import tensorflow as tf
 import yaml
 
-from pipeline.export import deployment_files, manifest_writer
-from pipeline.serving import models_config, version_manifest
+from pipeline.export import deployment_files
+from pipeline.serving import version_manifest
 
 VECTOR = {
     "serving_default": {
@@ -66,20 +66,6 @@ def test_edited_files_are_kept(model):
     assert not [path for path in model.iterdir() if path.name.startswith(".")]
 
 
-def test_a_renamed_model_is_served_under_its_new_name(model):
-    models_config.pin(model, 4)
-    model = model.rename(model.with_name("second"))
-    deployment_files.write(model, VECTOR, (1, 8))
-    assert models_config.pinned(model) == (4,)
-    expected = models_config.new("second").partition("model_version_policy")[0]
-    assert (model / "models.config").read_text().startswith(expected)
-    model.with_name("link").symlink_to("second")
-    before = (model / "models.config").read_text()
-    for path in (model, model.with_name("link")):
-        deployment_files.write(path, VECTOR, (1, 8))
-    assert (model / "models.config").read_text() == before
-
-
 @pytest.fixture(scope="module")
 def ports(digits_run):
     """Port in the examples -> that of a server of the exported digits."""
@@ -115,12 +101,3 @@ def test_the_table_lists_every_signature_with_its_shapes(digits_run):
         (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` "))
         assert all(f"`{key}`" in row for side in fields.values() for key in side)
     assert "| `serving_default` | `images` uint8 [N, 8, 8, 1] | `probabilities` float32" in text
-
-
-@pytest.mark.parametrize("sizes", [[], "abc", [0], [1.5], [True], None, 3])
-def test_a_manifest_without_batch_sizes_changes_nothing(tmp_path, sizes):
-    version = tmp_path / "m/1"
-    (version / "assets.extra").mkdir(parents=True)
-    manifest_writer.write(version, {"signatures": {}, "options": {"batch_sizes": sizes}})
-    deployment_files.follow(version.parent, version)
-    assert [path.name for path in version.parent.iterdir()] == ["1"]

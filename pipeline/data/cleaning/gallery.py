@@ -9,7 +9,6 @@ from pipeline.utils.html_pages import Picture, Row, Section
 
 MOST = 60
 """Entries shown for each reason."""
-_ACTIONS = {"stop": "stops a run", "drop": "excluded", "keep": "kept, only listed"}
 
 
 def shown(entries: Iterable[Entry]) -> list[Entry]:
@@ -28,12 +27,14 @@ def page(
         pictures: Id -> PNG, for the examples that have one.
         notes: Paragraphs below the title.
     """
-    sections = []
-    for (reason, action), part in _by_reason(entries).items():
-        first = f"; the first {MOST}" if len(part) > MOST else ""
-        rows = [_row(entry, pictures) for entry in part[:MOST]]
-        heading = f"{reason}: {len(part):,}, {_ACTIONS[action]}{first}"
-        sections.append(Section(heading, rows=rows, layout="cards"))
+    sections = [
+        Section(
+            f"{reason}: {len(part):,}, action {action}",
+            f"the first {MOST}" if len(part) > MOST else "",
+            [_row(entry, pictures) for entry in part[:MOST]],
+        )
+        for (reason, action), part in _by_reason(entries).items()
+    ]
     nothing = [] if sections else ["Nothing was found."]
     return html_pages.page(title, sections, [*notes, *nothing])
 
@@ -47,12 +48,12 @@ def _by_reason(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Entry]]:
 
 def _row(entry: Entry, pictures: Mapping[int, bytes]) -> Row:
     """The example, and the other one if the entry is about a pair."""
-    found = []
+    found, names = [], []
     for key, prefix in (("id", ""), ("of", "of_")):
         if key in entry:
-            name = str(entry.get(f"{prefix}file", f"example {entry[key]}"))
-            known = [str(entry[prefix + k]) for k in ("split", "label") if prefix + k in entry]
+            known = (entry.get(prefix + k) for k in ("file", "split", "label"))
+            names.append(", ".join(str(text) for text in known if text is not None))
             picture = pictures.get(entry[key])
             source = None if picture is None else html_pages.data_uri(picture)
-            found.append(Picture(source, name, [name, ", ".join(known)]))
-    return Row(found, text=str(entry.get("detail", "")))
+            found.append(Picture(source, names[-1]))
+    return Row(found, text=" = ".join(names) + f" {entry.get('detail', '')}")
