@@ -26,8 +26,6 @@ def affine(
     All amounts are uniform, drawn from 1025 steps.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         rotation: Largest angle in degrees, in both directions.
         translation: Largest shift along each axis, in both directions, as a share of that side.
         scale: Smallest and largest magnification.

@@ -24,8 +24,6 @@ def crop(
     by two gathers without the padded image.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         padding: Pixels on each side; below the image's smaller side.
         fill: Outside the image: `zero`, or the image mirrored at its border pixels (`reflect`).
     """

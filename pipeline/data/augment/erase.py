@@ -27,8 +27,6 @@ def erase(
     DeVries and Taylor, arXiv 1708.04552, kept inside the image.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         probability: That an image is changed.
         area: Smallest and largest share of the image.
         ratio: Smallest and largest height over width.

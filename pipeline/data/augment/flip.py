@@ -11,8 +11,6 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     """Mirrors left and right, each image with probability 1/2.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         up_down: Also mirrors top and bottom, independently with probability 1/2.
     """
     images = _pixel_values.of(batch, "flip")
@@ -31,7 +29,6 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
 
     Args:
         batch: With `image`, `epoch` and `lasting_seed` (int64, (batch,)).
-        seeds: One per example.
     """
     images = _pixel_values.of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)

@@ -26,7 +26,6 @@ def mixup(
     Args:
         batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
             the weight of the original image.
-        seeds: One per example.
         alpha: The share is Beta(alpha, alpha) distributed.
     """
     batch = _labelled(batch, "mixup")
@@ -48,7 +47,6 @@ def cutmix(
     Args:
         batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
             the share of the original image, rounded to 2**-16.
-        seeds: One per example.
         alpha: The share is Beta(alpha, alpha) distributed before the cut at the border.
     """
     batch = _labelled(batch, "cutmix")

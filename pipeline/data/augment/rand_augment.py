@@ -32,8 +32,6 @@ def rand_augment(
     outside. Signs are random. For 8-bit images only.
 
     Args:
-        batch: With `image` uint8.
-        seeds: One per example.
         layers: Operations for each image.
         magnitude: 0 for hardly any change, 30 for the strongest.
     """

@@ -25,8 +25,6 @@ def random_resized_crop(
     larger than the image, antialiasing would change nothing.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         scale: Smallest and largest share of the area, uniform.
         ratio: Smallest and largest width over height in pixels, log-uniform.
         probability: That an image is changed.

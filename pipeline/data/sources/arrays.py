@@ -27,9 +27,6 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
             `groups` (optional): integers or strings of shape (n,), examples with the same value
             stay in one split; `class_names` (optional, in the directory of train): strings of shape
             (classes,), otherwise the classes are named "0", "1", ...
-
-    Raises:
-        UsageError: A file or key is missing, cannot be read, or is not as described above.
     """
     try:
         folders = _folders(path) if path.is_dir() else {"train": path}
@@ -37,7 +34,12 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     splits = {split: _examples(found[split], folder) for split, folder in folders.items()}
-    names = _class_names(splits["train"]["label"], found["train"], folders["train"])
+    given = found["train"].get("class_names")
+    if given is None:
+        names = _label_names.from_labels(splits["train"]["label"], str(path), "class_names")
+    else:
+        strings = given.dtype.kind == "U" and given.ndim == 1
+        names = _label_names.distinct(given.tolist() if strings else (), f"{path}: class_names")
     shape = splits["train"]["image"].shape[1:]
     for split, folder in folders.items():
         other = splits[split]["image"].shape[1:]
@@ -131,13 +133,3 @@ def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
     digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     hashes = [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
     return np.array(hashes, np.int64)[places]
-
-
-def _class_names(
-    labels: np.ndarray, columns: Mapping[str, np.ndarray], path: Path
-) -> tuple[str, ...]:
-    if "class_names" not in columns:
-        return _label_names.from_labels(labels, str(path), "class_names")
-    given = columns["class_names"]
-    strings = given.dtype.kind == "U" and given.ndim == 1
-    return _label_names.distinct(given.tolist() if strings else (), f"{path}: class_names")

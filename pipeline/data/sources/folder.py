@@ -43,9 +43,6 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         group: Regular expression, searched in the path below the root. Files with the same match
             (of its first group, if it has one) stay in one split, such as all images of one
             patient: `patient(\\d+)`.
-
-    Raises:
-        UsageError: There are no classes, a class is empty, or a file has no group.
     """
     if not path.is_dir():
         raise UsageError(f"--source.path: {path} is not a directory")

@@ -1,7 +1,6 @@
 """Any prepared image classification dataset of TensorFlow Datasets (TFDS)."""
 
 import hashlib
-import itertools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +35,6 @@ def tfds(
             `train+test`. Other splits are the builder's, if it has them.
         group: Name of a feature, one number or text; examples with the same value stay in one
             split.
-
-    Raises:
-        UsageError: The builder does not exist, is not prepared, is not for image classification,
-            two splits share examples, or a file is damaged.
     """
     builder = _builder(dataset, path)
     layout = _layout(builder, group)
@@ -67,19 +62,10 @@ class Tfds(_record_files.RecordSource):
         ]
         numbers = {s: _numbers(builder, wanted, starts) for s, wanted in self._splits.items()}
         super().__init__(records, np.concatenate(ids), numbers, layout)
-        self._require_disjoint()
         image, label = (builder.info.features[layout[name][0]] for name in ("image", "label"))
         # An alpha channel is dropped, in training as in serving.
         shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
         self.info = self._info(tuple(label.names), shape)
-
-    def _require_disjoint(self) -> None:
-        for (one, first), (other, second) in itertools.combinations(self._numbers.items(), 2):
-            if shared := len(np.intersect1d(first, second)):
-                raise UsageError(
-                    f"--source.splits: {one} ({self._splits[one]}) and {other} "
-                    f"({self._splits[other]}) share {shared:,} examples"
-                )
 
     def fingerprint(self) -> str:
         """Hash of the builder's full name, the splits, and the sizes and times of its files."""
@@ -159,14 +145,10 @@ def _builder(dataset: str, path: Path | None) -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
-    except tfds.core.DatasetNotFoundError:
-        raise UsageError(
-            f"--source.dataset: unknown dataset {dataset!r}; the names are at "
-            "tensorflow.org/datasets/catalog"
-        ) from None
     except Exception as error:  # TFDS's parser and the builders raise many kinds
         raise UsageError(
-            f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}"
+            f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}; the names are at "
+            "tensorflow.org/datasets/catalog"
         ) from None
 
 

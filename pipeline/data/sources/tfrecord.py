@@ -14,7 +14,6 @@ from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
-from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
@@ -22,7 +21,6 @@ from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
-_CLASSES = "labels.txt"
 # An id is a hash of the file's path, and in these lowest bits the number of the record.
 _BITS = 24
 
@@ -46,13 +44,7 @@ def tfrecord(
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
         label: Feature with the label, a whole number; None: found by its name.
         group: Feature, a whole number or a text; examples with the same value stay in one split.
-        class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
-            directory, else the labels themselves.
-
-    Raises:
-        UsageError: No such files or features; a shard is missing, truncated or damaged
-            (`shards.json`, written by `python -m pipeline.shards`, reveals truncation between two
-            records).
+        class_names: Names of the classes 0, 1, ...; by default the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
@@ -81,19 +73,10 @@ class TFRecords(RecordSource):
         self.info = self._info(self._names, common_shape(self._images()))
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
-        file = self._root / _CLASSES
         if given:
             return _label_names.distinct(given, "--source.class-names")
-        if file.exists():
-            try:
-                lines = safe_io.read_text(file).splitlines()
-            except (OSError, ValueError):
-                raise UsageError(f"{file} cannot be read as UTF-8 text") from None
-            names = [line.strip() for line in lines]
-            return _label_names.distinct(names, f"the lines of {file}")
-        option = f"--source.class-names, or {_CLASSES} next to the files"
         labels = self.columns("train")["label"]
-        return _label_names.from_labels(labels, str(self._root), option)
+        return _label_names.from_labels(labels, str(self._root), "--source.class-names")
 
     def _images(self) -> Iterator[bytes]:
         """The encoded images of train."""

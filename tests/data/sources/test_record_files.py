@@ -94,14 +94,14 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     (tmp_path / "shards.json").write_text(printed)
     records, raw = shards.records(files), files[1].read_bytes()
     files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
-    with pytest.raises(UsageError, match="00001-of-00003 does not match the sha256"):
+    with pytest.raises(UsageError, match="00001-of-00003 is missing or does not match the sha256"):
         shards.records(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
-    with pytest.raises(UsageError, match="00002-of-00003 does not match the sha256"):
+    with pytest.raises(UsageError, match="00002-of-00003 is missing or does not match the sha256"):
         shards.records(files)
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
-    with pytest.raises(UsageError, match="x.tfrecord is listed in shards.json but missing"):
+    with pytest.raises(UsageError, match="x.tfrecord is missing or"):
         shards.records(files)
     (tmp_path / "shards.json").write_text("[]")
     with pytest.raises(UsageError, match="shards.json was not written by"):

@@ -123,14 +123,12 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"splits": {"train": "train[:20]", "test": "train[15:]"}}, "15:.*share 5 examples"),
-        ({"splits": {"validation": "train[:10%]"}}, r"train \(train\) and validation .* share 4 e"),
         ({"splits": {"train": "trian"}}, "TFDS rejects 'trian': Unknown split 'trian'"),
         ({"splits": {"train": "train[:x]"}}, r"TFDS rejects 'train\[:x\]': Error parsing"),
         ({"splits": {"test": "test[:0]"}}, r"'test\[:0\]' of shapes has no examples"),
         ({"group": "patent"}, "unknown feature 'patent'; did you mean 'patient'"),
         ({"group": "image"}, "'image' must be a single whole number or text"),
-        ({"dataset": "zzzzzzzzzzzz"}, "unknown dataset 'zzzzzzzzzzzz'; the names are at"),
+        ({"dataset": "zzzzzzzzzzzz"}, "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at"),
         ({"dataset": ""}, "--source.dataset"),
         ({"dataset": "../shapes"}, "--source.dataset"),
         ({"dataset": "bare"}, "bare is not for image classification"),

@@ -99,11 +99,9 @@ def test_other_files_change_the_fingerprint_and_no_id(root):
     assert tfrecord(path=root, group="patient").fingerprint() != more.fingerprint()
 
 
-def test_classes_are_named_by_an_option_or_a_file(root):
+def test_classes_are_named_by_an_option(root):
     names = ("a", "b", "c", "d")
     assert tfrecord(path=root, class_names=names).info.class_names == names
-    (root / "labels.txt").write_text("x\ny\nz\n")
-    assert tfrecord(path=root).info.class_names == ("x", "y", "z")
     write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "label": 3}])
     assert tfrecord(path=root).columns("test")["label"].tolist()[-1] == 3  # the task rejects it
 
@@ -174,14 +172,6 @@ REJECTED = {
     "a link to nothing": (
         lambda r: (r / "z-train.tfrecord").symlink_to(r / "nothing"),
         "z-train.tfrecord cannot be read: No such file",
-    ),
-    "repeated names": (
-        lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
-        "the lines of .*labels.txt must be different strings, none empty",
-    ),
-    "names in a directory": (
-        lambda r: (r / "labels.txt").mkdir(),
-        "labels.txt cannot be read as UTF-8 text",
     ),
 }
 
