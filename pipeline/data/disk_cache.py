@@ -83,11 +83,7 @@ def obtained(
 ) -> tuple[Disk, str]:
     """The store in a directory, built from `batches` unless a good one exists; and which of both.
 
-    Args:
-        folder: The directory of one split of one data set.
-        state: If it has changed, the directory is rebuilt. The keys appear in messages. JSON.
-        specs: Of the fields of a decoded example.
-        batches: The columns of the decoded examples, in pieces; only read to build the store.
+    If `state` (JSON) has changed, the directory is rebuilt; its keys appear in messages.
     """
     try:
         lock = folder.with_name(f"{folder.name}.lock")

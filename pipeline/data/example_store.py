@@ -42,9 +42,9 @@ class Store(abc.ABC):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of some rows, for Python."""
 
+    @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
         """The examples of some rows, int64 (n,), inside `tf.data`."""
-        raise NotImplementedError(f"{type(self).__name__} has no random access")
 
     def ticket(self, rows: tf.Tensor) -> Any:
         """The input of the step for these rows, made inside `tf.data`."""
