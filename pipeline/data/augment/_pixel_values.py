@@ -59,8 +59,3 @@ def in_rectangle(
     mask = tf.cast(rows, others.dtype)[:, :, None] * columns[:, None, :]
     mask = tf.reshape(mask, tf.shape(others))
     return others ^ ((images ^ others) & mask)
-
-
-def each(values: tf.Tensor) -> tf.Tensor:
-    """One number per image, (batch,), for broadcasting over the image."""
-    return values[:, None, None, None]

@@ -32,7 +32,8 @@ def mixup(
     images = batch["image"]
     share = draw.choice(seeds, _shares(alpha))
     own, other = (tf.cast(i, tf.float32) for i in (images, _swapped(images)))
-    mixed = own * _pixel_values.each(share) + other * _pixel_values.each(1 - share)
+    weight = share[:, None, None, None]
+    mixed = own * weight + other * (1 - weight)
     return {**batch, "image": _pixel_values.restore(mixed, images.dtype), "share": share}
 
 
