@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
@@ -88,7 +87,6 @@ class _Writer:
     def __init__(self, stream: TextIO, as_table: bool) -> None:
         self._stream, self._as_table = stream, as_table
         self._columns: list[str] = []
-        self._start = time.monotonic()
         self.written = self.skipped = 0
 
     def add(self, record: dict[str, Any]) -> None:
@@ -115,12 +113,6 @@ class _Writer:
             table.writerow(self._columns)
         table.writerow(json.dumps(c) if isinstance(c, list) else c for c in cells.values())
         return text.getvalue().removesuffix("\n")
-
-    def summary(self) -> str:
-        """Returns the counts and the rate."""
-        rate = self.written / max(time.monotonic() - self._start, 1e-3)
-        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
-        return f"{self.written:,}{skipped}, {rate:,.{0 if rate > 10 else 1}f} per second"
 
 
 def _say(name: str, text: str) -> None:
@@ -158,14 +150,6 @@ def _expand(words: list[str]) -> Iterator[str]:
         yield from map(os.fsdecode, filter(None, text.split(b"\0" if b"\0" in text else b"\n")))
 
 
-def _check_output(output: Path, names: Sequence[str]) -> None:
-    require_path(output, "--output")
-    require(output.is_file() or not output.exists(), "--output", output, "a file")
-    files.check_writable(output.parent, "--output")
-    if output.exists() and any(map(output.samefile, filter(os.path.exists, names))):
-        raise UsageError(f"--output: {output} is one of the input files")
-
-
 @contextlib.contextmanager
 def _open(output: Path | None) -> Iterator[TextIO]:
     """Opens the output in UTF-8; names that are not valid Unicode are escaped as in JSON."""
@@ -192,6 +176,10 @@ def main(arguments: list[str]) -> int:
         return 0
     model, words, options = _parse(arguments)
     output = options.output
+    if output:
+        require_path(output, "--output")
+        require(not output.is_dir(), "--output", output, "a file")
+        files.check_writable(output.parent, "--output")
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
     with Client(model, options.timeout) as client:
         predictor = FilePredictor(client, options.top)
@@ -199,13 +187,12 @@ def main(arguments: list[str]) -> int:
         if not names:
             taken = ", ".join(f"*{ending}" for ending in predictor.endings)
             raise UsageError(f"{' '.join(words)[:200]} contains no files; {model} takes {taken}")
-        if output:
-            _check_output(output, names)
         with _open(output) as stream:
             writer = _Writer(stream, as_table)
             for record in predictor.predict(names, options.batch_size):
                 writer.add(record)
-    _say("answered", writer.summary())
+    skipped = f", {writer.skipped:,} skipped" if writer.skipped else ""
+    _say("answered", f"{writer.written:,}{skipped}")
     return 1 if writer.skipped else 0
 
 

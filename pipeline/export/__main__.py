@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import cli_parser, command_line, export_overrides
 from pipeline.config.config import Config
 from pipeline.config.validation import require_path
-from pipeline.export import manifest_writer
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
@@ -154,20 +153,14 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Writes the newest export of a finished run into its `result.json`.
-
-    Unless it is in another place, or has other options, than the run's own config says.
-    """
+    """Writes the newest export of a finished run into its `result.json`, unless it is elsewhere."""
     try:
         before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
+        place = Path(before["export"] or run_directory.export_directory(config) / "1").parent
     except (OSError, ValueError, LookupError, TypeError):
         return
-    path = config.source.path  # the data may have been moved
-    own = command_line.read(run.config, {} if path is None else {"path": path})
-    place, kind = run_directory.export_directory, manifest_writer.options
-    same &= place(own) == place(config) and kind(own.export) == kind(config.export)
-    if same and result["export"]:
+    if same and result["export"] and place == Path(result["export"]).parent:
         new = {name: result[name] for name in ("export", "verification")}
         files.write_json(run.result, {**before, **new})
 
@@ -179,7 +172,6 @@ def _pin(name: str | None, words: list[str]) -> int:
         raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
     model = _model(name, directory or _Place.directory)
     path = repository.require(model, version)
-    before = models_config.pinned(model)
     if path is not None:
         from pipeline.export.verification import verify
 
@@ -188,16 +180,9 @@ def _pin(name: str | None, words: list[str]) -> int:
             print(f"{outcome}\nNOT pinned: {path} must not be served")
             return 1
     repository.pin(model, version)
-    same = before == (() if version is None else (version,))
-    change = "unchanged" if same else f"before: {', '.join(map(str, before)) or 'nothing'}"
-    say("pinned", f"{path or 'nothing'} ({change})")
-    config = models_config.NAME
-    say("served", f"{repository.live(model)}, by servers that read {model / config}")
-    say(
-        "next",
-        f"start servers with --model_config_file=/models/{model.name}/{config} "
-        "--model_config_file_poll_wait_seconds=60, and they follow",
-    )
+    say("pinned", str(path or "nothing"))
+    config = model / models_config.NAME
+    say("served", f"{repository.live(model)}, by servers that read {config}, as in SERVING.md")
     return 0
 
 
@@ -208,10 +193,8 @@ def _model(name: str | None, directory: Path) -> Path:
         if len(models) == 1:
             return next(iter(models.values()))
         raise UsageError(f"--pin needs the name of a model in {directory}; {suggest('', models)}")
-    if name in models:
-        return models[name]
-    if files.versions(Path(name)):  # a path, such as `.`
-        return Path(name) if Path(name).name else Path.cwd()
+    if name in models or files.versions(Path(name)):
+        return models.get(name, Path(name))
     raise UsageError(f"{directory} has no exported model {name!r}; {suggest(name, models)}")
 
 

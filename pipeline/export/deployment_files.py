@@ -59,13 +59,7 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
 
 def _is_generated(path: Path) -> bool:
     """Whether a file has the mark, or does not exist yet."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return _MARK in file.readline(1000)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    return not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Handoff:
             result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
-            run_report.written(self.run, fallback, self.checkpoint, written, why)
+            run_report.written(self.run, fallback, self.checkpoint, why)
         run_report.exported(self.config, self.run, result)
         progress_report.late(self.checkpoint, self.config.runtime.time_limit)
         return result, written

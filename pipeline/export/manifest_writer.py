@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.sections import Export
+from pipeline.serving import version_manifest
 from pipeline.serving.version_manifest import MANIFEST
 from pipeline.utils import files
 
@@ -19,10 +20,6 @@ def options(export: Export) -> dict[str, Any]:
 
 
 def write(directory: Path, about: Mapping[str, Any]) -> None:
-    """Writes `about` and, as `files`, sha256 and size of every file; they must be complete."""
-    entries = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path != directory / MANIFEST:
-            entry = {"sha256": files.sha256(path), "size": path.stat().st_size}
-            entries[path.relative_to(directory).as_posix()] = entry
+    """Writes `about` and, as `files`, sha256 and size of every other file; all must be complete."""
+    entries = version_manifest.entries(directory)
     files.write_json(directory / MANIFEST, {**about, "files": entries})

@@ -1,20 +1,16 @@
 """Checks that a model needs only operations that the released server has.
 
 `operation_checks.txt` lists every operation with a CPU kernel in the wheel of TensorFlow 2.20.0,
-which TensorFlow Serving 2.20.0, the newest release, is built from. To update it, run in an
-environment with that wheel
-
-    python -m pipeline.export.operation_checks > pipeline/export/operation_checks.txt
+which TensorFlow Serving 2.20.0, the newest release, is built from: in an environment with it, these
+are the `op` of the kernels for `CPU` or `DEFAULT` in
+`tensorflow.python.framework.kernels.get_all_registered_kernels()`.
 """
 
 import functools
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
-from pipeline.serving import savedmodel_session
-from pipeline.utils import protobuf
 from pipeline.utils.errors import Failure
 
 _FILE = Path(__file__).with_suffix(".txt")
@@ -73,19 +69,3 @@ def check(graph: Any) -> str:
     for node in harmful:
         raise Failure(f"{node.name} is {node.op}: it ends the server or accesses its files")
     return f"{len(names)} kinds, all in TensorFlow Serving 2.20; no XLA, no fixed device"
-
-
-def installed() -> set[str]:
-    """Names of the operations that the installed TensorFlow runs on a CPU."""
-    with protobuf.importable():
-        from tensorflow.core.framework import kernel_def_pb2
-
-    kernels = kernel_def_pb2.KernelList.FromString(savedmodel_session.registered_kernels()).kernel
-    return {kernel.op for kernel in kernels if kernel.device_type in ("CPU", "DEFAULT")}
-
-
-if __name__ == "__main__":
-    version = savedmodel_session.runtime_version()
-    print(f"# Operations with a kernel for the CPU in TensorFlow {version}.")
-    print("# Written by pipeline/export/operation_checks.py.")
-    print(textwrap.fill(" ".join(sorted(installed())), 100, break_on_hyphens=False))

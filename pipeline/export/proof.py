@@ -28,7 +28,8 @@ from pipeline.export import (
 )
 from pipeline.export.bad_requests import Announce, Check
 from pipeline.serving import version_manifest
-from pipeline.serving.savedmodel_session import Session, as_strings, runtime_version, saved_graph
+from pipeline.serving.savedmodel_session import Session, runtime_version, saved_graph
+from pipeline.serving.signatures import strings
 from pipeline.utils import npz
 
 GOLDEN = version_manifest.GOLDEN
@@ -57,7 +58,7 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     for key, array in npz.read(path, _MOST_GOLDEN).items():
         signature, side, name = key.split("/")
         if array.dtype.kind == "S":
-            array = as_strings([text[:-1] for text in array.flat]).reshape(array.shape)
+            array = strings([text[:-1] for text in array.flat]).reshape(array.shape)
         golden.setdefault(signature, {}).setdefault(side, {})[name] = array
     return golden
 

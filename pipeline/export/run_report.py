@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.config.config import Config
 from pipeline.export import model_card, run_result
 from pipeline.export.verification import PROVED
-from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
@@ -38,29 +37,21 @@ def written(
     run: RunDirectory,
     fallback: RunDirectory,
     saver: CheckpointCallback,
-    result: Path | None,
     why: str,
 ) -> None:
     """Where everything of the run is; if its disk is full, what to do.
 
-    `result` is the path of `result.json`; `why` is empty if that is in the run directory.
+    `why` says why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
         say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
     if not (why or saver.unsaved):
         return
-    steps = run_directory.steps(fallback.checkpoints)
-    parts = [f"{run} cannot be written: {why or saver.unsaved}"]
-    if steps or result == fallback.result:
+    text = f"{run} cannot be written: {why or saver.unsaved}"
+    if fallback.path.is_dir():
         copy = f"cp -r {shlex.quote(str(fallback))}/. {shlex.quote(str(run))}"
-        parts.append(f"use the files in {fallback}; once there is space: {copy}")
-    if result is None:
-        parts.append("result.json was not saved")
-    if saver.unsaved and not steps:
-        parts.append(
-            f"step {saver.step:,} was not saved; the same command resumes from an earlier step"
-        )
-    say("warning", "; ".join(parts))
+        text += f"; use the files in {fallback}; once there is space: {copy}"
+    say("warning", text)
 
 
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
@@ -101,19 +92,19 @@ def _not_exported(verification: Mapping[str, Any], again: str) -> None:
 
 def _as_served(version: Path, result: dict[str, Any]) -> None:
     """If the export has another precision than training: the difference, and its metrics."""
-    about = version_manifest.about(version)
-    precision, trained = about.get("precision"), str(about.get("trained_precision"))
-    difference, metrics, judged = about.get("difference"), about.get("metrics"), about.get("judged")
-    if precision == trained.removeprefix("mixed_") or not isinstance(difference, dict):
+    about = version_manifest.read(version)
+    precision, trained = about["precision"], about["trained_precision"]
+    if precision == trained.removeprefix("mixed_"):
         return
     say(
         "precision",
-        f"{precision} in the export, {trained} in training; on {about.get('compared')} "
-        f"examples the answers differ: {model_card.differences(difference)}",
+        f"{precision} in the export, {trained} in training; on {about['compared']} "
+        f"examples the answers differ: {model_card.differences(about['difference'])}",
     )
-    if isinstance(metrics, dict) and judged in result:
-        shown = {name: metrics[name] for name in result[judged] if name in metrics}
-        say("as served", f"{judged} {_numbers(shown)}")
+    if about["judged"] in result:
+        metrics = about["metrics"]
+        shown = {name: metrics[name] for name in result[about["judged"]] if name in metrics}
+        say("as served", f"{about['judged']} {_numbers(shown)}")
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:

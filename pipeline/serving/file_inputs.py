@@ -3,6 +3,7 @@
 import csv
 import glob
 import io
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.utils import safe_io
+from pipeline.utils import image_formats, safe_io
 
-IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 TABLES = (".csv", ".npy")
-_MAX_IMAGE_BYTES = 2**29  # of one file
 _MAX_BATCH_BYTES = 2**26  # of the files in one request
 _NO_ARRAY = "it does not contain an array of numbers (rows, features)"
-_MIN_HEADER = 4  # columns; shorter headers of 0, 1, 2 may be a row
 
 
 class Item(NamedTuple):
@@ -42,32 +40,29 @@ def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     """
     names: list[str] = []
     for word in words:
-        found = [word] if os.path.lexists(word) else sorted(glob.glob(word, recursive=True))
-        # A pattern such as `**` matches a directory and each file in it.
-        unique: dict[str, str] = {}
-        for name in found or [word]:
-            inside = _inside(name, endings) if os.path.isdir(name) else [name]
-            unique |= {os.path.normpath(one): one for one in inside}
-        names += unique.values()
+        if os.path.isdir(word):
+            names += _inside(word, endings)
+        elif os.path.lexists(word):
+            names.append(word)
+        else:
+            found = sorted(glob.glob(word, recursive=True))
+            names += [name for name in found if not os.path.isdir(name)] or [word]
     return names
 
 
 def _inside(directory: str, endings: tuple[str, ...]) -> Iterator[str]:
-    visited: set[str] = set()  # links may be circular
-    for place, folders, names in os.walk(directory, followlinks=True):
-        real = os.path.realpath(place)
-        folders[:] = sorted(n for n in folders if not n.startswith(".") and real not in visited)
-        for name in sorted(names) if real not in visited else ():
+    for place, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
             if name.lower().endswith(endings) and not name.startswith("."):
                 yield os.path.join(place, name)
-        visited.add(real)
 
 
 def images(names: Iterable[str]) -> Iterator[Item]:
     """Yields the bytes of each file."""
     for name in names:
         try:
-            yield Item({"file": name}, safe_io.read_bytes(Path(name), _MAX_IMAGE_BYTES))
+            yield Item({"file": name}, safe_io.read_bytes(Path(name), image_formats.MOST_BYTES))
         except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))
 
@@ -75,8 +70,7 @@ def images(names: Iterable[str]) -> Iterator[Item]:
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
-    The first line of a `.csv` is a header if it contains no numbers, the names of the columns, or
-    0, 1, 2, 3, ... as written by pandas for columns without names.
+    The first line of a `.csv` is a header if it contains no numbers.
 
     Args:
         names: The files.
@@ -109,31 +103,21 @@ def _array(name: str) -> np.ndarray:
 def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
     reader = csv.reader(io.StringIO(safe_io.read_text(Path(name))), skipinitialspace=True)
     lines = filter(None, reader)
-    first = next(lines, [])
-    header = [cell.strip() for cell in first]
-    counted = [str(index) for index in range(len(header))]
-    wanted = [column.strip() for column in columns or ()]
-    if wanted == [str(index) for index in range(len(wanted))]:  # a source without names
-        wanted = []
-    order = None
-    if not any(map(_is_number, first)) or (wanted and sorted(header) == sorted(wanted)):
-        order = _order(header, wanted) if wanted else None
-    elif header != counted or len(header) < _MIN_HEADER:
-        yield first
-    for line in lines:
-        yield [line[index] for index in order] if order and len(line) == len(order) else line
-
-
-def _order(header: list[str], columns: list[str]) -> list[int]:
-    """Returns the index of each column in a header; raises ValueError if its names differ."""
-    if header == columns:
-        return list(range(len(columns)))
-    if sorted(header) != sorted(columns) or len(set(columns)) != len(columns):
+    header = [cell.strip() for cell in next(lines, [])]
+    if any(map(_is_number, header)):
+        yield from itertools.chain([header], lines)
+        return
+    if columns is None or columns == [str(index) for index in range(len(columns))]:  # no names
+        yield from lines
+        return
+    if sorted(header) != sorted(columns):
         raise ValueError(
             f"its header is {', '.join(header)[:200]!r}, but the model takes "
-            f"{', '.join(columns)[:500]!r}; without a header, columns must be in that order"
+            f"{', '.join(columns)[:500]!r}"
         )
-    return [header.index(name) for name in columns]
+    order = [header.index(column) for column in columns]
+    for line in lines:
+        yield [line[index] for index in order] if len(line) == len(order) else line
 
 
 def _is_number(cell: str) -> bool:
@@ -179,6 +163,4 @@ def prefetch(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError) and glob.has_magic(str(error.filename)):
-        return "no file has this name or matches the pattern"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

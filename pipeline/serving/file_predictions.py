@@ -9,6 +9,7 @@ from pipeline.serving import file_inputs, signatures
 from pipeline.serving.client import Client
 from pipeline.serving.file_inputs import Item
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
 
@@ -36,7 +37,7 @@ class FilePredictor:
     @property
     def endings(self) -> tuple[str, ...]:
         """Endings of the file names that the model takes."""
-        return file_inputs.IMAGES if self._width is None else file_inputs.TABLES
+        return image_formats.SUFFIXES if self._width is None else file_inputs.TABLES
 
     def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
         """Yields a record for each image or row, in order.

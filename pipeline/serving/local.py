@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.serving import repository, signatures, version_manifest
-from pipeline.serving.savedmodel_session import ServerError, Session, as_strings
+from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
 from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
 from pipeline.utils import files, protobuf
@@ -76,7 +76,7 @@ class Local(Transport):
             message += f"{' and '.join(sorted(outputs))}; {suggest(name, suitable)}"
             raise ServingError(str(self._version), "FAILED_PRECONDITION", message)
         serialized = [protobuf.example(one).SerializeToString() for one in examples]
-        return self.predict(name, {"inputs": as_strings(serialized)}, {})
+        return self.predict(name, {"inputs": signatures.strings(serialized)}, {})
 
     def _error(self, error: ServerError) -> ServingError:
         return ServingError(str(self._version), signatures.CODES[error.code], str(error))

@@ -66,7 +66,6 @@ _FUNCTIONS = {
     "StringDealloc": (None, c_void_p),
     "StringGetDataPointer": (c_void_p, c_void_p),
     "StringGetSize": (c_size_t, c_void_p),
-    "GetAllRegisteredKernels": (c_void_p, c_void_p),
 }  # fmt: skip
 
 
@@ -99,7 +98,10 @@ class Session:
         )  # fmt: skip
         self._check(status)
         buffer = _Buffer.from_address(meta_graph)
-        self.meta_graph = _meta_graph(ctypes.string_at(buffer.data, buffer.length))
+        serialized = ctypes.string_at(buffer.data, buffer.length)
+        with protobuf.importable():
+            from tensorflow.core.protobuf import meta_graph_pb2
+        self.meta_graph = meta_graph_pb2.MetaGraphDef.FromString(serialized)
         self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
 
     def run(
@@ -181,23 +183,9 @@ class Session:
         return texts.reshape(shape)
 
 
-def as_strings(values: Sequence[bytes]) -> np.ndarray:
-    """Returns a 1-D array of bytes objects; NumPy's bytes type would drop trailing zeros."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
-
-
 def runtime_version() -> str:
     """Returns the version of the TensorFlow that loads and runs models."""
     return _library().TF_Version().decode()
-
-
-def registered_kernels() -> bytes:
-    """Returns the kernels of the installed TensorFlow, a serialized `KernelList`."""
-    library = _library()
-    buffer = _Buffer.from_address(library.TF_GetAllRegisteredKernels(library.TF_NewStatus()))
-    return ctypes.string_at(buffer.data, buffer.length)
 
 
 @functools.cache
@@ -219,27 +207,12 @@ def _library() -> ctypes.CDLL:
 
 
 def saved_graph(directory: Path) -> Any:
-    """Returns the graph of a SavedModel, a `MetaGraphDef`, without loading it.
-
-    Raises:
-        Failure: The file cannot be read, or contains several graphs.
-    """
+    """Returns the graph of a SavedModel, a `MetaGraphDef`, without loading it."""
     with protobuf.importable():
         from tensorflow.core.protobuf import saved_model_pb2
-    from google.protobuf.message import DecodeError
 
-    try:
-        raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
-        graphs = list(saved_model_pb2.SavedModel.FromString(raw).meta_graphs)
-    except (OSError, ValueError, DecodeError) as error:
-        raise Failure(f"saved_model.pb cannot be read: {error}") from None
+    raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
+    graphs = saved_model_pb2.SavedModel.FromString(raw).meta_graphs
     if len(graphs) != 1:
         raise Failure(f"saved_model.pb contains {len(graphs)} graphs, not one")
     return graphs[0]
-
-
-def _meta_graph(serialized: bytes) -> Any:
-    with protobuf.importable():
-        from tensorflow.core.protobuf import meta_graph_pb2
-
-    return meta_graph_pb2.MetaGraphDef.FromString(serialized)

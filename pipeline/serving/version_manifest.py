@@ -1,12 +1,10 @@
 """The manifest of a version: reading it, and comparing the files of the version with it."""
 
-import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 from pipeline.utils import files, safe_io
-from pipeline.utils.errors import Failure
+from pipeline.utils.errors import Failure, reason
 
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
@@ -14,32 +12,24 @@ GOLDEN = Path("assets.extra/golden.npz")
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Returns the manifest of a version.
-
-    Raises:
-        Failure: It is missing, cannot be read, or is not a manifest.
-    """
+    """Returns the manifest of a version; raises Failure if it is missing or cannot be read."""
     try:
-        manifest = safe_io.read_json(directory / MANIFEST)
-        listed = list(manifest["files"].values())
+        manifest = files.expand_home(safe_io.read_json(directory / MANIFEST))
+        if not isinstance(manifest["files"], dict):
+            raise TypeError("it does not list files")
     except FileNotFoundError:
-        raise Failure(f"{MANIFEST} is missing, so the files cannot be checked") from None
-    except (OSError, ValueError) as error:
-        raise Failure(f"{MANIFEST} cannot be read: {error}") from None
-    except (AttributeError, LookupError, TypeError):
-        listed = [None]
-    if not all(isinstance(entry, dict) and {"sha256", "size"} <= set(entry) for entry in listed):
-        raise Failure(f"{MANIFEST} does not list the files with their sha256 and size")
+        raise Failure(f"{MANIFEST} is missing") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise Failure(f"{MANIFEST} cannot be read: {reason(error)}") from None
     return manifest
 
 
 def about(directory: Path) -> dict[str, Any]:
     """Returns the manifest of a version; empty if it is missing or cannot be read."""
     try:
-        manifest = files.expand_home(safe_io.read_json(directory / MANIFEST))
-    except (OSError, ValueError):
+        return read(directory)
+    except Failure:
         return {}
-    return manifest if isinstance(manifest, dict) else {}
 
 
 def require_files(directory: Path) -> None:
@@ -56,18 +46,25 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
         Failure: Files are missing, new, or different; the message names them all.
     """
     require_files(directory)
-    wanted = manifest["files"]
-    paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("*") if p.is_file()}
-    added = sorted(set(paths) - set(wanted) - {str(MANIFEST)})  # it cannot contain its own digest
-    wrong = [f"{name} is not in the manifest: it was added later" for name in added]
+    found, wanted = entries(directory), manifest["files"]
+    wrong = [f"{name} is not in the manifest" for name in sorted(found.keys() - wanted.keys())]
     for name, entry in sorted(wanted.items()):
-        if name not in paths:
+        if name not in found:
             wrong.append(f"{name} is missing")
-            continue
-        with paths[name].open("rb") as file:
-            same = os.fstat(file.fileno()).st_size == entry["size"]
-            if not same or hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                wrong.append(f"{name} has changed: its size or sha256 differs")
+        elif found[name] != entry:
+            wrong.append(f"{name} has changed")
     if wrong:
         raise Failure("; ".join(wrong))
     return f"{len(wanted)} files match the manifest"
+
+
+def entries(directory: Path) -> dict[str, dict[str, Any]]:
+    """Returns the name of every file except the manifest -> its sha256 and size."""
+    return {
+        path.relative_to(directory).as_posix(): {
+            "sha256": files.sha256(path),
+            "size": path.stat().st_size,
+        }
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path != directory / MANIFEST
+    }

@@ -33,7 +33,6 @@ DTYPES = {number: np.dtype(dtype) for number, dtype, _ in _TYPES}
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 """NumPy dtype -> number of the TensorFlow type."""
 _VALUES = {number: field for number, _, field in _TYPES}
-_MAX_BYTES = 2**31  # of one tensor
 
 
 @contextlib.contextmanager
@@ -76,23 +75,15 @@ def to_array(tensor: Any) -> np.ndarray:
     The last value stands for all missing ones, zero if there are no values at all.
 
     Raises:
-        ValueError: The type is unknown, the tensor is too large, or its values do not fit its
-            shape.
+        ValueError: The type is unknown, or the values do not fit the shape.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"a tensor has the unsupported type {tensor.dtype}")
     shape = [axis.size for axis in tensor.tensor_shape.dim]
-    size = math.prod(shape)
-    if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0:
-        raise ValueError("a tensor has an unknown shape")
-    if size * dtype.itemsize > _MAX_BYTES:
-        raise ValueError(f"a tensor of the shape {shape} is too large")
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
     given = getattr(tensor, _VALUES[tensor.dtype])
-    if len(given) > max(size, 1):
-        raise ValueError(f"a tensor of the shape {shape} has {len(given)} values")
     if dtype == np.float16:  # stored as bits
         values = np.array(given, np.uint16).view(np.float16)
     else:
@@ -100,7 +91,7 @@ def to_array(tensor: Any) -> np.ndarray:
         values[:] = given
     if not given:
         values = np.array([b"" if dtype.hasobject else 0], dtype)
-    return values[np.minimum(np.arange(size), len(values) - 1)].reshape(shape)
+    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> Any:

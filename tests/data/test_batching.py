@@ -3,53 +3,24 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import images_and_labels, run_python
+from conftest import images_and_labels
 from counting import Counting, ids, load
 
 from pipeline.config import command_line, config
-from pipeline.data import batching, cache_policy, dataset
+from pipeline.data import batching, dataset
 from pipeline.runtime import run_directory
 from pipeline.training import distributed
 from pipeline.utils.errors import UsageError
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        (Counting(3), {"test": 0.0001, "validation": 0}, "split 'test' is empty"),
-        (Counting(5, label=lambda i: i), {}, "the label of example 3 must be from 0 to 2; got 3"),
-        (
-            Counting(5, label=lambda i: i - 1),
-            {},
-            "the label of example 0 must be from 0 to 2; got -1",
-        ),
-    ],
-)
-def test_unusable_data_are_rejected(source, options, message):
-    with pytest.raises(UsageError, match=message):
-        load(source, **options)
-
-
-def test_a_source_with_fewer_examples_than_announced_is_rejected():
-    source = Counting(5)
-    object.__setattr__(source, "info", Counting(9).info)
-    source.examples = lambda split: Counting(5).examples(split)
-    with pytest.raises(UsageError, match="should have 9 examples, but 5 were read"):
-        load(source)
-
-
-def test_data_that_do_not_fit_into_memory_are_rejected(monkeypatch):
-    class Full:
-        available = total = 100
-
-    monkeypatch.setattr(cache_policy.psutil, "virtual_memory", Full)
-    with pytest.raises(UsageError, match="the decoded data need"):
-        load(Counting(900), cache="memory")
+def test_an_empty_split_is_rejected():
+    with pytest.raises(UsageError, match="split 'test' is empty"):
+        load(Counting(3), test=0.0001, validation=0)
 
 
 def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
     source = Counting(90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3))
-    with pytest.raises(UsageError, match="label of example 3 must be .*got 99"):
+    with pytest.raises(UsageError, match="label of example 3 must be from 0 to 2; got 99"):
         load(source)
     splits, _ = load(source, dropped={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])
@@ -110,33 +81,6 @@ def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
     np.testing.assert_array_equal(order[:37], np.arange(1000, 1037))
 
 
-def test_batches_are_prefetched_to_the_device_that_computes(tmp_path):
-    """Two logical CPU devices stand for host and accelerator; they need a separate process."""
-    program = """
-import tensorflow as tf
-cpu, = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipeline.training import distributed
-tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
-assert distributed.prefetched(tickets, "/cpu:1") is tickets
-distributed.has_own_memory = lambda device: True
-batches = list(distributed.prefetched(tickets, "/cpu:1"))
-assert [int(batch["image"][0, 0]) for batch in batches] == [0, 1, 2, 3, 4]
-assert all(batch["image"].device.endswith("CPU:1") for batch in batches), batches[0]["image"].device
-"""
-    result = run_python("-c", program, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr[-1500:]
-
-
-def test_all_batches_have_one_static_shape(split):
-    for batches in (
-        batching.training(split(37), config.Train(batch_size=4, epochs=2), 0),
-        batching.evaluation(split(37), config.Train(batch_size=4)),
-    ):
-        for spec in batches.dataset.element_spec.values():
-            assert spec.shape.is_fully_defined()
-
-
 def arrays_config(path, labels=None, **columns):
     """The recipe `digits` on these arrays."""
     images, good = images_and_labels(60, (8, 8, 1))
@@ -154,10 +98,9 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
     labels = np.sort(np.arange(60) % 3)
     note = "train has no example of 'd', 'e' (these cannot be learned)"
     assert notes(labels) == [note] == notes(labels, data={"limit": 20})
-    assert notes(labels, data={"limit": 20}, dry_run=True) == []
     one = "train has examples of one class only, 'b', and a classifier needs two; add examples of"
-    with pytest.raises(UsageError, match=f"{one} other classes$"):
-        notes(np.ones(60, int), data={"limit": 20}, dry_run=True)
+    with pytest.raises(UsageError, match=one):
+        notes(np.ones(60, int))
 
 
 def test_a_run_is_not_resumed_with_other_class_names(tmp_path):

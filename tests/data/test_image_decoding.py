@@ -90,14 +90,6 @@ def test_a_jpeg_is_rotated_upright(orientation, order):
     assert image.shape == ((20, 24, 3) if 5 <= orientation <= 8 else (24, 20, 3))
 
 
-def test_images_are_rotated_without_an_operation_that_writes_to_stderr():
-    """oneDNN complains about `Transpose` of integers, in training and in a server."""
-    definition = image_decoding._traced(3).get_concrete_function().graph.as_graph_def()
-    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    assert "Reverse" in "".join(node.op for node in nodes)
-    assert "Transpose" not in {node.op for node in nodes}
-
-
 def test_orientation_is_found_after_other_segments():
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -150,11 +142,6 @@ def expensive():
     png = FILES["png"]
     texts = b"".join(chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17))
     yield "texts", png[:33] + texts + png[33:], "more than 16 texts"
-    gif = FILES["gif"]
-    at = gif.index(b"!") if b"!" in gif else gif.index(b",\0\0\0\0")
-    blocks = b"!\xfe" + b"\x01x" * (2**16 + 1) + b"\0"
-    yield "blocks", gif[:at] + blocks + gif[at:], "the GIF has no frame"
-    yield "extensions", gif[:at] + b"!\xfe\0" * 257 + gif[at:], "the GIF has no frame"
 
 
 @pytest.mark.parametrize(("kind", "contents", "message"), list(expensive()), ids=label)
@@ -164,29 +151,9 @@ def test_the_cost_of_a_small_file_is_bounded(kind, contents, message):
 
 
 def test_common_files_are_within_the_bounds():
-    png = FILES["png"]
-    profile = zlib.compress(GENERATOR.bytes(6000))
-    texts = b"".join(chunk(b"zTXt", b"k\0\0" + profile) for _ in range(16))
-    np.testing.assert_array_equal(colors(png[:33] + texts + png[33:]), pillow(png))
     noise = Image.fromarray(GENERATOR.integers(0, 256, (900, 1100, 3), np.uint8))
-    for kind, options in {"JPEG": {"progressive": True, "quality": 99}, "GIF": {}}.items():
-        contents = encoded(noise, kind, **options)
-        np.testing.assert_array_equal(colors(contents), pillow(contents))
-
-
-def test_later_frames_of_a_gif_are_ignored():
-    whole = FILES["gif"]
-    frame = b",\0\0\0\0" + struct.pack("<HH", 65_535, 65_535) + b"\0\x08\x02\x00\x01\0"
-    assert whole.endswith(b";")
-    np.testing.assert_array_equal(colors(whole[:-1] + frame + b";"), pillow(whole))
-
-
-def test_a_frame_is_taken_without_its_canvas():
-    gif = bytearray(FILES["gif"])
-    gif[6:10] = struct.pack("<HH", 50, 60)
-    at = gif.index(b",\0\0\0\0")
-    gif[at + 1 : at + 5] = struct.pack("<HH", 7, 9)
-    np.testing.assert_array_equal(colors(bytes(gif)), pillow(FILES["gif"]))
+    contents = encoded(noise, "JPEG", progressive=True, quality=99)
+    np.testing.assert_array_equal(colors(contents), pillow(contents))
 
 
 @pytest.mark.parametrize("kind", FILES)

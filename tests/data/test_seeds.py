@@ -46,9 +46,3 @@ def test_numbers_are_evenly_spread():
     dice = seeds.integers(own, 9).numpy()
     assert set(dice) == set(range(9))
     assert np.bincount(dice).min() > 10_500
-
-
-def test_xla_gives_the_same_bits():
-    ids = tf.range(64, dtype=tf.int64)
-    compiled = tf.function(lambda i: seeds.uniform(seeds.fold(i, 3), 2), jit_compile=True)
-    np.testing.assert_array_equal(compiled(ids), seeds.uniform(seeds.fold(ids, 3), 2))

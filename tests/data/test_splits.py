@@ -57,14 +57,6 @@ def test_splits_of_the_source_are_kept():
     assert len(splits["train"]) + len(splits["validation"]) == 90 == len(splits["test"])
 
 
-def test_the_limit_takes_a_sample_of_each_split_with_every_class():
-    source = Counting(90, splits=("train", "test"), label=lambda i: i // 30)
-    splits, _ = load(source, limit=20, validation=0)
-    assert [len(split) for split in splits.values()] == [20, 20]
-    for split in splits.values():
-        assert sorted(np.bincount(split.column("label"))) == [6, 7, 7]
-
-
 def test_a_sample_has_a_rare_class_in_train_and_no_empty_split():
     source = Counting(6000, label=lambda i: tf.where(i < 5800, i // 5790, 2))
     splits, _ = load(source, limit=100)  # 5,790, 10 and 200 examples
@@ -125,18 +117,16 @@ def test_a_new_example_of_a_known_group_joins_it():
 
 
 def test_splits_must_not_share_a_group_or_an_id():
-    def split(ids, **columns):
-        columns = {"id": np.array(ids), **{k: np.array(v) for k, v in columns.items()}}
+    def split(*ids, groups):
+        columns = {"id": np.array(ids), "group": np.array(groups)}
         return splits.Split(example_store.Memory(columns), np.arange(len(ids)))
 
-    train, test = split([1, 2, 3], group=[7, 8, 8]), split([4, 5], group=[9, 8])
-    splits.require_disjoint({"train": train, "test": split([4, 5], group=[9, 10])}, str)
-    splits.require_disjoint({"train": train, "test": split([4, 5])}, str)
+    train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as that of 2; move each group"
     with pytest.raises(UsageError, match=message):
-        splits.require_disjoint({"train": train, "test": test}, str)
+        splits.require_disjoint({"train": train, "test": split(4, 5, groups=[9, 8])}, str)
     with pytest.raises(UsageError, match="train and test share 2 ids, such as 2"):
-        splits.require_disjoint({"train": train, "test": split([2, 3, 5])}, str)
+        splits.require_disjoint({"train": train, "test": split(2, 3, 5, groups=[1, 2, 3])}, str)
 
 
 def test_a_resumed_run_must_find_its_examples(tmp_path):
@@ -173,15 +163,12 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     before = registry.load("sources", "folder")(path=root).fingerprint()
     (tmp_path / "copy.png").write_bytes((root / "a/00.png").read_bytes())
     (tmp_path / "copy.png").rename(root / "a/00.png")
-    (root / "b/01.png").chmod(0o400)
-    (tmp_path / "link.png").hardlink_to(root / "a/02.png")
     now = registry.load("sources", "folder")(path=root).fingerprint()
     assert now != before
     resumed = dataset.load(settings)
     assert "changed" not in {decision.name for decision in resumed.decisions}
     resumed.write(run)
-    recorded = json.loads(run.source.read_text())
-    assert recorded["fingerprint"] == now and len(recorded["content"]) == 64
+    assert json.loads(run.source.read_text())["fingerprint"] == now
     Image.fromarray(images[5][..., 0]).save(root / "a/00.png")
     with pytest.raises(UsageError, match="have changed since the run in .*/run began: the content"):
         dataset.load(settings)
@@ -189,9 +176,6 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     assert "changed" in {decision.name for decision in forced.decisions}
     forced.write(run)
     dataset.load(settings)  # the recorded data from now on
-    run.source.write_text(json.dumps({"fingerprint": before}))
-    with pytest.raises(UsageError, match=r"source\.json is damaged"):
-        dataset.load(settings)
 
 
 def test_splits_are_kept_after_the_earlier_run_is_deleted(tmp_path):
@@ -213,13 +197,6 @@ def test_splits_are_kept_after_the_earlier_run_is_deleted(tmp_path):
     second = settings(80, "second", splits=tmp_path / "first")
     kept = begun(second)
     assert all(first[name] == {i for i in kept[name] if i < 60} for name in first)
-    third = begun(settings(80, "third", splits=tmp_path / "second/splits.npz"))
-    assert third == kept
     shutil.rmtree(tmp_path / "first")
     preflight.check(second)
     assert begun(second) == kept, "resumed"
-    with pytest.raises(UsageError, match="--data.splits: .*first is neither a run directory nor"):
-        preflight.check(settings(80, "fourth", splits=tmp_path / "first"))
-    (tmp_path / "third/splits.npz").write_bytes(b"none")
-    with pytest.raises(UsageError, match="splits.npz is damaged; choose another --data.splits"):
-        dataset.load(settings(80, "fourth", splits=tmp_path / "third"))

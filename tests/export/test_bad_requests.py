@@ -4,13 +4,14 @@ import exports
 import numpy as np
 
 from pipeline.export import bad_requests
-from pipeline.serving.savedmodel_session import ServerError, as_strings
+from pipeline.serving.savedmodel_session import ServerError
+from pipeline.serving.signatures import strings
 from pipeline.utils import protobuf
 from pipeline.utils.errors import Failure
 
 REQUESTS = exports.requests(3)
-IMAGES = as_strings(REQUESTS["image_bytes"]["image_bytes"])
-EXAMPLES = as_strings(REQUESTS["classify"]["inputs"])
+IMAGES = strings(REQUESTS["image_bytes"]["image_bytes"])
+EXAMPLES = strings(REQUESTS["classify"]["inputs"])
 
 
 def failures(values, answer, fuzz=3):
@@ -30,7 +31,7 @@ def test_each_malformed_request_must_be_refused():
         (np.zeros((4, 3), np.float32), 8),
         (IMAGES, 7),
         (EXAMPLES, 13),
-        (as_strings([examples]), 12),
+        (strings([examples]), 12),
     ):
         malformed = bad_requests.malformed(values)
         assert len(malformed) == count
@@ -69,8 +70,8 @@ def test_malformed_features_lack_or_exceed_what_a_model_reads():
 
 def test_mutated_strings_are_reproducible_and_differ():
     good = IMAGES.tolist()
-    strings = list(bad_requests.mutated(good, 300))
-    assert strings == list(bad_requests.mutated(good, 300))
-    assert strings != list(bad_requests.mutated(good, 300, seed=1))
-    assert len(set(strings) - set(good)) > 280
-    assert {text[:8] == good[0][:8] for text in strings} == {True, False}
+    texts = list(bad_requests.mutated(good, 300))
+    assert texts == list(bad_requests.mutated(good, 300))
+    assert texts != list(bad_requests.mutated(good, 300, seed=1))
+    assert len(set(texts) - set(good)) > 280
+    assert {text[:8] == good[0][:8] for text in texts} == {True, False}

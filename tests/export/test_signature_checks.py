@@ -11,7 +11,7 @@ from pipeline.utils.errors import Failure
 from pipeline.utils.protobuf import DTYPES
 
 
-def signature(inputs, outputs, method="predict"):
+def signature(inputs, outputs):
     def side(tensors):
         found = {}
         for name, (dtype, shape) in tensors.items():
@@ -20,8 +20,7 @@ def signature(inputs, outputs, method="predict"):
             found[name] = SimpleNamespace(dtype=dtype, tensor_shape=shape)
         return found
 
-    method = f"tensorflow/serving/{method}"
-    return SimpleNamespace(inputs=side(inputs), outputs=side(outputs), method_name=method)
+    return SimpleNamespace(inputs=side(inputs), outputs=side(outputs))
 
 
 def examples(signature):
@@ -65,10 +64,8 @@ Y = {"y": (1, [-1])}
         ("other", signature({"x": (1, [-1])}, {"output_0": (1, [-1])}), "a generated name"),
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
-        ("other", signature({}, Y), "no inputs"),
-        ("other", signature(CALL, Y, "thing"), "no method 'tensorflow/serving/thing'"),
-        ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have classes (obj"),
-        ("regress", signature(CALL, {"outputs": (2, [-1])}), "outputs (float32); got outputs (flo"),
+        ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),
+        ("regress", signature(CALL, {"outputs": (2, [-1])}), "got ({'inputs': 7}, {'outputs': 2})"),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):
@@ -80,7 +77,6 @@ def test_bad_signatures_fail(name, wrong, message):
 
 
 SIDES = examples(GOOD)
-TWO = {"inputs": SIDES["inputs"], "outputs": {"class": np.zeros(2, np.int32)}}
 
 
 @pytest.mark.parametrize(
@@ -96,16 +92,11 @@ TWO = {"inputs": SIDES["inputs"], "outputs": {"class": np.zeros(2, np.int32)}}
         ({"images": (4, [-1, 8, 8])}, CLASSES, SIDES, "images has the shape [-1, 8, 8], stored is"),
         (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
         (IMAGES, CLASSES, {"inputs": SIDES["inputs"]}, "outputs are ['class'], stored are []"),
-        (IMAGES, CLASSES, TWO, "the stored examples differ in number"),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
-        (IMAGES, {"y": (1, [-1])}, np.nan, "y: a stored value is not finite"),
-        (IMAGES, {"y": (1, [-1])}, -np.inf, "y: a stored value is not finite"),
     ],
 )
 def test_stored_examples_must_be_complete_and_agree(inputs, outputs, golden, message):
     model = signature(inputs, outputs)
-    if isinstance(golden, float):
-        golden = {**SIDES, "outputs": {"y": np.float32([golden])}}
     stored = {"serving_default": golden} if golden else {"other": SIDES}
     with pytest.raises(Failure) as caught:
         signature_checks.check({"serving_default": model}, stored)
@@ -149,10 +140,9 @@ def test_operations_that_no_server_runs(wrong, message):
 
 
 def test_the_list_is_that_of_the_released_server():
-    released, installed = operation_checks.released(), operation_checks.installed()
+    released = operation_checks.released()
     assert len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
-    assert "DecodeJxl" in installed - released
-    assert not released - installed, "TensorFlow no longer has an operation: check the list"
+    assert "DecodeJxl" not in released, "which is new in 2.21"
 
 
 def traced(function):

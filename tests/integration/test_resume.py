@@ -251,6 +251,6 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished() is None
     manifest_writer.write(version, manifest)
     assert finished() == result
-    for damaged in ("{", "[]", json.dumps({**result, "test": None})):
+    for damaged in ("{", "[]"):
         run.result.write_text(damaged)
         assert finished() is None

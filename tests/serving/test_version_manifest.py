@@ -29,10 +29,10 @@ def test_all_files_that_differ_are_named(version):
     with pytest.raises(Failure) as caught:
         check(version)
     assert str(caught.value).split("; ") == [
-        "d is not in the manifest: it was added later",
-        "a has changed: its size or sha256 differs",
+        "d is not in the manifest",
+        "a has changed",
         "b is missing",
-        "c has changed: its size or sha256 differs",
+        "c has changed",
     ]
 
 
@@ -43,10 +43,10 @@ def test_links_are_refused(version):
         check(version)
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"files": 1}', '{"files": {"a": 1}}', "{"])
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"files": 1}', "{"])
 def test_what_is_not_a_manifest_is_refused(version, text):
     path = version / version_manifest.MANIFEST
     path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(Failure, match=r"manifest.json (is missing|cannot be read|does not list)"):
+    with pytest.raises(Failure, match=r"manifest.json (is missing|cannot be read)"):
         check(version)
-    assert "files" not in version_manifest.about(version) or text.startswith('{"f')
+    assert version_manifest.about(version) == {}

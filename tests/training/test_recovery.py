@@ -76,11 +76,7 @@ def plan_of(**train):
 
 @pytest.mark.parametrize(
     ("limit", "engine", "has_trial"),
-    [
-        (2, "gradient_tape", True),
-        (4, "model_fit", False),
-        *(pytest.param(1, "model_fit", trial, marks=pytest.mark.long) for trial in (False, True)),
-    ],
+    [(2, "gradient_tape", True), (4, "model_fit", False)],
 )
 def test_the_micro_batch_is_halved_until_it_fits(
     workplace, memory, monkeypatch, capsys, alive, limit, engine, has_trial
@@ -95,7 +91,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
     run = digits("run", engine=engine)
     for one, other in zip(plain.model.get_weights(), run.model.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    failures = {4: 1, 2: 2, 1: 3}[limit]
+    failures = {4: 1, 2: 2}[limit]
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
     assert alive == [1] * (failures + 1), "`plain` alone: models that did not fit are deleted"
     shown = capsys.readouterr().out
@@ -107,30 +103,15 @@ def test_the_micro_batch_is_halved_until_it_fits(
     begun = recovery.begun(dataclasses.replace(run.config, run_directory=run.directory), 1)
     assert begun.settings.train.accumulate == 8 // limit
     assert begun.decisions[0].reason.startswith("as found earlier")
-    assert recovery.begun(begun.settings, 4).settings.train.accumulate == 8 // limit
     assert run.config.train.accumulate == 1, "otherwise the run could not be resumed"
-
-
-@pytest.mark.parametrize("batch_size", [1, 12, 15, 256, 343])
-@pytest.mark.parametrize("limit", [1, 3, 16, 256])
-def test_every_limit_is_found_in_a_few_attempts(batch_size, limit):
-    plan, attempts = plan_of(batch_size=batch_size), 1
-    while batch_size // plan.settings.train.accumulate > limit:
-        before = plan.settings.train.accumulate
-        plan = recovery.after(ERROR, plan, model_of(), 1)
-        attempts += 1
-        assert plan.settings.train.accumulate >= 2 * before
-        assert batch_size % plan.settings.train.accumulate == 0
-    assert attempts <= 9 and len(plan.decisions) <= 1
 
 
 def test_what_smaller_micro_batches_cannot_solve():
     with pytest.raises(UsageError, match="out of memory: x; a micro-batch is already one example"):
         recovery.after(ERROR, plan_of(batch_size=8, accumulate=4), model_of(), 2)
     model = model_of(layers=[keras.layers.BatchNormalization()])
-    for present, decided in ((model, True), (model_of(), False)):
-        (decision,) = recovery.after(ERROR, plan_of(batch_size=8), present, 1).decisions
-        assert ("BatchNormalization" in decision.reason) == decided
+    (decision,) = recovery.after(ERROR, plan_of(batch_size=8), model, 1).decisions
+    assert "BatchNormalization" in decision.reason
     with pytest.raises(UsageError, match="lower --train.batch-size"):
         recovery.after(ERROR, plan_of(synchronized_batch_norm=True), model, 1)
     exhausted = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\nmore")
@@ -172,16 +153,3 @@ def test_a_run_is_rolled_back_to_a_lower_rate(workplace, capsys):
     stored = json.loads((workplace / "rolled/decisions.json").read_text())
     (value,) = [d["value"] for d in stored if d["name"] == "roll-back"]
     assert line.startswith(f"roll-back  {value} (")
-
-
-@pytest.mark.long
-def test_a_roll_back_that_does_not_help_ends(workplace, capsys):
-    generator = np.random.default_rng(5)
-    options = {"max_bad_steps": 1, "on_bad_steps": "roll-back", "epochs": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        folder = workplace / "run"
-        found = poison.injected(patch, folder, "features", "gradient_tape", generator, **options)
-    assert found == "features: diverged"
-    shown = capsys.readouterr().out
-    assert shown.count("roll-back  ") == 3 == shown.count("again from the start")
-    assert "roll-back  0.125 times" in shown

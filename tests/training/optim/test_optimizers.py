@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 from pipeline.config import registry
-from pipeline.training.optim.optimizers.muon import Muon, _orthogonalize
-from pipeline.utils.errors import UsageError
 
 RATES = [0.05, 0.04, 0.03, 0.02, 0.01]
 KINDS = {  # in the order of a network: whether Muon orthogonalises it
@@ -126,53 +124,3 @@ def test_muon_uses_singular_values_or_adam_for_each_kind_of_variable(options):
         rule, given = (muon, options) if orthogonal else (adam, others)
         wanted = by_hand(rule, shape, number, **given)
         np.testing.assert_allclose(found[number], wanted, atol=5e-5, err_msg=list(KINDS)[number])
-
-
-def test_keras_own_muon_does_not_orthogonalise_convolutions():
-    """The reason for this one: Keras's has a second moment, as Adam has, for such a kernel."""
-    optimizer = keras.optimizers.Muon()
-    optimizer.build([keras.Variable(np.zeros((3, 3, 4, 6))), keras.Variable(np.zeros((20, 10)))])
-    moments = [v for v in optimizer.variables if v.name.endswith("velocity")]
-    assert [tuple(v.shape) for v in moments] == [(3, 3, 4, 6)]
-
-
-@pytest.mark.parametrize("shape", [(36, 6), (6, 36), (16, 16), (2, 2), (576, 64)])
-def test_the_update_is_nearly_orthogonal(shape):
-    matrix = random(shape, 3) * 1e-3
-    found = keras.ops.convert_to_numpy(_orthogonalize(matrix))
-    values = np.linalg.svd(found, compute_uv=False)
-    assert values.min() > 0.67 and values.max() < 1.21
-    np.testing.assert_allclose(found, equalised(matrix.astype(np.float64)), atol=3e-4)
-
-
-def test_without_a_gradient_only_decay_changes_weights():
-    optimizer = Muon(0.1, weight_decay=0.5)
-    values = [random(shape, 1) for shape in ((5, 4), (4, 6), (6,), (6, 3))]
-    variables = [keras.Variable(value) for value in values]
-    optimizer.exclude_from_weight_decay(var_list=[variables[2]])
-    optimizer.build(variables)
-    optimizer.apply([keras.ops.zeros_like(v) for v in variables], variables)
-    for number, (value, variable) in enumerate(zip(values, variables, strict=True)):
-        left = 1 if number == 2 else 0.95
-        np.testing.assert_allclose(variable.numpy(), value * left, rtol=1e-6)
-
-
-def test_nesterov_needs_a_momentum():
-    with pytest.raises(UsageError, match="nesterov=True of sgd needs a momentum"):
-        registry.load("optimizers", "sgd")(0.1, nesterov=True)
-
-
-@pytest.mark.parametrize("name", registry.names("models"))
-def test_muon_leaves_input_and_head_of_every_model_to_adam(name):
-    inputs = keras.Input((16, 16, 3))
-    needed = {"name": "MobileNetV2"} if name == "application" else {}
-    features = registry.load("models", name)(inputs, **needed)
-    logits = keras.layers.Dense(3, name="logits")(features)
-    variables = keras.Model(inputs, logits).trainable_variables
-    optimizer = Muon()
-    optimizer.build(variables)
-    matrices = [v for v in variables if len(v.shape) in (2, 4)]
-    assert matrices[-1].path == "logits/kernel"
-    moments = {v.name for v in optimizer.variables}
-    for variable in (matrices[0], matrices[-1]):
-        assert variable.path.replace("/", "_") + "_velocity" in moments

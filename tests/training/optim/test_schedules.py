@@ -1,15 +1,9 @@
 """Schedules against NumPy, and their common properties."""
 
-import json
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline.config import registry
-from pipeline.config.config import Config, Source, Train
-from pipeline.utils.errors import UsageError
 
 NAMES = registry.names("schedules")
 OPTIONS = {
@@ -51,47 +45,3 @@ def test_schedules_equal_their_formulas(name, warmup, steps):
         found = rates(schedule(0.3, steps, warmup=warmup, **options), steps)
         wanted = reference(name, 0.3, steps, warmup, **options)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    name=st.sampled_from(NAMES),
-    highest=st.floats(1e-6, 10),
-    steps=st.integers(1, 2000),
-    warmup=st.floats(0, 0.15),
-)
-def test_rates_rise_in_the_warm_up_and_never_after_it(name, highest, steps, warmup):
-    found = rates(registry.load("schedules", name)(highest, steps, warmup=warmup), steps)
-    first = int(warmup * steps)
-    assert (found > 0).all() and found.max() <= highest * (1 + 1e-6)
-    assert (np.diff(found[:first]) > 0).all()
-    assert (np.diff(found[first + 1 :]) <= highest * 1e-6).all()
-
-
-@pytest.mark.parametrize("options", [{"at": (0.5, 0.5)}, {"at": (0.7, 0.3)}, {"warmup": 0.6}])
-def test_milestones_must_be_ascending_after_the_warm_up(options):
-    with pytest.raises(
-        UsageError, match="--train.schedule-options at=.* must be ascending and above warmup="
-    ):
-        registry.load("schedules", "step")(0.1, 100, **options)
-
-
-def test_options_out_of_range_are_refused_by_name():
-    for name, options in {
-        "step": {"factor": 1.5},
-        "linear": {"final": -1},
-        "polynomial": {"power": -1},
-        "cosine": {"warmup": 2},
-    }.items():
-        with pytest.raises(UsageError, match=f"{next(iter(options))} of {name} must be a number"):
-            Train(schedule=name, schedule_options=options)
-
-
-def test_milestones_survive_a_config_file():
-    train = Train(schedule="step", schedule_options={"at": (0.5, 0.75)})
-    config = Config(source=Source(options={"dataset": "x"}), train=train)
-    values = json.loads(json.dumps(config.as_json()))
-    again = config.changed(train=values["train"]).train.schedule_options
-    schedule = registry.load("schedules", "step")
-    found = rates(schedule(0.1, 50, **again), 50)
-    np.testing.assert_array_equal(found, rates(schedule(0.1, 50), 50))
