@@ -227,7 +227,7 @@ def damaged() -> None:
             export={"enabled": False},
         )
         entries = manifest.read(Path(directory, "run/manifest.jsonl"))
-        named = {e["file"] for e in entries if e["reason"] in ("undecodable", "bomb")}
+        named = {e["file"] for e in entries if e["reason"] == "undecodable"}
         print(
             f"{len(named & names):,} of {bad:,} damaged files reported, {len(named - names)} others"
         )

@@ -1,5 +1,6 @@
 """Finds examples that no run should learn from: damaged, duplicate, leaking or mislabeled."""
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -83,12 +84,10 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if runs would stop."""
     config, folds, words = _configure(arguments)
     _check(config)
-    from pipeline.config.config import Runtime
     from pipeline.runtime import environment
 
-    allowed = ("devices", "gpu_memory", "require_gpu")
-    one = Runtime(replicas=1, **{name: getattr(config.runtime, name) for name in allowed})
-    environment.start(config.runtime if folds else one)
+    runtime = config.runtime if folds else dataclasses.replace(config.runtime, replicas=1)
+    environment.start(runtime)
     from pipeline.data import dataset
     from pipeline.data.cleaning import apply
 

@@ -65,9 +65,9 @@ def parity(options: Options) -> int:
     recipe = command_line.recipe(options.parity)
     if options.model:
         recipe = recipe.changed(model={"name": options.model})
-    for name in ("replicas", "precisions", "accumulate", "optimizers"):
-        if not getattr(options, name):
-            raise UsageError(f"--{name} needs at least one value")
+    lists = (options.replicas, options.precisions, options.accumulate, options.optimizers)
+    if not all(lists):
+        raise UsageError("each option of --parity needs at least one value")
     for replicas, pieces in itertools.product(options.replicas, options.accumulate):
         if options.batch_size % (replicas * pieces):
             raise UsageError(

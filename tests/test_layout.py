@@ -78,18 +78,6 @@ def _siblings(name: str, tree: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: imports {sibling} of the same registry; move what they share"
 
 
-def test_the_rules_find_what_breaks_them():
-    body = "\n".join(f"    x{number} = 0" for number in range(60))
-    tree = ast.parse(f"def _long():\n{body}\ndef wide(a, b, c, d, e, f, g, *, h): ...")
-    assert [fault.partition(";")[0] for fault in _functions(tree)] == [
-        "1: _long has 61 lines",
-        "62: wide has 7 positional parameters",
-    ]
-    for line in ("from pipeline.models import tiny", "from pipeline.models.tiny import tiny"):
-        assert len([*_siblings("models/new.py", ast.parse(line))]) == 1
-    assert not [*_siblings("training/new.py", ast.parse(line))]
-
-
 def test_folders_and_the_whole_stay_small():
     counts = Counter(p.parent for p in PACKAGE.rglob("*.py") if p.name != "__init__.py")
     assert counts.pop(PACKAGE) <= MODULES_AT_THE_TOP

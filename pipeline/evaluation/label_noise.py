@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.data.cleaning import manifest
-from pipeline.utils.errors import Terminated, UsageError
+from pipeline.utils.errors import UsageError
 
 if TYPE_CHECKING:  # wrong options are reported before TensorFlow is imported
     from pipeline.contracts import Source
@@ -125,8 +125,7 @@ def out_of_fold(
         classes).
 
     Raises:
-        UsageError: A class has too few examples, the model has no probabilities, or a fold reached
-            its time limit.
+        UsageError: A class has too few examples, or the model has no probabilities.
     """
     from pipeline.data import batching, dataset
     from pipeline.utils.console import say
@@ -148,11 +147,7 @@ def out_of_fold(
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
         held_out = ids[fold == number]
-        try:
-            answers.append(_judged(config, splits, entries, held_out, run, fit))
-        except (KeyboardInterrupt, Terminated):
-            say("stopped", again)
-            raise
+        answers.append(_judged(config, splits, entries, held_out, run, fit))
         text = f"accuracy {_accuracy(answers[-1]):.4f} on {len(held_out):,} examples"
         say("fold", f"{number + 1} of {folds}: {text}")
     return {name: np.concatenate([some[name] for some in answers]) for name in answers[0]}
@@ -180,8 +175,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     say(
         "labels",
         f"{listed.sum():,} of the {round((1 - right) * count):,} that the models contradict are "
-        "listed; more than half of these are expected to be wrong, most of all the first ones; "
-        "a more accurate model finds more of the wrong labels",
+        "listed; more than half of these are expected to be wrong, most of all the first ones",
     )
     return {
         int(answers["id"][at]): f"{probabilities[at, labels[at]]:.3f} for this label, "
@@ -243,12 +237,8 @@ def _judged(
         clean={"enabled": False, "manifest": without},
         data={"test": 0.0, "cache_directory": folder.parent / "cache"},
         export={"enabled": False},
+        runtime={"time_limit": None},
     )
-    if run.result["stopped"]:
-        raise UsageError(
-            f"--label-noise: {folder} reached --runtime.time-limit {config.runtime.time_limit}; "
-            f"the same command with --clean.directory {folder.parent.parent} continues"
-        )
     parts = []
     for split in splits:
         part = Split(split.store, split.rows[np.isin(split.column("id"), held_out)])

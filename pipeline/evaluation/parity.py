@@ -96,7 +96,6 @@ class _Parity:
         needed, found = STEPS_PER_EPOCH * batch_size, len(self._loaded.splits["train"])
         if found < needed:
             raise UsageError(f"--parity needs {needed} training examples; train has {found}")
-        self._references: dict[Case, tuple[list[np.ndarray], list[np.ndarray]]] = {}
 
     def measure(self, case: Case) -> dict[str, Any]:
         """The distances of a case."""
@@ -104,7 +103,8 @@ class _Parity:
         strategy, _ = distribution.choose(settings.runtime)
         machine = environment.Runtime(case.precision, False, strategy, ())
         task, batches = self._loaded.task, self._batches(settings)
-        before, stock = self._reference(case)
+        alone = self._settings(dataclasses.replace(case, replicas=1))
+        before, stock = _stock(task, self._batches(alone), alone, case.optimizer)
         ends = []
         for engine in registry.names("engines"):
             model = build(task, settings, machine, batches)
@@ -148,15 +148,6 @@ class _Parity:
     def _batches(self, settings: config.Config) -> Batches:
         train = self._loaded.splits["train"].first(STEPS_PER_EPOCH * self._batch_size)
         return batching.training(train, settings.train, settings.runtime.seed)
-
-    def _reference(self, case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Weights before and after training with stock Keras on one device."""
-        alone = dataclasses.replace(case, replicas=1)
-        if alone not in self._references:
-            settings = self._settings(alone)
-            batches = self._batches(settings)
-            self._references[alone] = _stock(self._loaded.task, batches, settings, case.optimizer)
-        return self._references[alone]
 
 
 def _stock(

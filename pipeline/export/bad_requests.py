@@ -24,14 +24,7 @@ Check = Callable[[Announce], str]
 def checks(
     session: Session, signature: str, inputs: Inputs, fuzz: int = 0
 ) -> Iterator[tuple[str, Check]]:
-    """(name, check) of one signature; a check raises Failure.
-
-    Args:
-        session: Of the version.
-        signature: Its name.
-        inputs: A valid request; strings as bytes objects.
-        fuzz: Mutated strings to send to each string input.
-    """
+    """(name, check) of one signature; `inputs` is a valid request, and a check raises Failure."""
     for name, values in inputs.items():
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
         answer = partial(_answer, session, signature, inputs, name)
@@ -86,20 +79,10 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
     if not features:
         return {}
     wrong = {"empty example": b"", "not an example": b"not an example", "half an example": half}
-    wrong["a length of 2**31"] = _TOO_LONG
-    for name, feature in features.items():
-        texts, numbers = list(feature.bytes_list.value), list(feature.float_list.value)
-        changes: dict[str, Sequence[bytes] | Sequence[int] | Sequence[float]] = {}
-        if numbers:
-            changes = {"is short": numbers[1:], "is long": [*numbers, 0.0], "is a string": [b"1"]}
-            changes["is nan"] = [np.nan, *numbers[1:]]
-        elif texts:
-            changes = {"is a number": [1], "occurs twice": texts * 2}
-            if image_formats.is_image(texts[0]):
-                changes |= {what: [text] for what, text in malformed_strings(texts[0]).items()}
-        for what, values in changes.items():
-            wrong[f"{name} {what}"] = protobuf.example({name: values}).SerializeToString()
-    return wrong
+    for name in features:
+        wrong[f"{name} is empty"] = protobuf.example({name: []}).SerializeToString()
+        wrong[f"{name} is a number"] = protobuf.example({name: [1]}).SerializeToString()
+    return {**wrong, "a length of 2**31": _TOO_LONG}
 
 
 def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
@@ -139,11 +122,7 @@ def _survived(
 def _answer(
     session: Session, signature: str, inputs: Inputs, name: str, wrong: np.ndarray
 ) -> dict[str, tuple[int, ...]] | None:
-    """Sends `wrong` as the input `name`, beside valid values of the other inputs.
-
-    Returns:
-        The shapes of the outputs; None if the request was refused with INVALID_ARGUMENT.
-    """
+    """The shapes of the outputs; None if the request was refused with INVALID_ARGUMENT."""
     rows = len(wrong) if wrong.ndim else 2
     request = {**{key: values[:rows] for key, values in inputs.items()}, name: wrong}
     try:

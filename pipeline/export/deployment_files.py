@@ -22,13 +22,8 @@ _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
 def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
     """Writes the files into a model's directory, except those that a user has edited.
 
-    `models.config` is written once: it contains which versions are served.
-
-    Args:
-        parent: Contains the versions, and has the model's name. No file has a number as its name,
-            which a server would take for a version.
-        signatures: Name -> `inputs` and `outputs`: name -> `dtype` and `shape`.
-        batch_sizes: To which the server may join requests.
+    `models.config` is written once: it contains which versions are served. No file has a number as
+    its name, which a server would take for a version.
     """
     name = parent.name
     if not (parent / models_config.NAME).exists():

@@ -29,13 +29,10 @@ def check(
     sizes: tuple[int, ...] = BATCH_SIZES,
     precision: str = "float32",
 ) -> str:
-    """Sends the stored requests of a signature and compares the answers with the stored ones.
+    """Sends the stored requests of a signature; raises Failure if an answer differs.
 
     Floats may differ by `TOLERANCES`; integers and strings must be equal, except at ranks with
     nearly equal scores. If a batch needs more examples than are stored, they are repeated.
-
-    Raises:
-        Failure: An answer differs.
     """
     inputs, outputs = golden["inputs"], golden["outputs"]
     tolerance = TOLERANCES.get(precision, TOLERANCES["float32"])

@@ -43,8 +43,7 @@ class Handoff:
     def conclude(self, trained: bool) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
-        Args:
-            trained: Whether this process trained; if not, a finished run keeps its result.
+        A finished run keeps its result unless this process `trained`.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)

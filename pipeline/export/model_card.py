@@ -23,14 +23,7 @@ def text(
     metrics: Mapping[str, Mapping[str, Any]],
     limits: Sequence[str],
 ) -> str:
-    """The card as Markdown.
-
-    Args:
-        config: Of the run.
-        about: The content of the manifest, without the digests of files.
-        metrics: Split -> metrics of `Task.evaluate`.
-        limits: Sentences of the task.
-    """
+    """The card as Markdown; `about` is the manifest without the digests of files."""
     splits = {name: numbers(part) for name, part in metrics.items()}
     judged = next((name for name in ("test", "validation", "train") if name in metrics), "")
     classes = metrics.get(judged, {}).get("per_class", {}).items()

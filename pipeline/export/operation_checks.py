@@ -35,17 +35,11 @@ def released() -> frozenset[str]:
 
 
 def check(graph: Any) -> str:
-    """Checks that the released server can run a graph.
+    """Checks that the released server can run a GraphDef; raises Failure if not.
 
     Every operation is in `released` or a function of the graph; no function must be compiled by
     XLA, which servers disable; nothing is placed on a device other than the first CPU, without
     which a server refuses the model; nothing ends the process or accesses files.
-
-    Args:
-        graph: A GraphDef.
-
-    Raises:
-        Failure: The server cannot run the graph, or the graph would harm it.
     """
     functions = {function.signature.name for function in graph.library.function}
     nodes = [*graph.node, *(n for function in graph.library.function for n in function.node_def)]

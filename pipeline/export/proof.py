@@ -67,10 +67,6 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
     Run each before requesting the next, and stop after a failure of one in `STOPS`.
-
-    Args:
-        directory: The version.
-        fuzz: Mutated strings to send to each string input.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, golden_answers.Golden] = {}

@@ -86,12 +86,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
 
     That is the case if options have changed, if `result.json` is damaged, or if there is no export
     in the place and with the options of the config. An export that was deleted counts if there are
-    newer versions: it was deleted for them, and would replace them.
-
-    Args:
-        config: Of the run.
-        run: Its directory.
-        step: Its last step; None accepts any step and other options of training.
+    newer versions. `step` is the last one; None accepts any step and other options of training.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))

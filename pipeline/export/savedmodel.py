@@ -47,15 +47,13 @@ def export(
     Args:
         model: Trained, in any precision.
         task: Defines the signatures; calibrated if the answers are to be (`evaluate.calibrated`).
-        config: Sections source, model and export, the recipe's name, and all for the model card.
+        config: Of the run.
         examples: Examples the model was not trained on; some are stored with their answers.
         metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
-        trained: For these, too: `steps` taken, `of` how many, whether training is `complete`, the
-            number of `examples` of each split, and how many were `left_out` by cleaning.
+        trained: How the model was trained, for the same.
 
     Returns:
-        The checks, and the directory of the version. If a check failed, that is still a hidden
-        name, which no server reads; a worse version has a failed check `quality`.
+        The checks, and the directory of the version: still a hidden one if a check failed.
     """
     parent = run_directory.export_directory(config)
     directory = temp_files.folder(parent)

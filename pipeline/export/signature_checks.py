@@ -24,13 +24,8 @@ _CALLS = {
 def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
     """Checks names, types and shapes of all signatures, and compares them with stored examples.
 
-    Args:
-        signatures: Name -> SignatureDef.
-        golden: Name -> `inputs` and `outputs`: name -> array, strings as objects.
-
-    Raises:
-        Failure: A server or a client could not use a signature, or would send or expect something
-            else than the stored examples.
+    Raises Failure if a server or client could not use a signature, or would send or expect
+    something else than the stored examples.
     """
     if "serving_default" not in signatures:
         raise Failure("there is no signature serving_default")

@@ -51,10 +51,6 @@ class Verification:
 def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Verification:
     """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
 
-    Compares files with their digests, then signatures, operations, the warm-up file and the stored
-    golden answers (in float32, to 1e-5 of the largest answer), and sends malformed requests, which
-    must be refused.
-
     Args:
         directory: A version, under its number or still under a hidden name.
         fuzz: Mutated strings to send to each string input.

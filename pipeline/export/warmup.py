@@ -30,13 +30,7 @@ def write(
 
     String inputs get a record of the smallest size for each of the first examples: these are files
     of different types, each with its own decoder (without it, the first JPEG took 20 times as long
-    as the next).
-
-    Args:
-        path: The file; its directory exists.
-        name: Of the model.
-        requests: Signature -> input -> values of some examples, array or list of bytes.
-        batch_sizes: Rows of the requests.
+    as the next). `requests` is signature -> input -> values of some examples.
     """
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
@@ -75,17 +69,7 @@ def tensor(values: Any, size: int) -> Any:
 
 
 def check(session: Session, directory: Path, announce: Callable[[str], None]) -> str:
-    """Sends every record of a version's warm-up file.
-
-    Args:
-        session: Of the version.
-        directory: The version.
-        announce: Called with a description of each request before it is sent.
-
-    Raises:
-        Failure: The file is damaged, has too many records or none for a signature, or the model
-            does not answer a record.
-    """
+    """Sends every record of a version's warm-up file; raises Failure if one is not answered."""
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
 

@@ -47,11 +47,6 @@ class Cluster:
         others = set(range(len(self.workers))) - {self.index}
         reached: set[int] = set()
         heard: dict[int, str] = {}
-        for worker in self.workers:
-            try:
-                socket.getaddrinfo(worker.rpartition(":")[0], None, socket.AF_INET)
-            except OSError:
-                raise UsageError(f"TF_CONFIG: cannot resolve the host of {worker}") from None
         end = time.monotonic() + seconds
         with self._listening() as listening:
             while reached != others or set(heard) != others:
@@ -60,16 +55,15 @@ class Cluster:
                         reached.add(index)
                 heard.update(_answer(listening, _POLL))
                 if time.monotonic() > end:
-                    missing = ", ".join(
-                        self.name(i) for i in sorted(others - (reached & set(heard)))
-                    )
+                    absent = sorted(others - (reached & set(heard)))
+                    missing = ", ".join(map(self.name, absent))
                     raise UsageError(
                         f"TF_CONFIG: {missing} did not respond within {seconds:g} seconds; start "
                         "all workers together, or increase --runtime.worker-timeout"
                     )
 
         if different := sorted(index for index in others if heard[index] != token):
-            names = ", ".join(self.name(index) for index in different)
+            names = ", ".join(map(self.name, different))
             raise UsageError(
                 f"TF_CONFIG: {names} was started with other options; use the same for all workers"
             )
@@ -120,34 +114,23 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     text = environment.get("TF_CONFIG", "")
     if not text.strip():
         return None
-    example = (
-        'expected {"cluster": {"worker": ["host0:port", "host1:port"]}, '
-        '"task": {"type": "worker", "index": 0}}'
-    )
     try:
         values = safe_io.parse_json(text)
-    except ValueError:
-        raise UsageError(f"TF_CONFIG is not JSON; {example}") from None
-    try:
         kinds, task = values["cluster"], values["task"]
         chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
         workers = (*chiefs, *others)
-        index, kind = task["index"], task["type"]
-    except (KeyError, TypeError, AttributeError):
-        raise UsageError(f"TF_CONFIG has no cluster or no task; {example}") from None
-    if set(kinds) - {"chief", "worker"} or kind not in ("chief", "worker"):
+        own = {"chief": chiefs, "worker": others}[task["type"]]
+        good = kinds.keys() <= {"chief", "worker"} and type(task["index"]) is int
+        good = good and all(_ADDRESS.fullmatch(each) for each in workers)
+        if not good or len({each.lower() for each in workers}) != len(workers):
+            raise ValueError(text)
+        address = own[task["index"]]
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(
-            "TF_CONFIG names tasks other than chief and worker; parameter servers are not supported"
-        )
-    good = all(isinstance(part, list) for part in (chiefs, others))
-    good = good and all(isinstance(w, str) and _ADDRESS.fullmatch(w) for w in workers)
-    if not workers or not good or len({w.lower() for w in workers}) != len(workers):
-        raise UsageError(f"TF_CONFIG: workers must be different host:port; {example}")
-    own = chiefs if kind == "chief" else others
-    if type(index) is not int or not 0 <= index < len(own):
-        raise UsageError(f"TF_CONFIG: task index {index!r} is not one of its {kind}s")
-    index += len(chiefs) if kind == "worker" else 0
-    return Cluster(workers, index) if len(workers) > 1 else None
+            'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]}, '
+            '"task": {"type": "worker", "index": 0}}, with different chief and worker tasks only'
+        ) from None
+    return Cluster(workers, workers.index(address)) if len(workers) > 1 else None
 
 
 def of_run(config: Config) -> Cluster | None:

@@ -35,8 +35,14 @@ def claim(options: config.Runtime) -> str:
     if set(chosen) != set(tf.config.get_visible_devices("GPU")):
         try:
             tf.config.set_visible_devices(chosen, "GPU")
-        except RuntimeError:
-            chosen, reason = _visible(options), "as this process started"
+        except RuntimeError:  # this process already computes
+            chosen, reason = tf.config.get_visible_devices("GPU"), "as this process started"
+            wanted = 1 if options.replicas == "auto" else options.replicas
+            if options.devices != "auto" or len(chosen) < wanted:
+                raise UsageError(
+                    f"--runtime.devices {options.devices}: this process already uses "
+                    f"{len(chosen)} GPUs; {_TOO_LATE}"
+                ) from None
     if options.gpu_memory is None:
         _let_grow(chosen)
     else:
@@ -77,26 +83,13 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
         if len(memory) == len(gpus):
             by_free = sorted(numbers, key=lambda number: -memory[number].free)
             numbers = tuple(by_free[:wanted])
-            free = ", ".join(f"{memory[number].free / 2**30:.1f} GiB" for number in numbers)
-            reason = f"most free memory, {free}"
+            reason = "most free memory"
         else:
             numbers, reason = numbers[:wanted], "free memory unknown"
     if 0 < len(numbers) < len(gpus):
         names = ", ".join(map(str, sorted(numbers)))
         reason = f"number {names}, {reason}" if reason else f"number {names}"
     return [gpus[number] for number in sorted(numbers)], reason
-
-
-def _visible(options: config.Runtime) -> list[Any]:
-    """The GPUs that this process already uses, if they suit the options."""
-    there = tf.config.get_visible_devices("GPU")
-    wanted = 1 if options.replicas == "auto" else options.replicas
-    if options.devices == "auto" and len(there) >= wanted:
-        return there
-    flag = f"devices {options.devices}"
-    if options.devices == "auto" and options.replicas != "auto":
-        flag = f"replicas {options.replicas}"
-    raise UsageError(f"--runtime.{flag}: this process already uses {len(there)} GPUs; {_TOO_LATE}")
 
 
 def _let_grow(gpus: list[Any]) -> None:
@@ -112,20 +105,14 @@ def _let_grow(gpus: list[Any]) -> None:
 def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {limit}"
     amount, is_share = parse_memory(limit)
-    memory = gpu_info.memory() if chosen else []
+    memory = gpu_info.memory() if chosen and is_share else []
     if chosen and is_share and len(memory) != len(gpus):
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "
             "give an amount, such as 8GiB"
         )
     for gpu in chosen:
-        size = int(amount)
-        if len(memory) == len(gpus):
-            total = memory[gpus.index(gpu)].total
-            size = int(amount * total) if is_share else size
-            if size > total:
-                number = gpus.index(gpu)
-                raise UsageError(f"{flag}: GPU {number} has only {total / 2**30:.1f} GiB")
+        size = int(amount * memory[gpus.index(gpu)].total if is_share else amount)
         # In MiB, although TensorFlow's documentation has MB.
         device = tf.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
         try:

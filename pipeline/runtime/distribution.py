@@ -29,8 +29,6 @@ def choose(
     wanted = options.replicas
     if gpus:
         count = len(gpus) if wanted == "auto" else wanted
-        if count > len(gpus):
-            raise UsageError(f"--runtime.replicas {count}: TensorFlow sees {len(gpus)} GPUs")
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
         reason = f"{count} of {seen} visible" + (f"; {note}" if note else "")
         if count == 1:

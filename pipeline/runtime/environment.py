@@ -87,7 +87,6 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
-    _check_precision(precision)
     strategy, device = distribution.choose(options, cluster, token, note)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
@@ -115,11 +114,6 @@ def _import_tensorflow() -> bool:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    try:
-        import matplotlib  # noqa: F401  Keras imports it, and would fail with a stack trace
-    except ValueError:
-        backend = os.environ.get("MPLBACKEND")
-        raise UsageError(f"MPLBACKEND={backend} is not a backend of matplotlib; unset it") from None
     with native_logs.of_start():
         import tensorflow as tf
 
@@ -161,18 +155,6 @@ def fast_precision() -> tuple[str | None, str]:
     if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
-
-
-def _check_precision(precision: str) -> None:
-    import tensorflow as tf
-
-    for gpu in tf.config.get_visible_devices("GPU"):
-        needed = {"mixed_bfloat16": (8, 0), "mixed_float16": (5, 3)}.get(precision, (0, 0))
-        if _capability(gpu) < needed:
-            raise UsageError(
-                f"--runtime.precision {precision}: {gpu.name} does not support it (it needs "
-                f"compute capability {needed[0]}.{needed[1]}); use float32"
-            )
 
 
 def _capability(gpu: Any) -> tuple[int, int]:

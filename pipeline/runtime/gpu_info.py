@@ -8,11 +8,7 @@ from pathlib import Path
 
 # Device nodes of the drivers: NVIDIA, the same under Windows' Linux, AMD.
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-_QUERY = (
-    "nvidia-smi",
-    "--query-gpu=uuid,memory.free,memory.total",
-    "--format=csv,noheader,nounits",
-)
+_QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
 _TIMEOUT = 20  # seconds; the driver may have to wake up
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -22,7 +18,6 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 class Memory:
     """Memory of a GPU."""
 
-    uuid: str
     free: int
     """Free bytes."""
     total: int
@@ -45,25 +40,17 @@ def memory() -> list[Memory]:
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
         rows = [line.split(", ") for line in process.stdout.splitlines()]
-        gpus = [Memory(uuid, int(free) << 20, int(total) << 20) for uuid, free, total in rows]
-    except (OSError, ValueError, subprocess.SubprocessError):
+        gpus = [Memory(int(free) << 20, int(total) << 20) for free, total in rows]
+        by_number = {str(number): gpu for number, gpu in enumerate(gpus)}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        numbers = by_number if visible is None else visible.split(",")
+        shown = [by_number[number.strip()] for number in numbers]
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError):
         return []
     # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not in_order and len({gpu.total for gpu in gpus}) > 1:
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return gpus
-    shown: list[Memory] = []
-    for name in map(str.strip, visible.split(",")):
-        if name.isdecimal():
-            found = gpus[int(name) : int(name) + 1]
-        else:
-            found = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
-        if len(found) != 1:  # CUDA ignores everything after an unknown GPU
-            break
-        shown += found
     return shown
 
 

@@ -39,17 +39,6 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
-    def require_kinds(self) -> None:
-        """Raises UsageError for a directory in the place of a file, or a file for a directory."""
-        directories = (self.checkpoints, self.tensorboard)
-        for path in vars(self).values():
-            if not isinstance(path, Path) or not path.exists():
-                continue
-            if path in directories and not path.is_dir():
-                raise UsageError(f"{path} is not a directory; choose another --run-directory")
-            if path not in (self.path, *directories) and not path.is_file():
-                raise UsageError(f"{path} is not a file; choose another --run-directory")
-
     def __fspath__(self) -> str:
         return str(self.path)
 
@@ -58,10 +47,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out until the end of the block, or of this process.
-
-        Raises UsageError if another process is inside, with its number, host and start.
-        """
+        """Keeps other processes out until the end of the block; UsageError if one is inside."""
         with locks.held(self.path / ".lock", str(self), IN_USE):
             yield
 
@@ -115,7 +101,7 @@ def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         if not _alike(old, new):
             raise UsageError(
                 f"{name.replace('_', ' ')} of the data have changed since the start of the run in "
-                f"{run}: {_difference(old, new)}; restore the data, or choose a new --run-directory"
+                f"{run}; restore the data, or choose a new --run-directory"
             )
     return before
 
@@ -129,22 +115,10 @@ def _alike(old: Any, new: Any) -> bool:
     return old == new
 
 
-def _difference(old: Any, new: Any) -> str:
-    """In a few words; of lists only the values that are in one of them."""
-    if isinstance(old, list) and isinstance(new, list):
-        gone, added = [v for v in old if v not in new], [v for v in new if v not in old]
-        if gone or added:
-            old, new = gone, added
-    return f"{str(old)[:100]} then, {str(new)[:100]} now"
-
-
 def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
-    """The value of an automatic choice at the start of a run; None in a new run.
+    """The value of an automatic choice at the start of a run, if it is one of the `known` values.
 
-    Args:
-        path: Run directory.
-        name: Of the decision.
-        known: The possible values; any other in the file is ignored. None: any text.
+    None in a new run.
     """
     if path is None:
         return None
@@ -193,18 +167,11 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         raise UsageError(
             f"--run-directory: {run} contains {found[0]!r} but no run; choose an empty directory"
         )
-    run.require_kinds()
-    missing = [p.name for p in (run.metadata, run.splits, run.source) if not p.exists()]
-    if missing and steps(run.checkpoints):
-        raise UsageError(
-            f"--run-directory: {run} has checkpoints but no {missing[0]}, which identifies its "
-            "data; restore it, or choose a new directory"
-        )
     now = config.as_json()
     try:
         before = files.collapse_home(safe_io.read_json(run.config))
         intact = all(isinstance(before[name], dict) == isinstance(now[name], dict) for name in now)
-    except (ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         intact = False
     if not intact:
         raise UsageError(f"--run-directory: {run.config} is damaged; choose a new directory")

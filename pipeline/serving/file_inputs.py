@@ -33,10 +33,8 @@ class Item(NamedTuple):
 def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     """Returns the files that words stand for, in their order.
 
-    Args:
-        words: A file; a directory, for its files with these endings at any depth, sorted, without
-            hidden ones; or a pattern (`**` for any depth). Other words are kept as they are.
-        endings: In lower case, such as `.png`.
+    A word is a file, a pattern (`**` for any depth), or a directory, for its files with these
+    endings at any depth, sorted, without hidden ones. Other words are kept as they are.
     """
     names: list[str] = []
     for word in words:
@@ -70,13 +68,8 @@ def images(names: Iterable[str]) -> Iterator[Item]:
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
-    The first line of a `.csv` is a header if it contains no numbers.
-
-    Args:
-        names: The files.
-        width: Numbers in a row.
-        columns: Their names: the columns of a header are brought into this order, and other names
-            are an error. None if they are unknown.
+    The first line of a `.csv` is a header if it contains no numbers; its columns are brought into
+    the order of `columns`, and other names are an error.
     """
     for name in names:
         index = -1

@@ -16,13 +16,8 @@ from pipeline.utils.errors import UsageError
 class FilePredictor:
     """Sends files to a model, with the signature that takes them.
 
-    Args:
-        client: A client of the model.
-        top: Number of the most probable classes in a record.
-
-    Raises:
-        ServingError: The model does not answer.
-        UsageError: It takes neither image files nor rows of numbers, or returns fewer classes.
+    `top` is the number of the most probable classes in a record. Raises UsageError if the model
+    takes neither image files nor rows of numbers, or returns fewer classes.
     """
 
     def __init__(self, client: Client, top: int) -> None:
@@ -40,20 +35,12 @@ class FilePredictor:
         return image_formats.SUFFIXES if self._width is None else file_inputs.TABLES
 
     def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
-        """Yields a record for each image or row, in order.
+        """Yields a record of JSON values for each image or row, in order.
 
-        Args:
-            names: The files.
-            batch_size: Examples in one request.
-
-        Yields:
-            For each image `file`, `label`, `class` and `probability`, and with `top` above 1 also
-            `top`: a list of `label` and `probability`, the most probable first. For each row
-            `file`, `row` and the outputs of the model. For an example that cannot be read, or that
-            the model refuses, `file` and `error`. All values are JSON values.
-
-        Raises:
-            ServingError: The server stopped answering.
+        For each image `file`, `label`, `class` and `probability`, and with `top` above 1 also
+        `top`: a list of `label` and `probability`, the most probable first. For each row `file`,
+        `row` and the outputs of the model. For an example that cannot be read, or that the model
+        refuses, `file` and `error`.
         """
         if self._width is None:
             items = file_inputs.images(names)

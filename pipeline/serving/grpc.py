@@ -28,14 +28,7 @@ _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_len
 
 
 class Rpc(Transport):
-    """One model behind the gRPC port of a server.
-
-    Args:
-        host: `HOST:PORT`.
-        name: The model.
-        version: Its number or a label; None for the newest.
-        timeout: Seconds for a request.
-    """
+    """One model behind the gRPC port of a server; `version` None is the newest."""
 
     def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._channel = grpc.insecure_channel(host, _OPTIONS)

@@ -14,15 +14,7 @@ from pipeline.utils.errors import UsageError, suggest
 
 
 class Local(Transport):
-    """One version, loaded by TensorFlow's C++ loader.
-
-    Args:
-        directory: A version, or the directory of a model: then the version that a server would use,
-            which is the pinned one or the newest.
-
-    Raises:
-        UsageError: The version is missing or cannot be loaded.
-    """
+    """One version, loaded by TensorFlow's C++ loader; of a model, the one a server would use."""
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.chosen(directory)

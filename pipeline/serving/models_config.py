@@ -25,14 +25,7 @@ model_config_list {{
 
 
 def pinned(model: Path) -> tuple[int, ...]:
-    """Returns the versions that a model is pinned to, ascending; empty if the newest is served.
-
-    Args:
-        model: The directory of its versions.
-
-    Raises:
-        UsageError: `models.config` cannot be read.
-    """
+    """Returns the versions that a model is pinned to, ascending; empty if the newest is served."""
     if not (model / NAME).exists():
         return ()
     _, entry = _read(model)
@@ -42,12 +35,7 @@ def pinned(model: Path) -> tuple[int, ...]:
 def pin(model: Path, version: int | None) -> None:
     """Pins a model to one version, or with None has servers load the newest again.
 
-    Args:
-        model: The directory of its versions.
-        version: Its number.
-
-    Raises:
-        UsageError: `models.config` cannot be read or edited; it is unchanged.
+    Raises UsageError if `models.config` cannot be read or edited; it is unchanged.
     """
     from google.protobuf import text_format
 

@@ -41,16 +41,11 @@ def publish(
     Only one process publishes at a time, so that the version it compares with stays in place.
 
     Args:
-        folder: The export, in a directory made by `temp_files.folder(model)`; its manifest contains
-            the metrics.
+        folder: The export, in a directory made by `temp_files.folder(model)`.
         model: The directory of the versions.
         options: Only `tolerance` and `keep` are used.
         selection_metric: As `Task.selection_metric`.
         ready: Called before the version becomes visible, unless it is refused.
-
-    Raises:
-        UsageError: No version number is left, or `models.config` cannot be read. Nothing was
-            published.
     """
     with locks.in_turn(model):
         good, quality = True, None
@@ -114,10 +109,8 @@ def judged(version: Path, name: str) -> tuple[float | None, str]:
 def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
     """Deletes exported versions except for the `keep` highest and the pinned ones.
 
-    Directories that this package did not export, and symbolic links, are left alone.
-
-    Returns:
-        The deleted version numbers, ascending.
+    Directories that this package did not export, and symbolic links, are left alone. Returns the
+    deleted version numbers, ascending.
     """
     exported = {n: path for n, path in files.versions(model).items() if _is_export(path)}
     removed = sorted(exported.keys() - {*sorted(exported)[-keep:], *pinned})
@@ -143,11 +136,7 @@ def require(model: Path, version: int | None) -> Path | None:
 
 
 def chosen(directory: Path) -> Path:
-    """Returns a version directory: the given one, or the one that a server of the model would use.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Returns the given version directory, or the version that a server of a model would use."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory; give one such as saved_models/digits/1")
     marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)

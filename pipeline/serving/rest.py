@@ -38,9 +38,7 @@ _MAX_CONNECTIONS = 16  # kept open, for as many threads
 class Rest(Transport):
     """One model behind the REST port of a server.
 
-    Args:
-        url: `http://HOST:8501/v1/models/NAME`, or a version or label of it.
-        timeout: Seconds for a request, including retries while the server is busy.
+    `timeout` is the seconds for a request, including retries while the server is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -143,15 +141,7 @@ def _nested(array: np.ndarray) -> Any:
 
 
 def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, np.ndarray]:
-    """Converts a reply to `predict` in the columnar format to arrays, strings as bytes objects.
-
-    Args:
-        reply: Its JSON.
-        outputs: Name -> type; other outputs are ignored.
-
-    Raises:
-        LookupError, TypeError, ValueError: The reply has another form.
-    """
+    """Converts a reply to `predict` in the columnar format to arrays, strings as bytes objects."""
     values = reply["outputs"]
     if not isinstance(values, dict) or set(values) == {"b64"}:
         (only,) = outputs  # the name of a single output is omitted

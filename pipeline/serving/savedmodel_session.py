@@ -78,14 +78,7 @@ class ServerError(Exception):
 
 
 class Session:
-    """A loaded SavedModel.
-
-    Args:
-        directory: A version directory.
-
-    Raises:
-        ServerError: It cannot be loaded.
-    """
+    """A loaded SavedModel, from a version directory; ServerError if it cannot be loaded."""
 
     def __init__(self, directory: Path) -> None:
         self._c = _library()
@@ -107,15 +100,9 @@ class Session:
     def run(
         self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Runs a signature, as for one request.
+        """Runs a signature, as for one request; raises ServerError as a server answers a client.
 
-        Args:
-            signature: Its name.
-            inputs: Input name -> array; strings as arrays of bytes objects.
-            wanted: Outputs to return, as in the `output_filter` of a request; None for all.
-
-        Raises:
-            ServerError: As for a client of the server.
+        Strings are arrays of bytes objects. `wanted` are the outputs to return, None for all.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]

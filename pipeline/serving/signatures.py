@@ -98,18 +98,10 @@ def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
 
 
 def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Converts values to arrays of the types that a signature takes.
+    """Converts values to arrays of the types that a signature takes; strings to bytes objects.
 
-    Args:
-        signature: Names and types.
-        values: Input name -> array or nested lists; strings as bytes or str.
-
-    Returns:
-        Input name -> array; strings as arrays of bytes objects.
-
-    Raises:
-        UsageError: A name is unknown or missing, or a value does not fit its type. Pixels from 0 to
-            1 for a model that takes uint8 are a common training/serving skew.
+    Raises UsageError if a name is unknown or missing, or a value does not fit its type. Pixels from
+    0 to 1 for a model that takes uint8 are a common training/serving skew.
     """
     for name in values:
         if name not in signature.inputs:
@@ -144,9 +136,6 @@ def strings(value: Any) -> np.ndarray:
     """Converts nested lists or an array of bytes or str to an array of bytes objects.
 
     NumPy's own bytes type would drop trailing zeros.
-
-    Raises:
-        TypeError, ValueError: A value is not a string, or lists differ in length.
     """
     if hasattr(value, "__array__") and not isinstance(value, bytes | str):
         value = np.asarray(value).tolist()  # also from TensorFlow and pandas
@@ -173,14 +162,7 @@ def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | list[float]]:
-    """Returns the features of a `tf.Example`, each a list of bytes, ints, or floats.
-
-    Args:
-        example: Feature name -> bytes, str, number, or a list or array of them.
-
-    Raises:
-        UsageError: The example is not a dict, or a `tf.Example` cannot contain a value.
-    """
+    """Returns the features of a `tf.Example`, each a list of bytes, ints, or floats."""
     found: dict[str, Any] = {}
     try:
         for name, value in example.items():

@@ -64,12 +64,8 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
     """The names that a misspelt one may stand for; empty if none is close.
 
     Names that differ only in case come first, then names with these initials (`lr` for
-    `learning_rate`), then the closest by spelling, preferably one that starts with it.
-
-    Args:
-        wrong: The misspelt name.
-        names: The known names.
-        cutoff: Minimum similarity by spelling, from 0 to 1, as in `difflib`.
+    `learning_rate`), then the closest by spelling, preferably one that starts with it. `cutoff` is
+    the minimum similarity, as in `difflib`.
     """
     given, names = wrong.lower(), list(names)
     if same := [name for name in names if name.lower() == given]:

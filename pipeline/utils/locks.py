@@ -2,63 +2,41 @@
 
 import fcntl
 import os
-import re
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 
-from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
-
-# A process writes its name into the file after it got the lock.
-_TRIES, _PAUSE = 50, 0.01
 
 
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Opens and locks a file or directory; closing the descriptor, or exiting, releases the lock.
 
-    Returns:
-        The file descriptor, or None if another process holds the lock.
-
-    Raises:
-        OSError: It cannot be opened, or its disk has no locks.
+    None if another process holds the lock. Raises OSError also if the disk has no locks.
     """
     handle = _open(path, kind)
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(handle)
-        return None
-    except OSError:
-        os.close(handle)
+        if isinstance(error, BlockingIOError):
+            return None
         raise
     return handle
 
 
 @contextmanager
 def held(path: Path, what: str, remedy: str) -> Iterator[None]:
-    """Locks the file at `path`, created if needed; meanwhile it names this process.
+    """Locks the file at `path`, created if needed, during the block.
 
-    Args:
-        path: The file.
-        what: The thing that is locked, for the message.
-        remedy: What to do if another process has locked it.
-
-    Raises:
-        UsageError: Another process has locked it; names the process, its host and its start.
+    Raises UsageError if another process has locked it; its message names `what` is locked and the
+    remedy.
     """
     path.touch()
     handle = _acquire(path, fcntl.LOCK_EX, what, remedy)
     try:
-        now = datetime.now().astimezone().isoformat(" ", "seconds")
-        path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
         yield
     finally:
-        with suppress(OSError):
-            path.write_text("")
         os.close(handle)
 
 
@@ -97,27 +75,11 @@ def _open(path: Path, kind: int) -> int:
 
 
 def _acquire(path: Path, kind: int, what: str, remedy: str) -> int:
-    for _ in range(_TRIES):
-        try:
-            handle = try_lock(path, kind)
-        except OSError as error:
-            reason = f"{what} cannot be locked: {error.strerror}"
-            raise UsageError(f"{reason}; choose a directory on another disk") from None
-        if handle is not None:
-            return handle
-        if holder := _holder(path):
-            break
-        time.sleep(_PAUSE)
-    raise UsageError(f"{what} is in use by {holder or 'another process'}; {remedy}")
-
-
-def _holder(path: Path) -> str | None:
-    """The process named in a lock file; None if it has ended, or none is named."""
     try:
-        text = safe_io.read_text(path, 1000).strip()
-    except (OSError, ValueError):
-        return None
-    found = re.fullmatch(r"process (\d+) on (.+) since .*", text)
-    if not found or (found[2] == socket.gethostname() and not os.path.exists(f"/proc/{found[1]}")):
-        return None
-    return text
+        handle = try_lock(path, kind)
+    except OSError as error:
+        reason = f"{what} cannot be locked: {error.strerror}"
+        raise UsageError(f"{reason}; choose a directory on another disk") from None
+    if handle is None:
+        raise UsageError(f"{what} is in use by another process; {remedy}")
+    return handle

@@ -41,9 +41,6 @@ def importable() -> Iterator[None]:
 
     An empty package stands in for TensorFlow meanwhile. Afterwards, `import tensorflow` imports
     the complete package as usual. If TensorFlow has been imported before, it is used.
-
-    Raises:
-        ModuleNotFoundError: TensorFlow is not installed.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -58,11 +55,7 @@ def importable() -> Iterator[None]:
 
 
 def wheel() -> Path:
-    """Returns the directory of the installed TensorFlow without importing it.
-
-    Raises:
-        ModuleNotFoundError: TensorFlow is not installed.
-    """
+    """Returns the directory of the installed TensorFlow without importing it."""
     found = importlib.util.find_spec("tensorflow")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("TensorFlow is not installed", name="tensorflow")
@@ -73,9 +66,6 @@ def to_array(tensor: Any) -> np.ndarray:
     """Converts a `TensorProto` to an array; strings become bytes objects.
 
     The last value stands for all missing ones, zero if there are no values at all.
-
-    Raises:
-        ValueError: The type is unknown, or the values do not fit the shape.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:

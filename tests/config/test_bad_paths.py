@@ -25,8 +25,6 @@ REFUSED = {
     "--run-directory locked/run": "locked: Permission denied",
     "--run-directory closed/run": "closed/run: Permission denied",
     "--export.directory file": "--export.directory: file is not a directory",
-    "--export.directory full": "full",
-    "--export.directory models": "'notes.txt'",
     "--export.directory loop": "loop",
     "--export.directory /proc/models": "--export.directory: cannot write into /proc",
     "--export.directory locked": "locked: Permission denied",

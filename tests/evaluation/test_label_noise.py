@@ -98,7 +98,7 @@ def test_the_command_judges_all_labels_and_continues_after_an_interruption(
         clean.main(words)
     said = capsys.readouterr().out
     assert "fold       1 of 2: accuracy 0." in said
-    assert said.count("with --clean.directory cleaned/digits-1 continues") == 2
+    assert "with --clean.directory cleaned/digits-1 continues" in said
     assert not Path("cleaned/digits-1/manifest.jsonl").exists()
     monkeypatch.setattr(fit, "fit", real)
     assert clean.main([*words, "--clean.directory", "cleaned/digits-1"]) == 1, "there is leakage"

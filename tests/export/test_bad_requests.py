@@ -30,8 +30,8 @@ def test_each_malformed_request_must_be_refused():
     for values, count in (
         (np.zeros((4, 3), np.float32), 8),
         (IMAGES, 7),
-        (EXAMPLES, 13),
-        (strings([examples]), 12),
+        (EXAMPLES, 10),
+        (strings([examples]), 10),
     ):
         malformed = bad_requests.malformed(values)
         assert len(malformed) == count
@@ -56,16 +56,6 @@ def test_every_other_status_than_invalid_argument_fails():
     found = failures(IMAGES, broken)
     assert set(found) == {"refuses s", "survives s"}
     assert all("status 13 instead of INVALID_ARGUMENT" in message for message in found.values())
-
-
-def test_malformed_features_lack_or_exceed_what_a_model_reads():
-    message = protobuf.example({"features": [1.0, 2.0]})
-    wrong = bad_requests.malformed_strings(message.SerializeToString())
-    lists = {}
-    for what in ("is a string", "is short", "is long"):
-        feature = type(message).FromString(wrong[f"features {what}"]).features.feature["features"]
-        lists[what] = list(feature.float_list.value)
-    assert lists == {"is a string": [], "is short": [2.0], "is long": [1.0, 2.0, 0.0]}
 
 
 def test_mutated_strings_are_reproducible_and_differ():

@@ -26,6 +26,8 @@ PLANTED = {
     "DATABASE_URL": "postgres://me:planted-password-1f@db",
 }
 
+NAMES = ["$a_{$", "ü 猫", "<b>"]
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
@@ -37,11 +39,11 @@ def ran(tmp_path_factory):
         for name, value in {**PLANTED, "HOME": str(folder), "PWD": str(folder)}.items():
             patch.setenv(name, value)
         patch.chdir(folder)
-        np.savez(folder / "mine.npz", images=images, labels=labels)
+        np.savez(folder / "mine.npz", images=images, labels=labels, class_names=NAMES)
         changes = {
             "source": {"name": "arrays", "path": folder / "mine.npz"},
             "model": {"name": "tiny"},
-            "data": {"cache": "disk", "cache_directory": folder / "cache"},
+            "data": {"cache": "disk", "cache_directory": folder / "cache", "image_size": (5, 7)},
             "clean": {"enabled": True},
             "run_directory": folder / "run",
             "export": {"directory": folder / "models"},
@@ -75,6 +77,14 @@ def test_no_file_or_name_contains_what_was_planted(ran):
         assert len(host) <= 5 or (host not in name and host.encode() not in content), name
 
 
+def test_resized_images_and_odd_class_names_are_exported(ran):
+    _, run = ran
+    assert run.task.metadata["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+    assert set(run.test["per_class"]) == set(NAMES)
+    answer = run.predict(images=np.zeros((1, 5, 7, 1), np.uint8))
+    assert answer["label"][0].decode() in NAMES
+
+
 def test_paths_in_the_home_directory_are_found_again(ran, monkeypatch):
     folder, _ = ran
     text = (folder / "run/config.json").read_text()
@@ -95,6 +105,3 @@ def test_the_home_directory_is_abbreviated_in_every_text(monkeypatch):
     short = {"a": ["~/x", "in '~', too", "~/"], "b": 3, "c": "/home/me-too/x"}
     assert files.collapse_home(values) == short and files.expand_home("~/x") == "/home/me/x"
     assert files.expand_home(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]
-    for useless in ("/", "", "relative"):
-        monkeypatch.setenv("HOME", useless)
-        assert files.collapse_home(values) == values and files.expand_home("~/x") == "~/x"

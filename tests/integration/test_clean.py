@@ -9,8 +9,7 @@ import unclean
 from unclean import config, noise, save, source_of
 
 from pipeline import clean
-from pipeline.config import registry
-from pipeline.data import batching, dataset
+from pipeline.data import dataset
 from pipeline.data.cleaning import apply, manifest
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
@@ -70,7 +69,7 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     assert sum(len(split) for split in first.splits.values()) == 41
     decisions = json.loads(Path("run/decisions.json").read_text())
     (decision,) = [d for d in decisions if d["name"] == "cleaning"]
-    assert decision["value"] == "12 undecodable, 2 bomb excluded"
+    assert decision["value"] == "14 undecodable excluded"
     assert Path("run/gallery.html").read_text().count("<article>") == 14
     # A resumed run keeps its manifest, whatever the directory contains by now.
     edited = [{**entry, "reason": "mine"} for entry in entries]
@@ -112,11 +111,9 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     root = unclean.split_pictures(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
     source, written = source_of(root), Path("cleaned/digits-1/manifest.jsonl")
-    (note,), _ = notes(config(root))
-    assert "1 in test (--clean.enabled --clean.drop-leakage excludes them)" in note
     message = r"leakage: train/a/tested.png in train is also in test: .*--clean.drop-leakage"
     with pytest.raises(UsageError, match=message):
-        fit(config(root, enabled=True))
+        fit(config(root, enabled=True, near=False))
     assert not Path("runs").exists() and not Path("saved_models").exists()
     code, lines = run(root, capsys)
     assert code == 1 and lines[-1].startswith("STOPS      leakage: train/a/tested.png in train is")
@@ -127,17 +124,6 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     dropped = apply.clean(source, config(root, manifest=written, drop_leakage=True)).dropped
     assert dropped == {entry["id"]: "leakage"}
     assert apply.clean(source, config(root, manifest=written, allow_leakage=True)).dropped == {}
-    lines, splits = notes(config(root, enabled=True, drop_leakage=True, near=False))
-    assert lines == [] and len(splits["train"]) == 12, "the remedy of the note works"
-
-
-def test_an_empty_split_names_cleaning(folder):
-    source, options = source_of(folder), {"class_names": ["a", "b"], "image_shape": [24, 20, 3]}
-    task = registry.load("tasks", "image_classification")(options)
-    one = {int(id): 0 for id in source.columns("train")["id"]}
-    message = r"'train' is empty; .*excluded 0 examples, .* near duplicates .--clean.no-near"
-    with pytest.raises(UsageError, match=message):
-        batching.load(source, task, config(folder), {}, one)
 
 
 def test_the_directory_must_be_new_and_outside_of_the_data(folder, tmp_path):

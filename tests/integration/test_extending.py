@@ -4,14 +4,13 @@ import dataclasses
 import importlib
 import json
 import re
-import shutil
 import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import REPOSITORY, run_module
+from conftest import REPOSITORY
 
 from pipeline.config import command_line, registry
 from pipeline.fit import fit
@@ -127,27 +126,8 @@ def test_a_module_that_raises_is_named_with_its_line(mine):
     text = mine.read_text()
     mine.write_text(f"{text}\n1 / 0\n")
     line = len(text.splitlines()) + 2
-    for recipe, changes in {
-        "digits": {"model": {"name": "mine.small"}},
-        "mine.small_digits": {},
-    }.items():
-        with pytest.raises(UsageError) as caught:
-            fit(recipe, **changes)
-        assert f"{mine}, line {line}, fails to import" in str(caught.value)
-        assert "ZeroDivisionError: division by zero" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        fit("digits", model={"name": "mine.small"})
+    assert f"{mine}, line {line}, fails to import" in str(caught.value)
+    assert "ZeroDivisionError: division by zero" in str(caught.value)
     assert not (mine.parent / "runs").exists()
-
-
-def test_a_file_in_the_package_is_found(workplace):
-    """In a copy of the package in the working directory, which Python searches first."""
-    copy = workplace / "pipeline"
-    shutil.copytree(REPOSITORY / "pipeline", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    code = (
-        'def dense(x, *, width: int = 3):\n    """Mine.\n\n    Args:\n        width: W.\n    """\n'
-    )
-    (copy / "models/mine.py").write_text(f'"""Mine."""\n\n\n{code}    return x\n')
-    shown = run_module("pipeline.fit", "--help", "models", cwd=workplace, fresh=True).stdout
-    assert re.search(r"^\W*dense\b", shown, re.MULTILINE)
-    wrong = run_module("pipeline.fit", "--model.name", "dens", cwd=workplace, fresh=True)
-    assert wrong.returncode == 2 and "did you mean 'dense'" in wrong.stderr
-    assert not (workplace / "runs").exists()

@@ -12,7 +12,6 @@ DIGITS = {"source": {"name": "scikit_learn", "dataset": "digits"}, "data": {"val
 # Epochs, changes, and the least accuracy; guessing has 0.1. The recipes for CIFAR-10 and
 # Fashion-MNIST take few steps here.
 CASES = {
-    "digits": (3, {"engine": "gradient_tape"}, 0.9),
     "cifar10_convnet": (8, {"learning_rate": 0.01}, 0.9),
     "cifar10_sequential": (8, {}, 0.9),
     "fashion_mnist_lenet": (12, {"optimizer": "nadam", "learning_rate": 0.001}, 0.8),
@@ -20,8 +19,8 @@ CASES = {
 
 
 def test_every_recipe_has_a_case():
-    """`test_regression.py` trains `regression_linear`."""
-    assert {*CASES, "digits_tiny", "regression_linear"} == set(registry.names("recipes"))
+    """`test_fit.py` trains `digits`, `test_regression.py` trains `regression_linear`."""
+    assert {*CASES, "digits", "digits_tiny", "regression_linear"} == set(registry.names("recipes"))
 
 
 @pytest.mark.parametrize("recipe", CASES)

@@ -31,8 +31,6 @@ def whole(tmp_path_factory):
             for case in (
                 ("model_fit", "model_fit", (5, 7)),
                 ("gradient_tape", "gradient_tape", (1, 13)),
-                ("model_fit", "gradient_tape", (4, 4)),
-                ("gradient_tape", "model_fit", (5, 2)),
                 ("gradient_tape", "model_fit", (17,)),
             )
         ),

@@ -32,11 +32,3 @@ def test_another_backend_and_other_types_of_keras_are_not_taken(tmp_path):
     (tmp_path / "keras.json").write_text(json.dumps(values))
     done = _python(tmp_path, "-c", _STARTED, KERAS_HOME=str(tmp_path), KERAS_BACKEND="torch")
     assert done.stdout.split() == ["tensorflow", "float32", "channels_last"], done.stderr
-
-
-def test_a_backend_of_matplotlib_that_is_none_is_named_in_one_line(tmp_path):
-    done = _python(tmp_path, "-m", "pipeline.fit", "digits", MPLBACKEND="nonsense")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "MPLBACKEND=nonsense" in line and "unset" in line
-    assert not list(tmp_path.glob("runs/*"))

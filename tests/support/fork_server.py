@@ -37,8 +37,7 @@ class Process:
         words: Arguments of `python`: `-m module ...`, `-c code ...` or `file.py ...`.
         cwd: Its working directory.
         env: Its environment. Default: this process's.
-        stdin: File object, or None for an empty one; the same for the others.
-        stdout: Takes its output.
+        stdout: File object that takes its output; None discards it.
         stderr: Takes its errors.
     """
 
@@ -47,7 +46,6 @@ class Process:
         *words: object,
         cwd: Path | str,
         env: Mapping[str, str] | None = None,
-        stdin: IO | None = None,
         stdout: IO | None = None,
         stderr: IO | None = None,
     ) -> None:
@@ -56,7 +54,7 @@ class Process:
         request = [self.args[1:], str(cwd), dict(os.environ if env is None else env)]
         self._status, theirs = socket.socketpair()
         with open(os.devnull, "r+b") as null, theirs:
-            files = [(stream or null).fileno() for stream in (stdin, stdout, stderr)]
+            files = [(stream or null).fileno() for stream in (None, stdout, stderr)]
             socket.send_fds(_server(), [json.dumps(request).encode()], [*files, theirs.fileno()])
         self.pid = self._number()
 

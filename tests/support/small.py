@@ -4,9 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
-from pipeline.data import augmentation, batching, example_store, splits
+from pipeline.data import batching, example_store, splits
 from pipeline.runtime import environment
-from pipeline.training.model_builder import build
 
 SIDE, CLASSES = 8, 3
 TASK = registry.load("tasks", "image_classification")(
@@ -48,22 +47,6 @@ def settings_of(**changes):
     for section, options in changes.items():
         values[section] = {**values.get(section, {}), **options}
     return command_line.recipe("digits").changed(**values)
-
-
-def trained_where(place, machine, accumulate=1):
-    """(losses, all variables) after two epochs with augmentation on the `host` or the `device`."""
-    operations = {"alternating_flip": {}, "crop": {"padding": 2}, "erase": {}, "mixup": {}}
-    settings = settings_of(
-        data={"augment": operations, "augment_on": place},
-        train={"epochs": 2, "batch_size": 16, "accumulate": accumulate, "label_smoothing": 0.1},
-    )
-    seed = settings.runtime.seed
-    plain = batching.training(random_split(64), settings.train, seed)
-    batches, _ = augmentation.placed(plain, settings.data, seed, "memory")
-    model = build(TASK, settings, machine, plain, augment_in_step=batches is plain)
-    with machine.strategy.scope():
-        history = registry.load("engines", "gradient_tape")(model, batches, None, [])
-    return history["loss"], [variable.numpy() for variable in model.variables]
 
 
 def loaded(source, task=TASK, dropped=(), groups=None, known=None, **data):

@@ -12,7 +12,7 @@ import small
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
-from pipeline.data import batching, example_store
+from pipeline.data import augmentation, batching, example_store
 from pipeline.runtime import environment
 from pipeline.training import distributed
 from pipeline.training.model_builder import build
@@ -25,9 +25,7 @@ def settings_of(**changes):
     return small.settings_of(**{**changes, "train": train})
 
 
-def trained(
-    machine, settings, steps=1, precision="float32", store=example_store.Memory, growth=None
-):
+def trained(machine, settings, steps=1, precision="float32", store=example_store.Memory):
     """(model, the distance that each weight moved) after some steps."""
     machine = small.machine(precision, machine.strategy)
     settings = settings.changed(train={"steps": steps})
@@ -35,21 +33,21 @@ def trained(
     model = build(small.TASK, settings, machine, batches)
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
-    model.step.update._growth_steps = growth or model.step.update._growth_steps
     with machine.strategy.scope():
         registry.load("engines", "gradient_tape")(model, batches, None, [])
     pairs = zip(model.trainable_variables, before, strict=True)
     return model, [np.linalg.norm(v.numpy() - b) for v, b in pairs]
 
 
-def apart(one, two, settings, steps=1, floor=0.0):
-    """Largest distance of a tensor after the same steps, as a share of the distance it moved; and
+def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
+    """Largest distance of a weight after the same steps, as a share of the distance it moved; and
     of the moving statistics.
 
     The distance moved counts at least `floor` of that of all weights together: where the exact
     gradient is 0 (a bias before a normalisation) only rounding is left.
     """
-    (first, moved), (second, _) = (trained(machine, settings, steps) for machine in (one, two))
+    first, moved = trained(one, settings, steps)
+    second, _ = trained(two, settings, steps, store=store)
     moved = np.maximum(moved, floor * np.linalg.norm(moved))
     pairs = zip(first.trainable_variables, second.trainable_variables, moved, strict=True)
     weights = max(float(np.linalg.norm(a.numpy() - b.numpy()) / m) for a, b, m in pairs)
@@ -149,7 +147,7 @@ def metrics(one, two):
     """Histories of registered metrics with one replica and with two; 21 examples are validated in
     batches of 16."""
     added = {"top_k_accuracy": {"k": 2}, "macro_recall": {}}
-    settings = settings_of(train={"metrics": added, "epochs": 2})
+    settings = settings_of(train={"metrics": added})
     found = []
     for machine, engine in ((one, "gradient_tape"), (two, "model_fit")):
         batches = batching.training(small.random_split(BATCH * 3), settings.train, 0)
@@ -183,61 +181,65 @@ def dropout(machine):
     return bool((first[0] != first[1]).any()), bool((first[0] != later[0]).any()), same
 
 
-def resident(machine):
-    """With a store on the devices: (devices of each copy, whether the weights are the same)."""
+def resident(one, two, settings):
+    """With a store on the devices: (devices of each copy, distance after eight steps)."""
     made = []
 
     def store(columns):
         made.append(example_store.Device(columns))
         return made[-1]
 
-    first, _ = trained(machine, settings_of())
-    second, _ = trained(machine, settings_of(), store=store)
-    pairs = zip(first.variables, second.variables, strict=True)
+    distance, _ = apart(one, two, settings, 8, store=store)
     copies = {
         device: sorted({tensor.device for tensor in columns.values()})
         for device, columns in made[0]._copies.items()
     }
-    return copies, all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+    return copies, distance
 
 
 def augmented(machine):
-    """Whether host and step augment alike: losses and all variables after two micro-batches."""
-    there, here = (small.trained_where(place, machine, 2) for place in ("host", "device"))
-    pairs = zip(there[1], here[1], strict=True)
-    return there[0] == here[0] and all(np.array_equal(a, b) for a, b in pairs)
+    """Whether the host and the step augment alike: losses and all variables after an epoch."""
+    found = []
+    for place in ("host", "device"):
+        augment = {"crop": {"padding": 2}, "mixup": {}}
+        settings = settings_of(data={"augment": augment, "augment_on": place})
+        plain = batching.training(small.random_split(64), settings.train, 0)
+        batches, _ = augmentation.placed(plain, settings.data, 0, "memory")
+        model = build(small.TASK, settings, machine, plain, augment_in_step=batches is plain)
+        with machine.strategy.scope():
+            history = registry.load("engines", "gradient_tape")(model, batches, None, [])
+        found.append([np.array(history["loss"]), *(v.numpy() for v in model.variables)])
+    return all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def prefetched():
+    """Devices of batches that are prefetched to the second one, as if it had its own memory."""
+    tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
+    distributed.has_own_memory = lambda device: True
+    return [batch["image"].device for batch in distributed.prefetched(tickets, "/cpu:1")]
 
 
 def main():
     two = environment.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
-    rules = {
-        "muon": {"optimizer": "muon", "optimizer_options": {}},
-        "adaptive": {"clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9},
-    }
+    adaptive = {**clipped, "clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9}
     batch_norm = settings_of(
         model={"name": "convnet", "options": {"filters": 4, "blocks": 1}},
         train={"synchronized_batch_norm": True},
     )
     found = {
         "replicas": two.replicas,
-        "one_update": {
-            name: apart(one, two, settings_of(train={**clipped, **change}))[0]
-            for name, change in rules.items()
-        },
-        "eight_steps": apart(one, two, settings_of(train=clipped), 8)[0],
+        "adaptive": apart(one, two, settings_of(train=adaptive))[0],
+        "resident": resident(one, two, settings_of(train=clipped)),
         "sample_order": sample_order(two),
         "overflows": overflows(two, 20),
         "bad_steps": bad_steps(one, two),
         "metrics": metrics(one, two),
-        "growth": float(
-            trained(two, settings_of(), 8, "mixed_float16", growth=3)[0].step.update.scale.numpy()
-        ),
         "dropout": dropout(two),
-        "resident": resident(two),
         "augmented": augmented(two),
         "synchronized": apart(one, two, batch_norm, floor=0.1),
+        "prefetched": prefetched(),
     }
     print(json.dumps(found))
 

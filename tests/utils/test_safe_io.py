@@ -133,7 +133,7 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
         JSON[kind](path)
     JSON[kind](box / "shards.json")
     (box / "data.tfrecord").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"config.json is damaged|is not a file|no run"):
+    with pytest.raises(UsageError, match=r"config.json is damaged|no run"):
         preflight.check(config)
     with pytest.raises(UsageError, match="metadata.json is damaged"):
         run_directory.frozen(box, {"class_names": []})

@@ -17,15 +17,7 @@ if TYPE_CHECKING:  # commands are parsed before TensorFlow is imported
 
 
 class Found:
-    """The findings in a source.
-
-    Args:
-        source: Its examples are decoded and compared.
-        config: Only `clean` and the title of the source are used.
-
-    Raises:
-        UsageError: The examples are not images, or cannot be read.
-    """
+    """The findings in a source; UsageError if its examples are not images."""
 
     def __init__(self, source: "Source", config: Config) -> None:
         from pipeline.data.cleaning import issues, scan
@@ -78,9 +70,7 @@ class Cleaning:
 
 
 def clean(source: "Source", config: Config) -> Cleaning:
-    """Applies the section `clean` of a config; nothing is written yet.
-
-    A run that is resumed keeps its manifest.
+    """Applies the section `clean` of a config; a run that is resumed keeps its manifest.
 
     Raises:
         UsageError: The manifest cannot be read, or a finding stops the run.
@@ -103,10 +93,7 @@ def clean(source: "Source", config: Config) -> Cleaning:
     if stopping := manifest.stopping(entries):
         where = "python -m pipeline.clean with the same options shows them"
         raise UsageError(stop(stopping, where))
-    excluded = [entry for entry in entries if entry["action"] == "drop"]
-    counts = Counter(entry["reason"] for entry in excluded)
-    if excluded:
-        why += f"; such as {excluded[0].get('file', excluded[0]['id'])}"
+    counts = Counter(entry["reason"] for entry in entries if entry["action"] == "drop")
     value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
     decisions = [Decision("cleaning", f"{value} excluded", why)]
     for note in found.notes if found else ():
@@ -116,9 +103,8 @@ def clean(source: "Source", config: Config) -> Cleaning:
 
 def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
     """The entries, with the action that the config sets for leakage."""
-    if config.clean.drop_leakage:
-        return manifest.decided(entries, "drop")
-    return manifest.decided(entries, "keep" if config.clean.allow_leakage else "stop")
+    kept = "keep" if config.clean.allow_leakage else "stop"
+    return manifest.decided(entries, "drop" if config.clean.drop_leakage else kept)
 
 
 def _known(entries: list[manifest.Entry], source: "Source", config: Config) -> list[manifest.Entry]:

@@ -20,11 +20,9 @@ from pipeline.data.cleaning.scan import Scan
 
 ACTIONS = {
     "undecodable": "drop",
-    "bomb": "drop",
     "label out of range": "drop",
     "blank": "drop",
     "tiny": "drop",
-    "extreme aspect": "keep",
     "duplicate": "drop",
     "two labels": "drop",
     "leakage": "stop",
@@ -38,9 +36,7 @@ ACTIONS = {
 _BLANK = 3
 # Pixels of the shorter side; less if most pictures are small: half of their median.
 _TINY = 8
-_ASPECT = 8  # longer side over the shorter
 _FEW = 20  # among fewer pictures, most may be copies
-_BOMB = "more than the limit of"  # in the error of decoding one
 _RANK = ("train", "validation", "test")  # of two copies, the later one is held out
 
 
@@ -101,18 +97,17 @@ def notes(scan: Scan, entries: list[Entry]) -> list[str]:
 def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:
     """Issues of single examples."""
     for row, why in scan.errors.items():
-        yield _Issue(row, "bomb" if _BOMB in why else "undecodable", detail=why)
+        yield _Issue(row, "undecodable", detail=why)
     read = np.ones(len(scan), bool)
     read[list(scan.errors)] = False
     if classes:
         for row in np.flatnonzero((scan.label < 0) | (scan.label >= classes)).tolist():
             detail = f"label {scan.label[row]} of classes 0 ... {classes - 1}"
             yield _Issue(row, "label out of range", detail=detail)
-    shorter, longer = scan.size[:, :2].min(axis=1), scan.size[:, :2].max(axis=1)
+    shorter = scan.size[:, :2].min(axis=1)
     usual = np.median(shorter[read]) if read.any() else 0
     blank, tiny = scan.spread < _BLANK, shorter < min(_TINY, usual / 2)
-    aspect = (longer > _ASPECT * shorter) & ~blank & ~tiny
-    for reason, wrong in (("blank", blank), ("tiny", tiny), ("extreme aspect", aspect)):
+    for reason, wrong in (("blank", blank), ("tiny", tiny)):
         for row in np.flatnonzero(read & wrong).tolist():
             height, width, _ = scan.size[row]
             yield _Issue(row, reason, detail=f"{width}x{height} pixels")
@@ -178,10 +173,7 @@ def _leaking(
 def _linked(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray
 ) -> list[_Issue]:
-    """Each example of a cluster but one, with its neighbor in the minimum spanning tree.
-
-    A cluster of n examples thus has n - 1 entries, each with two pictures as near as possible.
-    """
+    """Each example of a cluster but one, with its neighbor in the minimum spanning tree."""
     if not len(first):
         return []
     rows, places = np.unique([first, second], return_inverse=True)

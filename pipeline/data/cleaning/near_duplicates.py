@@ -107,10 +107,7 @@ def near(thumbnails: np.ndarray) -> Pairs:
 
 
 def _surroundings(fine: "_Descriptors") -> np.ndarray:
-    """The distance of each picture to the fourth nearest of a sample, float32 (pictures,).
-
-    Infinite if there are fewer than four others.
-    """
+    """The distance of each picture to the fourth nearest of a sample; infinite if there is none."""
     count = len(fine.values)
     if count <= _NEXT:
         return np.full(count, np.inf, np.float32)
@@ -161,10 +158,7 @@ def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarr
 
 
 class _Descriptors:
-    """Thumbnails of `cells` x `cells`, and their derivatives to the right and down.
-
-    All are scaled so that sums of squares are mean squares.
-    """
+    """Thumbnails of `cells` x `cells` and their derivatives; sums of squares are mean squares."""
 
     def __init__(self, thumbnails: np.ndarray, cells: int, dtype: type = np.float32) -> None:
         self.cells, self.numbers = cells, cells * cells * 3
@@ -298,10 +292,7 @@ def _filter(
 def _compare(
     one: np.ndarray, other: np.ndarray, mirrored: bool, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of thumbnails, and whether those of pixels and of blurred cells are small.
-
-    `other` is shifted by (down, right) pixels; the outermost pixels are ignored.
-    """
+    """Distances of pictures, `other` shifted by (down, right) pixels; whether they are small."""
     one = one[:, :, ::-1] if mirrored else one
     inside = np.arange(1, SIDE - 1)
     at = np.arange(len(one))[:, None, None]

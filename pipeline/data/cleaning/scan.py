@@ -41,8 +41,6 @@ class Scan:
     splits: tuple[str, ...]
     split: np.ndarray
     """Position in `splits`, int8 (examples,)."""
-    position: np.ndarray
-    """Position in its split, int64 (examples,)."""
     id: np.ndarray
     """int64 (examples,)."""
     label: np.ndarray
@@ -80,7 +78,7 @@ def scan(source: Source) -> Scan:
     """Reads and measures all examples of all splits.
 
     Raises:
-        UsageError: The source has no images and labels, or cannot be read at all.
+        UsageError: The source has no images and labels, or no reader.
     """
     fields = source.info.fields
     if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (tf.uint8, tf.string):
@@ -90,8 +88,6 @@ def scan(source: Source) -> Scan:
         )
     counts = source.info.splits
     total = sum(counts.values())
-    if not total:
-        raise UsageError("the source has no examples")
     columns: dict[str, np.ndarray] = {
         "id": np.zeros(total, np.int64),
         "label": np.zeros(total, np.int64),
@@ -108,11 +104,9 @@ def scan(source: Source) -> Scan:
             failed = _measure(source, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count
-    numbers = np.fromiter(counts.values(), np.int64)
     return Scan(
         splits=tuple(counts),
-        split=np.repeat(np.arange(len(counts), dtype=np.int8), numbers),
-        position=np.concatenate([np.arange(n) for n in numbers]),
+        split=np.repeat(np.arange(len(counts), dtype=np.int8), list(counts.values())),
         errors=errors,
         **columns,
     )
@@ -127,9 +121,8 @@ def pictures(source: Source, scan: Scan, ids: Collection[int], side: int) -> dic
         if not len(chosen):
             continue
         start = int(np.argmax(scan.split == number))
-        read = _examples(source, split, scan.position[chosen]).map(
-            _traced(_picture, *_kind(source), side), tf.data.AUTOTUNE
-        )
+        picture = _traced(_picture, *_kind(source), side)
+        read = _examples(source, split, chosen - start).map(picture, tf.data.AUTOTUNE)
         for position, png in without_autotune(read.ignore_errors()).as_numpy_iterator():
             found[int(scan.id[start + position])] = png
     return found
@@ -204,20 +197,16 @@ def _measure(
     """Fills the columns of a split; returns position -> error of the undecodable examples."""
     describe = _traced(_describe, *_kind(source))
     seen = np.zeros(count, bool)
-    described = _described(source, describe, split, count)
-    try:
-        for batch in without_autotune(described.batch(_BATCH).prefetch(2)).as_numpy_iterator():
-            places = batch.pop("position")
-            seen[places] = True
-            for name, values in batch.items():
-                columns[name][places] = values
-    except READ_ERRORS as error:
-        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+    described = _examples(source, split, np.arange(count)).map(describe, tf.data.AUTOTUNE)
+    batches = described.ignore_errors().batch(_BATCH).prefetch(2)
+    for batch in without_autotune(batches).as_numpy_iterator():
+        places = batch.pop("position")
+        seen[places] = True
+        for name, values in batch.items():
+            columns[name][places] = values
     known = source.columns(split)
-    if len(known["id"]) < count:
-        raise UsageError(f"the split {split!r} must have {count} examples; got {len(known['id'])}")
     for name in ("id", "label"):
-        columns[name][:] = known[name][:count]
+        columns[name][:] = known[name]
     missing = np.flatnonzero(~seen)
     if not len(missing):
         return {}
@@ -227,29 +216,13 @@ def _measure(
     return {position: why or "decoding failed once" for position, why in reasons}
 
 
-def _described(source: Source, describe: Callable, split: str, count: int) -> tf.data.Dataset:
-    """Descriptions of all images that can be decoded."""
-    examples = _examples(source, split, np.arange(count))
-    if source.reader(split) is not None:
-        return examples.map(describe, tf.data.AUTOTUNE).ignore_errors()
-    # A truncated record file would repeat its error forever: only decoding errors are ignored.
-    return examples.interleave(
-        lambda *one: tf.data.Dataset.from_tensors(one).map(describe).ignore_errors(),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-
-
 def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
-    """(position, image) at these positions of a split, which are in ascending order."""
-    reader = source.reader(split)
-    if reader is not None:
-        chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
-        return chosen.map(lambda p: (p, reader(p)["image"]), num_parallel_calls=tf.data.AUTOTUNE)
-    mask = np.zeros(int(positions[-1]) + 1, bool)
-    mask[positions] = True
-    wanted = tf.constant(mask)
-    some = source.examples(split).take(len(mask)).map(lambda example: example["image"]).enumerate()
-    return some.filter(lambda position, _: wanted[position])
+    """(position, image) at these positions of a split."""
+    read = source.reader(split)
+    if read is None:
+        raise UsageError("a source without the method `reader` cannot be cleaned")
+    chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
+    return chosen.map(lambda p: (p, read(p)["image"]), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _errors(dataset: tf.data.Dataset) -> Iterator[str | None]:

@@ -27,8 +27,7 @@ def test_damaged_files_are_named_with_a_plain_reason(folder, capfd):
     entries = {entry["file"]: entry for entry in entries_of(source_of(folder))}
     assert set(entries) == {f"b/{path.name}" for path in paths}
     for file, entry in entries.items():
-        reason = "bomb" if "bomb" in file else "undecodable"
-        assert (entry["reason"], entry["action"]) == (reason, "drop"), file
+        assert (entry["reason"], entry["action"]) == ("undecodable", "drop"), file
     assert "JPEG, PNG, GIF, BMP or WebP image" in entries["b/1-page.jpg"]["detail"]
     assert entries["b/6-bomb.png"]["detail"].endswith("of 89478485: height 60000 width 60000")
     printed = capfd.readouterr().err
@@ -39,11 +38,9 @@ def test_unfit_pictures_are_found_by_their_pixels(folder):
     grey = np.full((24, 20, 3), 7, np.uint8)
     Image.fromarray(grey).save(folder / "a/blank.jpg")
     save(folder / "a/dot.png", noise(50, (5, 5)))
-    save(folder / "b/banner.png", noise(51, (10, 90)))
     assert find(source_of(folder)) == [
         ("a/blank.jpg", "blank", "drop", None),
         ("a/dot.png", "tiny", "drop", None),
-        ("b/banner.png", "extreme aspect", "keep", None),
     ]
 
 
