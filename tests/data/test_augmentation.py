@@ -124,6 +124,6 @@ def test_the_place_is_decided_with_a_reason():
     assert placed("host", "memory") == "host (requested)"
     assert placed("auto", "device") == "device (in the compiled step)"
     with pytest.raises(
-        UsageError, match="--data.augment-on host cannot augment .* --data.cache dev"
+        UsageError, match="use only one of --data.cache device and --data.augment-on host"
     ):
         settings_of(data={"augment_on": "host", "cache": "device"})

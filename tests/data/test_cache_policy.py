@@ -166,7 +166,6 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     assert decided(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
     assert decided().value == "none"
-    assert "shuffled among its neighbors" in decided(Pictures(reads_by_index=False)).reason
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
     with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):

@@ -46,8 +46,7 @@ def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
     assert [e["label"] for e in examples] == LABELS.tolist()
     assert [e["id"] for e in examples] == list(range(12))
     assert [e["group"] == examples[0]["group"] for e in examples] == [True, False] * 6
-    name = {"archive": "a.npz", "directory": f"{tmp_path.name}/images.npy"}[kind]
-    assert source.location(7) == f"example 7 of {name}"
+    assert source.location(7) == f"example 7 of {path.name}"
 
 
 @pytest.mark.parametrize("kind", SAVES)
@@ -67,7 +66,7 @@ def test_splits_are_directories(tmp_path):
     assert source.info.splits == {"train": 12, "validation": 5, "test": 12}
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 29
-    assert source.location(int(ids[12])) == "example 0 of val/images.npy"
+    assert source.location(int(ids[12])) == f"example 0 of {tmp_path.name}/validation"
 
 
 @pytest.mark.parametrize("kind", SAVES)

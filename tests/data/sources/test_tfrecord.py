@@ -127,7 +127,7 @@ REJECTED = {
     ),
     "no split in a name": (
         lambda r: write(r / "more.tfrecord", rows(1)),
-        "more.tfrecord: its name must contain train, validation or test",
+        "more.tfrecord: the name of each file must contain train, validation or test",
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),
