@@ -73,20 +73,15 @@ class Source(abc.ABC):
         return None
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        """The numbers and short vectors (`is_short`) of all examples, (examples, ...).
+        """The numbers and short vectors (`is_short`) of all examples, in the order of `examples`.
 
-        In the order of `examples`. A source that stores such fields separately overrides this, so
-        that no image is read or decoded for them.
-
-        Raises UsageError if the examples cannot be read.
+        A source that stores them separately overrides this, so that no image is decoded for them.
         """
         return short_columns(self.examples(split), split)
 
     def fingerprint(self) -> str | None:
-        """A text that changes with the data; None if that would need reading all of them.
-
-        It may also change when the data have not, for example with the time of a file.
-        """
+        """A text that changes with the data, and may change without it, such as with the time of a
+        file; None if that would need reading all of them."""
         return None
 
     def content(self) -> str:
@@ -136,31 +131,21 @@ class Task(abc.ABC):
     ) -> None:
         """Raises UsageError naming the first decoded example that cannot be learned from.
 
-        Args:
-            columns: The short fields of all examples of a split, (examples, ...).
-            split: Name of the split.
-            locate: Id -> what to call the example.
+        `columns` are the short fields of a split; `locate` names the example with an id.
         """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
         """Metadata that depend on the training examples, replacing those of the same name.
 
-        Called once, after the splits are made and checked, so that nothing held out is learned
-        from. `decode` must not depend on them, because it comes before.
-
-        Args:
-            column: Name of a decoded field -> its values in all training examples, (examples, ...).
+        `column` returns a decoded field of all training examples, (examples, ...). `decode` must
+        not depend on these metadata, because it comes before.
         """
         return {}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """Metadata that calibrate the answers of the trained network, such as a temperature.
 
-        Called once, after training; empty if answers are not probabilities.
-
-        Args:
-            outputs: The network's outputs for held-out examples, (examples, ...).
-            truth: Their y from `target`.
+        `outputs` are the network's for held-out examples, `truth` is their y from `target`.
         """
         return {}
 
@@ -222,7 +207,7 @@ class Task(abc.ABC):
     def serve(self, model: Callable[..., Any]) -> Signatures:
         """The signatures of the export, which call `model(inputs, training=False)`.
 
-        Each function begins with the guards of `tasks/_guards.py`: a request can contain anything.
+        Each begins with guards, because a request can contain anything.
         """
 
     @abc.abstractmethod

@@ -13,6 +13,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
 from pipeline.utils import temp_files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
@@ -114,10 +115,9 @@ def _run(config: Config, stops: Stops) -> Run:
 
 def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Cluster) -> Run:
     """Trains in a worker other than the chief, which writes, tests and exports."""
-    from pipeline.training import progress_report
-
     trainer.resume(RunDirectory(config.run_directory or run_directory.RUNS))
-    progress_report.worker(workers)
+    index, count = workers.index, len(workers.workers)
+    say("worker", f"{index} of {count} trains; worker 0 prints and writes")
     trainer.train()
     trainer.wait_for_workers()
     path, history, model = trainer.run.path, trainer.checkpoint.history, trainer.model

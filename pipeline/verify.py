@@ -77,10 +77,7 @@ def main(arguments: list[str]) -> int:
     outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
     name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
     if not files.is_version(name):
-        why = f"{name!r} is not a version number, so it is never served"
-        if name == repository.REFUSED:
-            why = "refused by --export.tolerance: it is worse than the served version"
-        number = Check("version", False, why)
+        number = Check("version", False, f"{name!r} is not a version number: it is never served")
         outcome = dataclasses.replace(outcome, checks=(number, *outcome.checks))
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:

@@ -33,16 +33,6 @@ def test_every_command_is_listed_with_one_line(script, workplace):
     assert run_module("pipeline", cwd=workplace, fresh=True).stdout == listed.stdout
 
 
-def test_a_new_command_is_found_by_its_file(tmp_path, monkeypatch):
-    (tmp_path / "_helper.py").write_text("def main(): ...")
-    (tmp_path / "library.py").write_text('"""No command."""')
-    (tmp_path / "bench.py").write_text('"""Measures speed.\n\nMore."""\ndef main(words): ...')
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep/__main__.py").write_text('"""Tries options."""\ndef main(words): ...')
-    monkeypatch.setattr(__main__, "_PACKAGE", tmp_path)
-    assert __main__.commands() == {"bench": "Measures speed.", "sweep": "Tries options."}
-
-
 def test_a_wrong_command_gets_the_nearest_one(script):
     done = script("exprot", "runs/digits-1")
     assert done.returncode == 2 and not done.stdout

@@ -1,8 +1,6 @@
 """`import pipeline`: its names, its cost, and what type checkers see."""
 
-import ast
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, run_python
@@ -43,17 +41,6 @@ def test_every_name_exists_and_is_documented():
     assert (fields["source"].type, fields["task"].type) == (pipeline.Source, pipeline.Task)
     assert pipeline.contracts.Source is not pipeline.Source
     assert pipeline.fit is sys.modules["pipeline.fit"], "it stays the module"
-
-
-def test_type_checkers_see_the_same_names_in_the_same_places():
-    tree = ast.parse(Path(pipeline.__file__).read_bytes())
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        alias.asname: f"pipeline.{alias.name}" if node.module == "pipeline" else node.module
-        for node in block.body
-        for alias in node.names
-    }
-    assert seen == pipeline._MODULES
 
 
 def test_the_version_is_that_of_the_distribution():

@@ -137,7 +137,8 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
     progress_report.damaged(saver)
-    progress_report.decision(saver.choose())
+    weights = saver.choose()
+    say(weights.name, weights)
     if model.step:
         model.step.update.swap_ema()  # the averaged weights, if any
     needed = (evaluation_split(data.splits), "validation")

@@ -15,9 +15,9 @@ from pipeline.export.savedmodel import export
 from pipeline.export.verification import Check, Verification
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training import progress_report
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import SteppedModel
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 
 
@@ -47,7 +47,8 @@ class Handoff:
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
-        progress_report.decision(self.checkpoint.choose())
+        weights = self.checkpoint.choose()
+        say(weights.name, weights)
         if self.model.step:
             self.model.step.update.swap_ema()  # test and export the averaged weights, if any
         judged = evaluation_split(self.evaluated)
@@ -56,7 +57,8 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if result is not None and judged in result:
-            progress_report.finished(self.run)
+            why = "nothing was trained, tested or exported again"
+            say("finished", f"{self.run} was complete; {why}")
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()
@@ -66,7 +68,6 @@ class Handoff:
         if not self.config.dry_run:
             run_report.written(self.run, fallback, self.checkpoint, why)
         run_report.exported(self.config, self.run, result)
-        progress_report.late(self.checkpoint, self.config.runtime.time_limit)
         return result, written
 
     def export_again(self) -> dict[str, Any]:

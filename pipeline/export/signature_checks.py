@@ -1,6 +1,5 @@
 """The requirements of TensorFlow Serving and its clients on the signatures of a model."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,6 @@ from pipeline.utils.protobuf import DTYPES, NUMBERS
 
 FLOAT, STRING = NUMBERS[np.dtype(np.float32)], NUMBERS[np.dtype(object)]
 _HALF = NUMBERS[np.dtype(np.float16)]  # REST cannot carry it
-# Names that Keras numbers from run to run, or assigns if it knows none: not an interface.
-_UNSTABLE = re.compile(r"keras_tensor(_\d+)?|args_\d+|output_\d+")
 # Classify and Regress requests contain tf.Examples and read fixed names
 # (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
 _CALLS = {
@@ -39,7 +36,7 @@ def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
             if set(tensors) != set(arrays):
                 raise Failure(f"{name}: {side} are {sorted(tensors)}, stored are {sorted(arrays)}")
             for key, tensor in tensors.items():
-                _check_tensor(f"{name}: {key}", key, tensor, arrays[key])
+                _check_tensor(f"{name}: {key}", tensor, arrays[key])
         if name in _CALLS:
             sides = (definition.inputs, definition.outputs)
             types = tuple({key: tensor.dtype for key, tensor in side.items()} for side in sides)
@@ -48,10 +45,8 @@ def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
     return f"{len(names)} signatures: {', '.join(names)}"
 
 
-def _check_tensor(title: str, key: str, tensor: Any, array: np.ndarray) -> None:
+def _check_tensor(title: str, tensor: Any, array: np.ndarray) -> None:
     shape = [axis.size for axis in tensor.tensor_shape.dim]
-    if _UNSTABLE.fullmatch(key):
-        raise Failure(f"{title} is a generated name, which changes; clients need a stable one")
     if tensor.dtype not in DTYPES or tensor.dtype == _HALF:
         raise Failure(f"{title} has a type that REST cannot carry")
     if tensor.tensor_shape.unknown_rank or not shape or shape[0] != -1:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from pipeline.models import _layers
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, reason, suggest
 
 # The shortest side that a network accepts, if it is not 32.
 _SMALLEST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
@@ -74,11 +74,8 @@ def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
     In float32 under every precision: bfloat16 has 8 bits, too few for pixels.
     """
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
-    return _module(construct).preprocess_input(x)
-
-
-def _module(construct: Callable) -> Any:
-    return inspect.getmodule(construct)
+    module: Any = inspect.getmodule(construct)
+    return module.preprocess_input(x)
 
 
 def _backbone(
@@ -91,7 +88,7 @@ def _backbone(
             network = construct(weights="imagenet", **plain)
         except Exception as error:  # Keras raises a bare Exception without a network connection
             raise UsageError(
-                f"the ImageNet weights of {name} cannot be downloaded ({_first_line(error)}); on a "
+                f"the ImageNet weights of {name} cannot be downloaded ({reason(error)}); on a "
                 f"machine with internet access call keras.applications.{name}(include_top=False)"
                 f'.save_weights("{name}.weights.h5"), and use that file: '
                 f"--model.options name={name} weights=/path/{name}.weights.h5"
@@ -118,7 +115,7 @@ def _load(network: keras.Model, name: str, path: str) -> None:
             network.load_weights(path)
     except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
         raise UsageError(
-            f"{given}: not the weights of {name} without its top: {_first_line(error)}"
+            f"{given}: not the weights of {name} without its top: {reason(error)}"
         ) from None
 
 
@@ -129,7 +126,7 @@ def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
     deviation, but with a file Keras omits the layer for the second division. In a file that was not
     trained on ImageNet the normalisation does nothing.
     """
-    deviations = getattr(_module(construct), "IMAGENET_STDDEV_RGB", None)
+    deviations = getattr(inspect.getmodule(construct), "IMAGENET_STDDEV_RGB", None)
     if deviations is None:
         return
     kinds = [type(layer) for layer in network.layers]
@@ -137,7 +134,3 @@ def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
     if np.any(normalization.get_weights()[0]):
         kernel = network.layers[kinds.index(keras.layers.Conv2D)].kernel
         kernel.assign(kernel / np.sqrt(np.float32(deviations))[:, None])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -8,14 +8,13 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pipeline
 from pipeline.config import config
 from pipeline.config.formats import parse_devices
 from pipeline.runtime import native_logs
 from pipeline.runtime.cluster import Cluster
-from pipeline.runtime.environment_check import cpu_flags
 from pipeline.runtime.gpu_info import missing_gpu, none_here
 from pipeline.utils.errors import UsageError
 
@@ -52,18 +51,9 @@ class Runtime:
         """Whether this process writes and prints."""
         return self.cluster is None or self.cluster.is_chief
 
-    def decided(self, name: str, value: str, reason: str) -> "Runtime":
-        """A copy with one more decision."""
-        from pipeline.contracts import Decision
-
-        made = (*self.decisions, Decision(name, value, reason))
-        return dataclasses.replace(self, decisions=made)
-
 
 def start(options: config.Runtime, cluster: Cluster | None = None, token: str = "") -> Runtime:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
-
-    The precision `auto` is float32 until a trial has shown that 16 bits are faster.
 
     Raises UsageError if the devices do not support the options.
     """
@@ -86,7 +76,6 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
-    precision = "float32" if options.precision == "auto" else options.precision
     strategy, device = distribution.choose(options, cluster, token, note)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
@@ -97,12 +86,12 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if gpus and options.gpu_memory:
         limit = f"at most {options.gpu_memory} on each"
         decisions.append(Decision("gpu memory", limit, "asked for"))
-    if options.precision != "auto":
-        decisions.append(Decision("precision", precision, "asked for"))
+    if options.precision != "float32":
+        decisions.append(Decision("precision", options.precision, "asked for"))
     if options.xla != "auto" or xla:
         reason = "faster on GPUs" if options.xla == "auto" else "asked for"
         decisions.append(Decision("xla", "on" if xla else "off", reason))
-    return Runtime(precision, xla, strategy, tuple(decisions), cluster)
+    return Runtime(options.precision, xla, strategy, tuple(decisions), cluster)
 
 
 def _import_tensorflow() -> bool:
@@ -138,29 +127,6 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(_M_ARENA_MAX, 1)
-
-
-def fast_precision() -> tuple[str | None, str]:
-    """The 16-bit policy that is fast on this device, or None, and the reason."""
-    import tensorflow as tf
-
-    gpus = tf.config.get_visible_devices("GPU")
-    if gpus:
-        capability = _capability(gpus[0])
-        if capability >= (8, 0):
-            return "mixed_bfloat16", "the GPU has bfloat16"
-        if capability >= (7, 0):
-            return "mixed_float16", "the GPU has float16"
-        return None, "this GPU has no fast 16-bit arithmetic"
-    if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
-        return "mixed_bfloat16", "the CPU has bfloat16"
-    return None, "this CPU has no bfloat16 arithmetic"
-
-
-def _capability(gpu: Any) -> tuple[int, int]:
-    import tensorflow as tf
-
-    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 
 @contextmanager

@@ -118,15 +118,6 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         yield Finding(f"GPU {number}", f"{name}, compute capability {major}.{minor}")
 
 
-def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
-
-
 def _memory() -> Finding:
     import psutil
 

@@ -6,7 +6,6 @@ import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,15 +143,6 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         total += length
     if batch:
         yield batch
-
-
-def prefetch(batches: Iterator[list[Item]]) -> Iterator[list[Item]]:
-    """Yields the same batches; the next one is read while the caller uses one."""
-    with ThreadPoolExecutor(1) as reader:
-        future = reader.submit(next, batches, None)
-        while (batch := future.result()) is not None:
-            future = reader.submit(next, batches, None)
-            yield batch
 
 
 def _reason(error: Exception) -> str:

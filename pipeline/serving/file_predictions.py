@@ -46,7 +46,7 @@ class FilePredictor:
             items = file_inputs.images(names)
         else:
             items = file_inputs.rows(names, self._width, self._client.feature_names)
-        for batch in file_inputs.prefetch(file_inputs.batches(items, batch_size)):
+        for batch in file_inputs.batches(items, batch_size):
             answered = iter(self._predict([item for item in batch if not item.error]))
             for item in batch:
                 yield {**item.name, "error": item.error} if item.error else next(answered)

@@ -10,7 +10,7 @@ from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
 from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
 from pipeline.utils import files, protobuf
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError
 
 
 class Local(Transport):
@@ -18,9 +18,7 @@ class Local(Transport):
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.chosen(directory)
-        names = version_manifest.about(self._version).get("feature_names")
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            self.feature_names = names
+        self.feature_names = version_manifest.about(self._version).get("feature_names")
         try:
             self._session = Session(self._version)
         except ServerError as error:
@@ -58,14 +56,9 @@ class Local(Transport):
         """Does nothing: the model stays loaded until the process ends."""
 
     def _predict_examples(self, name: str, examples: Examples, outputs: set[str]) -> Arrays:
-        suitable = [
-            other
-            for other, signature in self.metadata().items()
-            if set(signature.inputs) == {"inputs"} and outputs <= set(signature.outputs)
-        ]
-        if name not in suitable:
-            message = f"the signature {name!r} does not answer examples with "
-            message += f"{' and '.join(sorted(outputs))}; {suggest(name, suitable)}"
+        signature = self.metadata().get(name, Signature({}, {}))
+        if set(signature.inputs) != {"inputs"} or not outputs <= set(signature.outputs):
+            message = f"no signature {name!r} answers examples with {' and '.join(sorted(outputs))}"
             raise ServingError(str(self._version), "FAILED_PRECONDITION", message)
         serialized = [protobuf.example(one).SerializeToString() for one in examples]
         return self.predict(name, {"inputs": signatures.strings(serialized)}, {})

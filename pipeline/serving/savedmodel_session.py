@@ -95,7 +95,7 @@ class Session:
         with protobuf.importable():
             from tensorflow.core.protobuf import meta_graph_pb2
         self.meta_graph = meta_graph_pb2.MetaGraphDef.FromString(serialized)
-        self.signatures: Mapping[str, Any] = self.meta_graph.signature_def
+        self.signatures: Mapping[str, Any] = dict(self.meta_graph.signature_def)
 
     def run(
         self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None

@@ -32,20 +32,15 @@ def about(directory: Path) -> dict[str, Any]:
         return {}
 
 
-def require_files(directory: Path) -> None:
-    """Raises Failure for anything but regular files and directories, such as links and pipes."""
-    for path in sorted(directory.rglob("*")):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise Failure(f"{path.relative_to(directory)} is not a regular file")
-
-
 def check(directory: Path, manifest: dict[str, Any]) -> str:
     """Compares the files of a version with its manifest and returns a summary.
 
     Raises:
         Failure: Files are missing, new, or different; the message names them all.
     """
-    require_files(directory)
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Failure(f"{path.relative_to(directory)} is not a regular file")
     found, wanted = entries(directory), manifest["files"]
     wrong = [f"{name} is not in the manifest" for name in sorted(found.keys() - wanted.keys())]
     for name, entry in sorted(wanted.items()):

@@ -51,17 +51,10 @@ def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -
 
 
 def measured(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -> dict[str, float]:
-    """Quality of the probabilities softmax(logits / temperature).
+    """`loss` and `calibration_error` of the probabilities softmax(logits / temperature).
 
-    Args:
-        logits: (examples, classes).
-        labels: int, (examples,).
-        temperature: Above 0.
-
-    Returns:
-        `loss`, the mean cross-entropy in nats; `calibration_error`, the difference between the
-        share of right answers and their probability: the mean over 15 equally wide bins of
-        probability, weighted by their examples. 0 is best, 1 worst.
+    The error is the difference between the share of right answers and their probability: the mean
+    over 15 equally wide bins of probability, weighted by their examples. 0 is best, 1 worst.
     """
     scaled = logits / temperature
     total = logsumexp(scaled, axis=1)

@@ -36,16 +36,9 @@ def classification(
 ) -> dict[str, Any]:
     """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
 
-    `confusion_matrix[i][j]` counts examples of class i answered as class j. A class that is never
-    answered has precision 0; one without examples has recall 0. `loss` and `calibration_error` are
-    those of the network as trained; with a temperature, `calibrated` has both for the probabilities
-    that are answered.
-
-    Args:
-        answers: `truth` and `class` int (examples,), `loss` (examples,), `probabilities` and the
-            logits `outputs` (examples, classes).
-        class_names: Names of the classes 0, 1, ...
-        temperature: Divides the logits; None if none was fitted.
+    `confusion_matrix[i][j]` counts examples of class i answered as class j. `loss` and
+    `calibration_error` are those of the network as trained; with a temperature, `calibrated` has
+    both for the probabilities that are answered.
     """
     from sklearn import metrics
 

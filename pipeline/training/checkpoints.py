@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,35 +41,16 @@ class Checkpoints:
     ) -> None:
         self._directory = directory
         self._writes = writes
-        self._created = False
         self._variables = [variable for group in state.values() for variable in group]
         # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
-        self._state = {
-            name: [variable.value for variable in group] for name, group in state.items()
-        }
-        self._checkpoint = tf.train.Checkpoint(**self._state)
+        values = {name: [variable.value for variable in group] for name, group in state.items()}
+        self._checkpoint = tf.train.Checkpoint(**values)
 
     def at(self, directory: Path) -> "Checkpoints":
         """The same variables with another directory."""
         other = copy.copy(self)
-        other._directory, other._created = directory, False
+        other._directory = directory
         return other
-
-    def require_room(self) -> None:
-        """Raises UsageError unless the disk has room for three checkpoints, the most there are."""
-        if not self._writes:  # the chief would not accept a directory that a worker has created
-            return
-        tensors = tf.nest.flatten([list(group) for group in self._state.values()])
-        size = 3 * sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._created = True
-        free = shutil.disk_usage(self._directory).free
-        if free < size:
-            raise UsageError(
-                f"--run-directory: checkpoints in {self._directory} need {size / 1e6:,.0f} MB, but "
-                f"only {free / 1e6:,.0f} MB are free; free some space or choose a directory on "
-                "another disk"
-            )
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
@@ -84,18 +64,13 @@ class Checkpoints:
         require_finite(self._variables, step)
         if not self._writes:
             return
-        if self._created and not self._directory.is_dir():
-            raise UsageError(
-                f"{self._directory} was removed or moved during training; nothing more can be "
-                "saved there"
-            )
         target = self._path(step)
         if target.exists():
             try:
                 _write_manifest(target, step, _verified_manifest(target, step)["files"], state)
                 return
             except Damaged:
-                self._set_aside(step)
+                temp_files.remove(target)
         directory = temp_files.folder(self._directory)
         try:
             self._checkpoint.write(str(directory / "state"))
@@ -126,11 +101,9 @@ class Checkpoints:
     ) -> tuple[int, list[str]] | None:
         """Restores the newest undamaged checkpoint; None if there has never been one.
 
-        Damaged ones are renamed, so that their step can be saved again, and deleted by `keep`.
-
         Args:
-            accept: Called with the step and the state saved with it; it raises an error, but no
-                UsageError, if the state was edited.
+            accept: Called with the step and the state saved with it; an error that is not a
+                UsageError means that the state cannot be used.
 
         Returns: (step, what is wrong with each newer one).
 
@@ -145,11 +118,9 @@ class Checkpoints:
                 problems.append(str(error))
             except (AttributeError, LookupError, TypeError, ValueError):
                 problems.append(f"{self._path(step) / _MANIFEST} is damaged")
-            self._set_aside(step)
-        if problems or self._damaged():
+        if problems:
             raise NoCheckpoint(
-                f"no checkpoint in {self._directory} is intact: "
-                f"{'; '.join(problems) or 'all are damaged'}; "
+                f"no checkpoint in {self._directory} is intact: {'; '.join(problems)}; "
                 "start again in a new --run-directory"
             )
         return None
@@ -159,22 +130,9 @@ class Checkpoints:
         return run_directory.steps(self._directory)
 
     def keep(self, steps: set[int]) -> None:
-        """Deletes the checkpoints of all other steps, and the damaged ones."""
-        if self._writes:
-            for step in set(self.steps()) - steps:
-                temp_files.remove(self._path(step))
-            for path in self._damaged():
-                temp_files.remove(path)
-
-    def _damaged(self) -> list[Path]:
-        found = self._directory.glob("damaged-*")
-        return [p for p in found if run_directory.STEP.fullmatch(p.name.removeprefix("damaged-"))]
-
-    def _set_aside(self, step: int) -> None:
-        if self._writes:
-            aside = self._directory / f"damaged-{self._path(step).name}"
-            temp_files.remove(aside)
-            self._path(step).rename(aside)
+        """Deletes the checkpoints of all other steps."""
+        for step in set(self.steps()) - steps if self._writes else ():
+            temp_files.remove(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step-{step:08d}"
@@ -193,13 +151,11 @@ def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
     try:
         manifest = safe_io.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
         expected = manifest.pop("sha256")
-        checksums = dict(manifest["files"])
-        has_state = isinstance(manifest["state"], dict) and bool(checksums)
-        if expected != _digest(manifest) or manifest["step"] != step or not has_state:
+        if expected != _digest(manifest) or manifest["step"] != step:
             raise ValueError
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise Damaged(f"{path / _MANIFEST} is damaged") from None
-    for name, expected in checksums.items():
+    for name, expected in manifest["files"].items():
         file = path / Path(name).name
         if _checksum(file) != expected:
             raise Damaged(f"{file} is damaged")
@@ -220,14 +176,7 @@ def _checksum(path: Path) -> str | None:
 
 
 def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
-    """Raises Diverged, naming the first variable that contains a NaN or an infinity.
-
-    Each is checked on its own device; one vector of booleans is copied to the host.
-
-    Args:
-        variables: Of any dtype; integers are always finite.
-        step: The step after which they are to be saved.
-    """
+    """Raises Diverged, naming the first variable that contains a NaN or an infinity."""
     floats = [variable for variable in variables if "float" in variable.dtype]
     finite = [tf.reduce_all(tf.math.is_finite(variable.value)) for variable in floats]
     for variable, is_finite in zip(floats, tf.stack(finite).numpy(), strict=True):

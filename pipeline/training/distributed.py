@@ -12,7 +12,7 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Share
 from pipeline.runtime.cluster import Cluster
 from pipeline.training.recovery import out_of_memory
-from pipeline.utils.errors import UsageError, WorkerLost
+from pipeline.utils.errors import WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _AHEAD = 8  # the most steps that are prefetched
@@ -72,12 +72,6 @@ def _mean(strategy: tf.distribute.Strategy) -> Any:
         return strategy.reduce("mean", strategy.run(lambda: value + 0.0), axis=None)
 
     return tf.function(mean, autograph=False)
-
-
-def require_same(number: int, what: str, flag: str) -> None:
-    """Raises UsageError unless all workers hold the same number."""
-    if agreed(number) != number:
-        raise UsageError(f"{flag}: the workers see different {what}; it must be on a shared disk")
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """Task, network and optimizer assembled: a compiled Keras model with its own training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, registry
@@ -15,12 +14,7 @@ from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Settings, Step
-from pipeline.utils.errors import UsageError, suggest
-
-# Layers that do nothing outside of training.
-_IDENTITIES = (keras.layers.Dropout, keras.layers.ActivityRegularization)
-# As for airbench, arXiv 2404.00498, section 3.2; eigenvectors of image patches need no more.
-ADAPT_EXAMPLES = 5000
+from pipeline.utils.errors import UsageError, reason, suggest
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -38,12 +32,11 @@ class SteppedModel(keras.Model):
     @property
     def state(self) -> dict[str, list[keras.Variable]]:
         """Everything that training changes: weights, states of random layers, optimizer, update."""
-        if self.step is None:
-            raise RuntimeError("only a model of `build` has a training state")
+        update = self.step.update.variables if self.step else []
         return {
             "model": self.variables,
             "optimizer": self.optimizer.variables,
-            "update": self.step.update.variables,
+            "update": update,
         }
 
 
@@ -60,35 +53,21 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             if not options.options:
                 raise  # a bug here or in the user's model
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
-            raise UsageError(
-                f"--model.options {words} does not fit: {_first_line(error)}"
-            ) from error
+            raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
 
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
     """Raises UsageError if features come from a classifier's output layer: the head is another."""
-    operation, node, index = getattr(tensor, "_keras_history", (None, 0, 0))
-    path = []
-    while operation is not None:
-        if isinstance(operation, _IDENTITIES):
-            operation, node, index = operation._inbound_nodes[node].input_tensors[0]._keras_history
-            continue
-        path.append(operation.name)
-        if not getattr(operation, "outputs", None) or not isinstance(operation, keras.Model):
-            break
-        operation, node, index = operation.outputs[index]._keras_history
-    activation = getattr(operation, "activation", None) or operation
-    kind = getattr(activation, "__name__", type(activation).__name__).lower()
-    # A hidden layer may have several sigmoids; a single one is an answer.
-    if kind in ("softmax", "log_softmax", "logsoftmax") or (
-        kind == "sigmoid" and tensor.shape[-1] == 1
-    ):
+    layer = tensor._keras_history.operation
+    while isinstance(layer, keras.Model):
+        layer = layer.layers[-1]
+    activation = getattr(layer, "activation", None) or layer
+    if getattr(activation, "__name__", type(activation).__name__).lower() == "softmax":
         raise UsageError(
-            f"--model.name {model}: its features end in the {kind} of layer {'/'.join(path)!r}, "
-            "but the task adds the output layer itself; return the features before the "
-            'classifier: include_top=False, pooling="avg" in keras.applications, otherwise '
-            "keras.Model(model.inputs, layer.output)(x) with the layer before the last Dense"
+            f"--model.name {model}: its features end in the softmax of layer {layer.name!r}, but "
+            "the task adds the output layer itself; return the features before the classifier, in "
+            'keras.applications with include_top=False, pooling="avg"'
         )
 
 
@@ -105,8 +84,7 @@ def build(
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Not augmented, even if `augmentation.on_host` will augment them: layers that adapt to
-            the data see the same examples either way. The schedule is that of their steps.
+        train: Not augmented. The schedule is that of their steps.
         augment_in_step: False if the tickets of training are augmented already.
 
     Raises:
@@ -127,7 +105,6 @@ def build(
         others = model.non_trainable_variables
         statistics = [v for v in others if "float" in v.dtype]
         random_states = [v for v in others if v.path.endswith("seed_generator_state")]
-        _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
         model.frozen = _freeze(layers, settings.train.freeze)
@@ -176,25 +153,21 @@ def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
     rate = options.learning_rate
     if options.learning_rate_batch_size:
         rate *= options.batch_size / options.learning_rate_batch_size
-    schedule = registry.call(
+    found = registry.call(
         "schedules", options.schedule, options.schedule_options, rate, train.last_step
     )
-    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule | float):
-        raise UsageError(
-            f"--train.schedule {options.schedule} must return a schedule; got {schedule!r}"
-        )
-    return Adjusted(schedule, paced)
+    kind = keras.optimizers.schedules.LearningRateSchedule | float
+    return Adjusted(
+        _checked(found, kind, f"--train.schedule {options.schedule}", "a schedule"), paced
+    )
 
 
 def _optimizer(
     options: config.Train, rate: Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise UsageError(
-            f"--train.optimizer {options.optimizer} must return a Keras optimizer; "
-            f"got {optimizer!r}"
-        )
+    found = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
+    flag = f"--train.optimizer {options.optimizer}"
+    optimizer = _checked(found, keras.optimizers.Optimizer, flag, "a Keras optimizer")
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
     # Biases, scales and offsets are vectors.
@@ -205,14 +178,14 @@ def _optimizer(
 def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    found = _call_with_task("losses", options.loss, options.loss_options, task)
+    found = registry.call("losses", options.loss, options.loss_options, task.metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not suit the task: {_first_line(error)}"
+                f"--train.loss {options.loss} does not suit the task: {reason(error)}"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
@@ -227,34 +200,16 @@ def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] 
 def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
     found = []
     for name, given in options.metrics.items():
-        metric = _call_with_task("metrics", name, given, task)
-        if not isinstance(metric, keras.metrics.Metric):
-            raise UsageError(f"--train.metrics: {name} must return a Keras metric; got {metric!r}")
-        found.append(metric)
+        metric = registry.call("metrics", name, given, task.metadata)
+        flag = f"--train.metrics: {name}"
+        found.append(_checked(metric, keras.metrics.Metric, flag, "a Keras metric"))
     return tuple(found)
 
 
-def _call_with_task(kind: str, name: str, options: Mapping[str, Any], task: Task) -> Any:
-    """A loss or metric made for a task; UsageError if it needs other metadata."""
-    try:
-        return registry.call(kind, name, options, task.metadata)
-    except KeyError as error:
-        raise UsageError(
-            f"--train.{'loss' if kind == 'losses' else kind} {name} needs {error} in the metadata "
-            f"of the task, which has {', '.join(task.metadata)}; choose another one or another "
-            "--task"
-        ) from error
-
-
-def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
-    """Shows the first training examples to layers that learn from data before training."""
-    for layer in model.layers:
-        if hasattr(layer, "adapt"):
-            before = keras.Model(model.inputs, layer.input)
-            tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
-            batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
-            seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
-            layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
+def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:
+    if not isinstance(found, kind):
+        raise UsageError(f"{flag} must return {wanted}; got {found!r}")
+    return found
 
 
 def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,10 +223,6 @@ def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, 
             layer.trainable = False
             frozen.append(layer.name)
     return tuple(frozen)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def twin(

@@ -23,11 +23,7 @@ AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
 def check(config: Config) -> None:
-    """Raises UsageError unless the run and the export can be written where the config says, or if
-    `train.callbacks` names a callback of every run.
-
-    Cheap; creates nothing.
-    """
+    """Raises UsageError unless the run and the export can be written where the config says."""
     try:
         _check(config)
     except OSError as error:

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from pipeline.config.config import Config
 from pipeline.contracts import Decision
-from pipeline.models._layers import normalises_apart
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, safe_io
@@ -56,7 +55,7 @@ class Plan:
 def begun(config: Config, replicas: int) -> Plan:
     """The first attempt, with the micro-batch that an earlier process of this run found."""
     found = run_directory.decided(config.run_directory, _NAME)
-    if found is None or not found.isdecimal() or len(found) > 9:
+    if found is None or not found.isdecimal():
         return Plan(config)
     part = config.train.batch_size // replicas
     pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
@@ -66,20 +65,18 @@ def begun(config: Config, replicas: int) -> Plan:
     return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
 
 
-def after(
-    error: OutOfMemory | Diverged, plan: Plan, model: keras.Model | None, replicas: int
-) -> Plan:
+def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int) -> Plan:
     """The next attempt after a failure; raises the final error if there is none.
 
     Args:
         error: The failure of the last attempt.
         plan: That of the last attempt.
-        model: As the last attempt left it; None if it ran out of memory while it was built.
+        model: As the last attempt left it.
         replicas: Number of replicas that share each batch.
     """
     if isinstance(error, OutOfMemory):
-        return _smaller(error, plan, replicas, model is not None and normalises_apart(model))
-    if model is None or plan.settings.train.on_bad_steps == "stop":
+        return _smaller(error, plan, replicas)
+    if plan.settings.train.on_bad_steps == "stop":
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
     if factor < LOWER**ROLL_BACKS:
@@ -89,7 +86,7 @@ def after(
     return dataclasses.replace(plan, factor=factor)._decided(decision)
 
 
-def _smaller(error: OutOfMemory, plan: Plan, replicas: int, normalises: bool) -> Plan:
+def _smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
     train = plan.settings.train
     part = train.batch_size // replicas
     size = part // train.accumulate
@@ -106,8 +103,6 @@ def _smaller(error: OutOfMemory, plan: Plan, replicas: int, normalises: bool) ->
     pieces = _divisor(part, at_least=2 * train.accumulate)
     settings = plan.settings.changed(train={"accumulate": pieces})
     why = f"out of memory with {size}; each replica now takes {pieces} micro-batches per step"
-    if normalises:
-        why += "; BatchNormalization uses these smaller batches, which changes its statistics"
     decision = Decision(_NAME, str(part // pieces), why)
     return dataclasses.replace(plan, settings=settings)._decided(decision)
 

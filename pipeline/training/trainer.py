@@ -13,8 +13,6 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
-from pipeline.models import _layers
-from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
@@ -70,38 +68,10 @@ class Trainer:
         self.plan = recovery.begun(self.config, self.machine.replicas)
 
     def build(self) -> None:
-        """Builds the model with the precision chosen for it, and with smaller micro-batches if it
-        does not fit in memory."""
-        known = ("float32", "mixed_float16", "mixed_bfloat16")
-        chosen = run_directory.decided(self.config.run_directory, "precision", known)
-        decided = any(decision.name == "precision" for decision in self.machine.decisions)
-        if chosen and not decided:
-            machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided("precision", chosen, "as when this run began")
-        newest: list[keras.Model] = []
-
-        def ready(machine: Runtime) -> keras.Model:
-            in_step = self.batches is self.plain
-            newest[:] = [build(self.task, self.plan.settings, machine, self.plain, in_step)]
-            return newest[0]
-
-        validation = self.evaluated.get("validation")
-        while True:
-            # The run directory, where the stacks would be written, may not exist yet.
-            watchdog = Watchdog(self.config.runtime.hang_timeout, None)
-            with distributed.lost_workers(self.machine.cluster), watchdog:
-                if chosen or decided:
-                    self.model = ready(self.machine)
-                    return
-                try:
-                    trial = (self.machine, ready, self.batches, validation, watchdog)
-                    self.machine, self.model = autotune.precision(*trial)
-                    return
-                except OutOfMemory as error:
-                    model = newest.pop() if newest else None
-                    self.plan = recovery.after(error, self.plan, model, self.machine.replicas)
-                    del model
-            gc.collect()  # the next model needs its memory
+        """Builds the model."""
+        in_step = self.batches is self.plain
+        with distributed.lost_workers(self.machine.cluster):
+            self.model = build(self.task, self.plan.settings, self.machine, self.plain, in_step)
 
     def resume(self, run: RunDirectory) -> None:
         """Restores the latest checkpoint of a run, if there is one."""
@@ -111,7 +81,6 @@ class Trainer:
             saved, self.batches, self.config.train, self.stops, distributed.agreed
         )
         self.left = self.checkpoint.resume()
-        saved.require_room()
         if self.plan.factor is not None:
             self.model.step.update.factor.assign(self.plan.factor)
 
@@ -134,29 +103,21 @@ class Trainer:
         for note in data.source.info.notes:
             say("note", note)
         for one in decisions:
-            progress_report.decision(one)
+            say(one.name, one)
         self._say_model()
         progress_report.damaged(self.checkpoint)
 
     def _say_model(self) -> None:
         model, batches = self.model, self.left
         trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        frozen = f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-        frozen = frozen if model.frozen else ""
-        name = self.config.model.name
-        say("model", f"{name}, {model.count_params():,} parameters{frozen}")
-        if self.machine.replicas > 1 and _layers.normalises_apart(model):
-            say(
-                "note",
-                "BatchNormalization uses each replica's part of a batch; "
-                "--train.synchronized-batch-norm makes it use the global batch",
-            )
+        line = f"{self.config.model.name}, {model.count_params():,} parameters"
+        if model.frozen:
+            line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
+        say("model", line)
         size, each = batches.batch_size, batches.steps_per_epoch
         say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
         if batches.first_step:
             say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
-        elif self.run.log.is_file() and self.run.log.stat().st_size:
-            say("note", f"{self.run} was trained before but has no checkpoint; starting over")
 
     def train(self) -> bool:
         """Trains to the last step, or until the time is up; whether there was a step to train.
@@ -190,14 +151,15 @@ class Trainer:
         validation = self.evaluated.get("validation")
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
         with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
-            distributed.require_same(batches.first_step, "checkpoints", "--run-directory")
+            if distributed.agreed(batches.first_step) != batches.first_step:
+                raise UsageError("--run-directory must be on a disk that all workers share")
             with watchdog.watching():
                 decision = autotune.steps_per_call(
                     self.model, config.train.steps_per_call, batches, validation
                 )
             callbacks = [Watched(watchdog), *standard_callbacks(context)]
             if machine.is_chief:
-                progress_report.decision(decision)
+                say(decision.name, decision)
             try:
                 with self.stops.deferred():
                     engine(self.model, batches, validation, callbacks)

@@ -9,44 +9,26 @@ from pipeline.config.command_line import configure
 from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
-LONG = "x" * 300
 IMAGES = "--source.name folder --source.path"
 # Words -> a part of the message.
 REFUSED = {
     "--run-directory file": "--run-directory: file is not a directory",
-    "--run-directory file/a/run": "--run-directory: file is not a directory",
     "--run-directory full": "full contains 'notes.txt' but no run",
     "--run-directory loop/run": "loop",
-    "--run-directory gone": "gone is not a directory",
     "--run-directory /proc/run": "cannot write into /proc",
     "--run-directory /dev/null": "/dev/null is not a directory",
-    f"--run-directory {LONG}/run": "File name too long",
     "--run-directory torn": "torn/config.json is damaged",
     "--run-directory locked/run": "locked: Permission denied",
-    "--run-directory closed/run": "closed/run: Permission denied",
     "--export.directory file": "--export.directory: file is not a directory",
-    "--export.directory loop": "loop",
-    "--export.directory /proc/models": "--export.directory: cannot write into /proc",
-    "--export.directory locked": "locked: Permission denied",
     "--export.directory blocked": "blocked/digits is not a directory",
-    "--data.cache-directory file/cache": "--data.cache-directory: file is not a directory",
-    "--data.cache-directory locked": "locked: Permission denied",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
     f"{IMAGES} nowhere": "--source.path of folder must be an existing directory; got 'nowhere'",
-    f"{IMAGES} file": "--source.path of folder must be an existing directory; got 'file'",
-    f"{IMAGES} {LONG}": "must be an existing directory",
     f"{IMAGES} ~/images": "--source.path: the ~ of ~/images",
     f"{IMAGES} images --run-directory images/run": "images/run is inside images, the data",
-    f"{IMAGES} images --run-directory link/run": "link/run is inside images, the data",
-    f"{IMAGES} images --export.directory images": "--export.directory: images is inside images",
-    f"{IMAGES} images --data.cache-directory images/c": "images/c is inside images",
     "--clean.manifest full": "--clean.manifest must be an existing file or None; got 'full'",
     "--config nowhere.json": "--config nowhere.json cannot be read: No such file",
-    "--config full": "--config full cannot be read: Is a directory",
-    "--config loop": "--config loop cannot be read: Too many levels",
     "--config binary": "--config binary is not a JSON file",
     "--config /dev/zero": "--config /dev/zero is not a JSON file: it is not a regular file",
-    "--config=~/config.json": "--config: the ~ of ~/config.json",
     "clean --clean.directory file/deeper": "--clean.directory: file is not a directory",
     f"clean {IMAGES} images --clean.directory images": "--clean.directory: images is inside images",
 }
@@ -94,6 +76,6 @@ def test_a_path_that_cannot_be_used_is_refused(here, words, request):
     assert REFUSED[words] in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["with space", "名前", "quote's \"", "-dash", "a~/~", "%s{}$HOME"])
+@pytest.mark.parametrize("name", ["with space", "名前", "-dash", "%s{}$HOME"])
 def test_unusual_paths_are_accepted(here, name):
     preflight.check(configure([f"--run-directory={name}", f"--export.directory={name} models"]))

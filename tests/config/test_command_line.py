@@ -49,10 +49,6 @@ def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
     folder = Source(name="folder", options={"path": tmp_path})
     words = ["--source.name", "folder", "--source.path", str(tmp_path)]
     assert configure([*saved, *words]).source == folder
-    assert config.changed(source={"name": "folder", "path": tmp_path}).source == folder
-    parts = ["train=train[:10%]", "test=test"]
-    config = configure(["cifar10_convnet", "--source.splits", *parts, "--source.group", "id"])
-    assert config.source.options["splits"] == {"train": "train[:10%]", "test": "test"}
 
 
 # Words -> a part of the message. Each kind of check is here once.
@@ -60,76 +56,42 @@ REFUSED = {
     # Names
     "digit": "unknown recipe 'digit'; did you mean 'digits'?",
     "--model.name convnt": "unknown model 'convnt'; did you mean 'convnet'?",
-    "--train.engine zzz": "unknown engine 'zzz'; choose from gradient_tape, model_fit",
     "--data.augment flp": "did you mean 'flip'?",
-    "--data.augment crop pad=3": "crop has no option 'pad'; did you mean 'padding'?",
     "--model.options depth=3": "convnet has no option 'depth'",
-    "--task classification": "did you mean 'image_classification'?",
     "--model.name os.path": "there is no module 'os'",
     "json.dumps": "the recipe 'json.dumps' cannot be called: dumps() missing 1",
     "--source.name arrays": "arrays needs --source.path",
-    "--source.name arrays --source.dataset x": "arrays has no option 'dataset'",
-    # Flags
     "--train.lerning-rate 3": "unknown option '--train.lerning-rate'; did you mean '--train.learn",
     "--epochs 3": "unknown option '--epochs'; did you mean '--train.epochs'?",
-    "--trian.lr 3": "did you mean '--train.learning-rate'?",
-    "--bs 3": "did you mean '--train.batch-size' or '--export.batch-sizes'?",
     "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
-    "--": "unknown option '--'; --help after",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
-    "--config": "--config needs a file",
-    "--config=": "--config needs a file",
     "digits --config x.json": "is a whole config; remove the recipe 'digits'",
     # Values of one type
     "--train.epochs 0": "--train.epochs must be a whole number from 1 to 1,000,000,000; got '0'",
-    "--train.epochs 3 again": "1,000,000,000; got '3 again'",
     "--train.epochs": "--train.epochs needs a value: a whole number",
-    f"--train.epochs {'9' * 5000}": "got '9999",
-    "--train.steps x": "a whole number from 1 to 1,000,000,000 or None; got 'x'",
-    "--train.learning-rate nan": "--train.learning-rate must be a number above 0",
     "--train.learning-rate -1": "--train.learning-rate must be a number above 0",
     "--data.validation 1": "--data.validation must be a number of at least 0 and below 1; got '1'",
     "--data.image-size 8": "must be 2 values, each a whole number from 1 to 16,384 or None",
     "--data.cache ram": "must be one of auto, device, memory, disk, none; got 'ram'",
-    "--data.augment padding=4": "or package.module.function; got 'padding=4'",
     "--data.augment crop padding=-1": "padding of crop must be a whole number of at least 0",
     "--data.augment erase area=0.3,0.1": "area of erase must be 2 values, each a number, in asc",
-    "--data.augment affine scale=1,200": "in ascending order, from 0.01 to 100; got",
-    "--model.options filters": "words of the form name=value; got 'filters'",
     "--model.filters abc": "--model.filters of convnet must be a whole number of at least 1; got",
-    "--model.options momentum=True": "must be a number from 0 to 1; got 'True'",
     "--train.class-weight 3=-1": "each value a number from 0 to 1,000,000; got '3=-1'",
-    "--train.optimizer sgd --train.optimizer-options nesterov=1": "must be True or False; got '1'",
-    "--source.dataset digit": "--source.dataset of scikit_learn must be one of digits",
-    "--source.name arrays --source.path no.npz": "must be an existing path; got 'no.npz'",
     "--clean.manifest no.jsonl": "--clean.manifest must be an existing file or None; got",
     "--export.calibrate no": "--export.calibrate takes no value; got 'no'",
-    "--export.name a:b": "must be a plain file name without a colon or a leading dot or None",
     "--export.name a/b": "must be a plain file name",
-    f"--export.name {'x' * 300}": "must be a plain file name",
-    "--export.name=": "must be a plain file name",
     "--export.batch-sizes 0 8": "each a whole number from 1 to 65,536, 1 to 100 values; got '0 8'",
-    "--export.directory a\x1bb": "a path in UTF-8 without control characters",
-    "--run-directory \udcff": "--run-directory must be a path in UTF-8",
-    "--run-directory=": "--run-directory must be a path or None; got ''",
     "--export.directory=~/models": "--export.directory: the ~ of ~/models is not expanded here",
     "--runtime.devices 0,0": "must be auto, cpu, or different GPU numbers such as 0,2; got '0,0'",
     "--runtime.gpu-memory 101%": "must be at least 1MiB, such as 8GiB, or a share such as 80%",
-    "--runtime.time-limit 1m1h": "must be a duration such as 90s, 10m, 1h30m or 2d or None; got",
-    "--runtime.replicas x": "must be auto or a whole number from 1 to 1,024; got 'x'",
-    # Combinations
     "--train.patience 2 --data.validation 0": "--train.patience monitors the validation loss",
     "--data.validation 0.5 --data.test 0.5": "plus --data.test must be below 1; got 1.0",
     "--runtime.replicas 3": "--train.batch-size 32 cannot be split into equal parts for 3 replicas",
-    "--runtime.replicas 4 --train.accumulate 16": "4 replicas and 16 micro-batches each; 64 can",
     "--train.batch-size 30 --train.accumulate 4": "cannot be split into --train.accumulate 4",
     "--train.clip-norm 1 --train.clip-value 1": "use only one of --train.clip-norm and --train.cl",
     "--data.augment cutmix flip mixup": "use only one of --data.augment cutmix and --data.aug",
-    "--train.freeze-epochs 2": "--train.freeze-epochs requires --train.freeze",
-    "--train.synchronized-batch-norm --train.accumulate 2": "use only one of --train.synchronized",
     "--runtime.deterministic --runtime.xla on": "use only one of --runtime.deterministic and",
     "--runtime.devices 0,1 --runtime.replicas 3": "3 is more than the 2 GPUs of --runtime.devices",
-    "--runtime.devices cpu --runtime.require-gpu": "use only one of --runtime.devices cpu and",
 }
 
 
@@ -150,7 +112,6 @@ def test_a_dotted_name_is_found_without_running_any_code(tmp_path, monkeypatch):
     (tmp_path / "loud").mkdir()
     (tmp_path / "loud/__init__.py").write_text("raise SystemExit('it ran')")
     (tmp_path / "loud/mine.py").write_text("def net(x): ...")
-    (tmp_path / "loud/wrong.py").write_text("def net(:")
     (tmp_path / "bare/deep").mkdir(parents=True)
     (tmp_path / "bare/deep/mine.py").write_text("def net(x): ...")
     monkeypatch.syspath_prepend(tmp_path)
@@ -159,11 +120,8 @@ def test_a_dotted_name_is_found_without_running_any_code(tmp_path, monkeypatch):
     for name in ("loud.mine.net", "bare.deep.mine.net", "typed.net"):
         assert configure(["--model.name", name]).model.name == name
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(UsageError, match=r"wrong.py is not valid Python: .*line 1"):
-        configure(["--model.name", "loud.wrong.net"])
-    for name in ("loud.mine.net.x", "loud.nothing.x", "...", ".mine", "a\0.b", "tiny.x"):
-        with pytest.raises(UsageError, match="there is no module"):
-            configure(["--model.name", name])
+    with pytest.raises(UsageError, match="there is no module"):
+        configure(["--model.name", "loud.nothing.x"])
 
 
 def shown(capsys, *words):
@@ -190,10 +148,8 @@ def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsy
         "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
         "default: 40)",
         "--export.enabled, --export.no-enabled Write and verify",
-        "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
+        "(application, convnet, lenet, linear, resnet, sequential, tiny, or "
         "package.module.function; default: convnet)",
-        "(one of auto, host, device; default: auto)",
-        "package.module.function; default: crop padding=1)",
     ):
         assert part in whole
 
@@ -215,15 +171,16 @@ def test_help_describes_a_registry_with_every_option(capsys):
 def test_neither_help_nor_an_error_imports_tensorflow_or_numpy():
     program = """
 import sys
+from pipeline.export.__main__ import main as export
 from pipeline.fit import main
 from pipeline.utils.errors import UsageError
 for words in (["--help"], ["--help", "models"], ["digits", "--help"], ["nothing"],
-              ["--train.epochs", "x"],
-              ["--run-directory", "/dev/null"], ["--train.epochs", "0"]):
-    try:
-        main(words)
-    except (SystemExit, UsageError):
-        pass
+              ["--run-directory", "/dev/null"], ["--train.epochs", "0"], ["--pin", "7"]):
+    for command in (main, export):
+        try:
+            command(words)
+        except (SystemExit, UsageError):
+            pass
 heavy = {"tensorflow", "keras", "numpy", "sklearn", "matplotlib", "tensorflow_datasets", "rich"}
 sys.exit(", ".join(heavy & set(sys.modules)) or 0)
 """

@@ -1,21 +1,36 @@
 """Random command lines and config files: exit code 0, or 2 with one line and no traceback."""
 
+import contextlib
+import io
 import json
+import sys
 import tempfile
+import unicodedata
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from grammar import NASTY, SEEDED, arguments, grammar, options_of_functions, require_plain
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import clean, inspect, predict, shards, verify
-from pipeline.config import command_line
+from pipeline.config import cli_parser, command_line, registry
 from pipeline.config.config import Config
 from pipeline.export import __main__ as export
 from pipeline.training import preflight
+from pipeline.utils import errors
 from pipeline.utils.errors import UsageError
+
+NASTY = [
+    *("", " ", "-", "--", "---", "=", "--=", "None", "nan", "-inf", "-NaN", "1e400", "1e-400"),
+    *("9" * 5000, "-0", "-1", "0x10", "1_0", "٣", "é", "名前", "\ud800", "\udcff", "\x1b[2J"),
+    *("a\nb", "../..", "/dev/null", "/dev/zero", "/proc/self/mem", "x" * 300, "x" * 5000),
+    *("~", "\0", "{[]: 1}", "a={[]: 1}", "a=b=c", "=x", "'\\d'", "a=" + "[" * 300, "padding=1e400"),
+    *("flip", "crop", "padding=2", "digits", "json.dumps", "os.path", "...", "a..b", "True"),
+    *("--config", "(" * 500, "bash", "[1, 2", "%s", "{0}", "*", "tensorflow.x"),
+]
+SEEDED = {"deadline": None, "derandomize": True, "database": None}
+SEEDED["suppress_health_check"] = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def run_fit(words):
@@ -49,12 +64,40 @@ def one_of(words, size):
     return st.lists(st.sampled_from([*NASTY, *words.split()]), max_size=size)
 
 
-CONFIG = grammar(Config) | options_of_functions(
-    {"--source.": "sources", "--task.": "tasks", "--model.": "models"}
-)
-RECIPES = ["digits", "digits_tiny", "cifar10_convnet", *NASTY[:40]]
+CONFIG = [
+    *cli_parser.flags(Config),
+    *(
+        f"{prefix}{option}".replace("_", "-")
+        for prefix, kind in {"--source.": "sources", "--model.": "models"}.items()
+        for name in registry.names(kind)
+        for option in registry.find(kind, name).options
+    ),
+]
+WORDS = [
+    *("0", "1", "2", "16", "0.5", "0.1 0.2", "5 8", "auto", "None", "there", "here", "there/file"),
+    *("adam", "sgd", "tiny", "linear", "folder", "arrays", "regression", "momentum=0.5", "flip"),
+]
+
+
+@st.composite
+def config_words(draw):
+    """A recipe, flags and words: right, of a wrong type, missing, or a near miss of a flag."""
+    words = [draw(st.sampled_from(["digits", "digits_tiny"]) | st.sampled_from(NASTY))]
+    for _ in range(draw(st.integers(0, 4))):
+        flag, kind = draw(st.sampled_from(CONFIG)), draw(st.integers(0, 9))
+        if kind == 0:
+            at = draw(st.integers(2, len(flag) - 1))
+            flag = draw(st.sampled_from([flag[:at], flag[:at] + flag[at + 1 :], f"{flag}.x"]))
+        if kind < 3:
+            values = draw(st.lists(st.sampled_from(NASTY), max_size=3))
+        else:
+            values = draw(st.sampled_from(WORDS)).split()
+        words += [f"{flag}={values[0]}", *values[1:]] if kind % 2 and values else [flag, *values]
+    return words
+
+
 COMMANDS = {
-    **dict.fromkeys((run_fit, run_clean, run_inspect), arguments(CONFIG, RECIPES)),
+    **dict.fromkeys((run_fit, run_clean, run_inspect), config_words()),
     run_verify: one_of("--json there --no-json --fuzz --python --runtime-version", 3),
     shards.main: one_of("there", 3),
     run_predict: one_of(
@@ -81,6 +124,32 @@ def directory(tmp_path, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     yield tmp_path
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def require_plain(command, words, lines=1):
+    """Asserts that a command accepts the words silently, or refuses them in that many lines.
+
+    Returns its exit code.
+    """
+    error = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with (
+        mock.patch.object(sys, "argv", ["program", *words]),
+        contextlib.redirect_stderr(error),
+        contextlib.redirect_stdout(output),
+        mock.patch.object(errors.signal, "signal"),  # else this process would keep the handler
+        pytest.raises(SystemExit) as caught,
+    ):
+        errors.run_command(command)
+    error.flush()
+    code, message = caught.value.code or 0, error.buffer.getvalue().decode()
+    if code == 0:
+        assert message == ""
+        return code
+    assert code == 2 and message.startswith("error: ") and message.endswith("\n"), message
+    assert message.count("\n") <= lines and 10 < len(message) < 9000 * lines, message[:3000]
+    assert not any(unicodedata.category(c) == "Cc" for c in message.replace("\n", "", lines))
+    return code
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -127,17 +196,10 @@ def config_files(draw):
         for section in above:
             part = part.get(section)
         if isinstance(part, dict):
-            kind = draw(st.integers(0, 7))
             part.pop(name, None)
-            if kind < 6:
-                part[name] = draw(JUNK)
-            elif kind == 6:
-                part[draw(st.sampled_from([*NASTY, name + "s"]))] = draw(JUNK)
-    text = json.dumps(values).encode()
-    if draw(st.integers(0, 5)) == 0:
-        at = draw(st.integers(0, len(text) - 1))
-        text = draw(st.sampled_from([text[:at], text[:at] + b"\x80" + text[at + 1 :], text + text]))
-    return text
+            if draw(st.booleans()):
+                part[draw(st.sampled_from([name, name, f"{name}s", *NASTY]))] = draw(JUNK)
+    return json.dumps(values).encode()
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -9,7 +9,6 @@ import tensorflow as tf
 import yaml
 
 from pipeline.export import deployment_files
-from pipeline.serving import version_manifest
 
 VECTOR = {
     "serving_default": {
@@ -93,11 +92,3 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
     assert max(scores) == pytest.approx(expected["probabilities"].max(), rel=1e-3)
     if signature == "classify":
         assert expected["label"][0].decode() in shown
-
-
-def test_the_table_lists_every_signature_with_its_shapes(digits_run):
-    text = (digits_run.export.parent / "SERVING.md").read_text()
-    for name, fields in version_manifest.about(digits_run.export)["signatures"].items():
-        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}` "))
-        assert all(f"`{key}`" in row for side in fields.values() for key in side)
-    assert "| `serving_default` | `images` uint8 [N, 8, 8, 1] | `probabilities` float32" in text

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,11 +13,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.data.batching import evaluation
 from pipeline.evaluation.evaluate import answers
-from pipeline.export import model_card, proof, warmup
-from pipeline.export.savedmodel import difference, export, write
+from pipeline.export import model_card, proof
+from pipeline.export.savedmodel import export, write
 from pipeline.fit import fit
 from pipeline.serving import repository, version_manifest
-from pipeline.training.model_builder import network
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
@@ -97,11 +97,6 @@ def test_an_export_in_16_bits_is_close_and_answers_in_float32(
     assert types_of_convolutions(tmp_path) == {tf.as_dtype(precision).as_datatype_enum}
     outputs = tf.saved_model.load(tmp_path).signatures["serving_default"].structured_outputs
     assert {value.dtype for value in outputs.values()} == {tf.float32, tf.int32, tf.string}
-    sixteen = network(digits_run.task, digits_run.config.model, f"mixed_{precision}")
-    sixteen.set_weights(digits_run.model.get_weights())
-    golden = proof.read_golden(tmp_path / proof.GOLDEN)["serving_default"]
-    found = difference(sixteen, digits_run.task, golden)["probabilities"]
-    assert found < about["difference"]["probabilities"] / 10, "in another precision"
 
 
 def test_a_version_that_fails_its_checks_is_not_published(digits_run, tmp_path, monkeypatch):
@@ -119,29 +114,12 @@ def test_a_version_that_fails_its_checks_is_not_published(digits_run, tmp_path, 
     assert outcome.directory.name.startswith(".")
 
 
-FULL = "a/.unpublished-1/variables.tempstate12; No space left on device [Op:SaveV2]"
-
-
-@pytest.mark.parametrize(
-    ("error", "expected", "message"),
-    [
-        (
-            tf.errors.ResourceExhaustedError(None, None, FULL),
-            UsageError,
-            "digits cannot be written: No space left on device$",
-        ),
-        (KeyboardInterrupt(), KeyboardInterrupt, None),
-    ],
-)
-def test_an_export_that_stops_leaves_nothing(
-    digits_run, tmp_path, monkeypatch, error, expected, message
-):
-    def stop(*_, **__):
-        raise error
-
-    monkeypatch.setattr(tf.saved_model, "save", stop)
+def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
+    full = "a/.unpublished-1/variables.tempstate12; No space left on device [Op:SaveV2]"
+    save = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, full))
+    monkeypatch.setattr(tf.saved_model, "save", save)
     config = digits_run.config.changed(export={"directory": tmp_path})
-    with pytest.raises(expected, match=message):
+    with pytest.raises(UsageError, match="digits cannot be written: No space left on device$"):
         export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
     assert list((tmp_path / "digits").iterdir()) == []
 
@@ -168,33 +146,8 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
         "left_out": 0,
     }
     assert about["difference"]["probabilities"] <= 1e-6 and about["difference"]["label"] == 0
-    images = {"dtype": "uint8", "shape": [None, 8, 8, 1]}
-    assert about["signatures"]["serving_default"]["inputs"] == {"images": images}
-    labels = {"dtype": "string", "shape": [None, 5]}
-    assert about["signatures"]["serving_default"]["outputs"]["top_labels"] == labels
     weights = digits_run.export / "variables/variables.data-00000-of-00001"
     assert weights.stat().st_size < 1.05 * 4 * digits_run.model.count_params(), "stored once"
-
-
-def test_the_same_weights_give_the_same_answers_and_manifest(digits_run, tmp_path):
-    """The SavedModel itself differs: Keras and TensorFlow number layers and functions."""
-    before = version_manifest.about(digits_run.export)
-    metrics = {name: digits_run.result[name] for name in ("train", "validation", "test")}
-    write(
-        tmp_path,
-        digits_run.model,
-        digits_run.task,
-        digits_run.config,
-        digits_run.splits["test"],
-        metrics=metrics,
-        trained=before["trained"],
-    )
-    found = version_manifest.about(tmp_path)
-    assert set(found["files"]) == set(before["files"])
-    for about in (found, before):
-        same = (str(proof.GOLDEN), str(warmup.FILE))
-        about["files"] = {name: about["files"][name] for name in same}
-    assert found == before
 
 
 @pytest.mark.long
@@ -221,20 +174,13 @@ def test_the_model_card_contains_all_measurements(digits_run):
     assert f"Trained for {steps} of {steps} steps." in card
     counts = (f"{name} {len(split):,}" for name, split in digits_run.splits.items())
     assert f"Examples: {', '.join(counts)}." in card
-    splits = [f"{digits_run.test['accuracy']:.4f}", f"{digits_run.result['train']['accuracy']:.4f}"]
     (row,) = (line for line in card.splitlines() if line.startswith("| accuracy |"))
-    assert all(number in row for number in splits)
+    assert f"{digits_run.test['accuracy']:.4f}" in row
     config = json.loads(re.search(r"```json\n(.*?)```", card, flags=re.DOTALL)[1])
     assert config == json.loads(json.dumps(digits_run.config.as_json()))
-    about = version_manifest.about(digits_run.export)
-    about["trained"]["left_out"] = 1200
-    for enabled in (True, False):
-        config = digits_run.config.changed(clean={"enabled": enabled})
-        card = model_card.text(config, about, {}, ())
-        assert ("1,200 unsuitable examples were excluded" in card) == enabled
 
 
-def test_a_run_is_exported_with_other_options_without_training(workplace, capsys):
+def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):
     changes = {
         "model": {"name": "tiny"},
         "data": {"limit": 600},
@@ -256,11 +202,3 @@ def test_a_run_is_exported_with_other_options_without_training(workplace, capsys
     assert f"as served  test loss {about['metrics']['loss']:.4f}" in shown
     card = (first.export / model_card.FILE).read_text()
     assert "The test split was evaluated with this version, in float32; " in card
-    other = fit("digits", **changes, export={"precision": "bfloat16", "calibrate": False})
-    shown = capsys.readouterr().out
-    assert other.export.name == "2" and "epoch 1/1" not in shown
-    assert "precision  " not in shown.partition("export  ")[2] and "calibrated" not in shown
-    about = version_manifest.about(other.export)
-    assert about["difference"]["probabilities"] < 1e-3, "the trained network itself"
-    assert about["metrics"]["loss"] == other.test["loss"] == first.test["loss"]
-    assert about["temperature"] is None and "calibrated" not in other.test

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_python
 
-from pipeline.config import command_line
 from pipeline.export import __main__, manifest_writer, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
-from pipeline.serving import models_config, repository
+from pipeline.serving import models_config
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -78,14 +76,6 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     assert new.pop("export") == "saved_models/digits/2" and old.pop("export").endswith("/1")
     assert new.pop("verification")["passed"] and old.pop("verification")
     assert new == old, "what the run measured is kept"
-    # A run whose version was deleted for a newer one stays finished.
-    Path("mine/result.json").write_text(json.dumps(json.loads(before["mine/result.json"])))
-    shutil.rmtree("saved_models/digits/1")
-    config = command_line.read(Path("mine/config.json"))
-    assert fit(config, run_directory="mine").export == Path("saved_models/digits/1")
-    shown = capsys.readouterr().out
-    assert "saved_models/digits/1 was deleted because there are newer ones; " in shown
-    assert files.versions(Path("saved_models/digits")).keys() == {2}
 
 
 def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys):
@@ -104,9 +94,6 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert "state.index is damaged; resuming from an older checkpoint" in said
     assert "not to its end" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
-    card = Path("saved_models/digits/2/assets.extra/MODEL_CARD.md").read_text()
-    assert "before the run was complete" in card
-    assert "train " in card.partition("Examples: ")[2].partition("\n")[0]
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
 
@@ -143,38 +130,15 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("test       loss ") for line in lines)
     (kept,) = temporary.iterdir()
-    why = "cannot be written: No space left on device"
-    assert [line for line in lines if "cannot be written" in line] == [
-        f"warning    run {why}; use the files in {kept}; once there is space: cp -r {kept}/. run",
-        f"export     NOT published: saved_models/digits {why}",
-    ]
+    assert f"once there is space: cp -r {kept}/. run" in "".join(lines)
     assert lines[-1] == "next       once this is fixed: python -m pipeline.export run"
     result = json.loads((kept / "result.json").read_text())
     assert result["test"]["accuracy"] >= 0 and result["export"] is None
-    assert result["verification"]["checks"][0]["detail"] == f"saved_models/digits {why}"
-
     shutil.copytree(kept, "run", dirs_exist_ok=True)
     assert __main__.main(["run"]) == 0
     assert "trained for 12 of 12 steps" in capsys.readouterr().out
     after = json.loads(Path("run/result.json").read_text())
     assert after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
-    assert fit_main(FILLED) == 0 and "was complete" in capsys.readouterr().out
-
-
-def test_moved_data_are_found_with_force(place, capsys):
-    Path("examples.npz").rename("moved.npz")
-    with pytest.raises(UsageError, match=r"--source\.path of arrays must be an existing path"):
-        __main__.main(["mine"])
-    words = ["mine", "--source.path", "moved.npz"]
-    with pytest.raises(UsageError, match="--source.path (.|\n)*--force accepts it"):
-        __main__.main(words)
-    repository.pin(Path("saved_models/digits"), 1)
-    before = contents("mine")
-    words += ["--force", "--export.name", "an other", "--export.keep=1"]
-    assert __main__.main(words) == 0
-    assert contents("mine") == before, "an export under another name is not that of the run"
-    assert files.versions(Path("saved_models/an other")).keys() == {1}
-    assert "-m pipeline.verify 'saved_models/an other/1'\n" in capsys.readouterr().out
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
@@ -231,23 +195,11 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         ([], "python -m pipeline.export needs a run, or --pin VERSION; runs/ has no runs;"),
         (["run/1"], "run/1 is not a run: it has no config.json"),
         (["digits", "--pin", "4"], "--pin 4: saved_models/digits has no such version"),
-        (["digits", "--pin", "x"], "--pin must be a whole number or None"),
-        (["digits", "--pin"], "--pin needs a value: a whole number"),
         (["digits", "--pin", "1", "--unpin"], "give either --pin VERSION, such as --pin 3, or"),
-        (
-            ["digit", "--unpin"],
-            "saved_models has no exported model 'digit'; did you mean 'digits'?",
-        ),
-        (["digits", "--pin", "1", "--keep", "3"], "unknown option '--keep'"),
-        (["--pin", "1", "--export.directory", "nowhere"], "--pin needs the name of a model in now"),
-        (["a\nb"], "RUN or NAME must be a path in UTF-8 without control characters"),
         (["mine", "--train.epochs", "3", "--force"], "--train.epochs does not apply to an export"),
         (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
-        (["mine", "--task", "regression"], "--task.name does not apply to an export"),
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
-        (["mine", "--dry-run"], "--dry-run does not apply to an export, which trains nothing;"),
         (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
-        (["mine", "--export.keep", "0"], "--export.keep must be a whole number from 1 to "),
         (["mine"], "mine has no checkpoint yet; train it: python -m pipeline.fit --config mine/"),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],
@@ -258,21 +210,3 @@ def test_wrong_words_are_refused(place, words, message):
     with pytest.raises(UsageError) as caught:
         __main__.main(words)
     assert message in str(caught.value)
-
-
-def test_neither_help_nor_an_error_imports_tensorflow(place):
-    program = """
-import sys
-from pipeline.utils.errors import UsageError
-from pipeline.export.__main__ import main
-for words in (["--help"], ["mine", "--help"], [], ["nothing"], ["mine", "--export.keep", "0"],
-              ["--pin", "7"]):
-    try:
-        main(words)
-    except (SystemExit, UsageError):
-        pass
-sys.exit(", ".join({"tensorflow", "keras", "numpy", "sklearn"} & set(sys.modules)) or 0)
-"""
-    result = run_python("-c", program, cwd=place, fresh=True)
-    assert result.returncode == 0, result.stderr[-500:]
-    assert "NAME     a model in saved_models/" in result.stdout and "--export.keep" in result.stdout

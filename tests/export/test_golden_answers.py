@@ -4,7 +4,7 @@ import exports
 import numpy as np
 import pytest
 
-from pipeline.export import golden_answers, proof
+from pipeline.export import golden_answers
 from pipeline.utils.errors import Failure
 
 
@@ -26,22 +26,13 @@ def test_floats_may_differ_relative_to_the_largest_answer(size):
     golden_answers.check(half, "s", golden(stored), precision="float16")
 
 
-def test_few_examples_are_repeated():
-    model = server(np.arange(5))
-    golden_answers.check(model, "s", golden(np.arange(5)))
-    assert [shapes["x"] for _, shapes in model.asked] == [(1,), (3,), (64,)]
-    wrong = exports.Server(lambda x: {"y": np.where(np.arange(len(x)) == 63, 9, x)})
-    with pytest.raises(Failure, match=r"y: .*9.* instead of .*3.*, batch of 64"):
-        golden_answers.check(wrong, "s", golden(np.arange(5)))
-
-
 ONES = np.ones((4, 2), np.float32)
 
 
 @pytest.mark.parametrize(
     "answer",
-    [{"z": ONES}, {"y": ONES[:, :1]}, {"y": ONES.astype(np.float64)}, {"y": ONES * np.nan}],
-    ids=["name", "shape", "type", "nan"],
+    [{"z": ONES}, {"y": ONES.astype(np.float64)}, {"y": ONES * np.nan}],
+    ids=["name", "type", "nan"],
 )
 def test_other_outputs_differ(answer):
     model = exports.Server(lambda x: {name: values[x] for name, values in answer.items()})
@@ -63,17 +54,3 @@ def test_only_labels_of_nearly_equal_scores_may_swap():
     for wrong in (swapped(0, 0, 1), swapped(1, 1, 2), swapped(1, 0, 1)):
         with pytest.raises(Failure, match="top: b'.' instead of b'.'"):
             golden_answers.check(wrong, "s", stored)
-
-
-def test_answers_are_stored_exactly(tmp_path):
-    strings = [b"", b"x\x00\x00", b"\xff" * 5]
-    names = np.array([[b"a", b""], [b"\x00b", b"cd"], [b"", b"\xff"]], object)
-    outputs = {"score": np.float32([[0.1, 1e-38]]), "n": np.int32([3]), "names": names}
-    proof.write_golden(
-        tmp_path / "g/golden.npz", {"a": {"inputs": {"bytes": strings}, "outputs": outputs}}
-    )
-    (found,) = proof.read_golden(tmp_path / "g/golden.npz").values()
-    assert list(found["inputs"]["bytes"]) == strings
-    for name, values in outputs.items():
-        assert found["outputs"][name].dtype == values.dtype
-        np.testing.assert_array_equal(found["outputs"][name], values)

@@ -56,16 +56,9 @@ Y = {"y": (1, [-1])}
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        (
-            "other",
-            signature({"keras_tensor_2": (1, [-1])}, Y),
-            "keras_tensor_2 is a generated name",
-        ),
-        ("other", signature({"x": (1, [-1])}, {"output_0": (1, [-1])}), "a generated name"),
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
         ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),
-        ("regress", signature(CALL, {"outputs": (2, [-1])}), "got ({'inputs': 7}, {'outputs': 2})"),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):
@@ -82,16 +75,8 @@ SIDES = examples(GOOD)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "golden", "message"),
     [
-        (
-            {"images": (3, [-1, 8, 8, 3])},
-            CLASSES,
-            SIDES,
-            "images has the type int32, stored is uin",
-        ),
-        ({"images": (4, [-1, 9, 8, 3])}, CLASSES, SIDES, "images has the shape [-1, 9, 8, 3], sto"),
-        ({"images": (4, [-1, 8, 8])}, CLASSES, SIDES, "images has the shape [-1, 8, 8], stored is"),
+        ({"images": (3, [-1, 8, 8, 3])}, CLASSES, SIDES, "the type int32, stored is uint8"),
         (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
-        (IMAGES, CLASSES, {"inputs": SIDES["inputs"]}, "outputs are ['class'], stored are []"),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
     ],
 )
@@ -114,9 +99,8 @@ def graph(*nodes, inside=()):
     return SimpleNamespace(node=nodes, library=SimpleNamespace(function=[function]))
 
 
-@pytest.mark.parametrize("device", ["", "/CPU:0", "/job:localhost/device:CPU:0", "/device:CPU:*"])
-def test_operations_that_a_server_runs(device):
-    nodes = node("Conv2D", device=device), node("NoOp"), node("mine")
+def test_operations_that_a_server_runs():
+    nodes = node("Conv2D", device="/device:CPU:*"), node("NoOp"), node("mine")
     detail = operation_checks.check(graph(*nodes, inside=[node("MatMul")]))
     assert detail.startswith("3 kinds")
 
@@ -125,11 +109,8 @@ def test_operations_that_a_server_runs(device):
     ("wrong", "message"),
     [
         (node("SentencepieceOp"), "lacks operations: SentencepieceOp"),
-        (node("DecodeJxl"), "lacks operations: DecodeJxl"),  # in TensorFlow 2.21, not in 2.20
         (node("CudnnRNNV3"), "lacks operations: CudnnRNNV3"),  # not on a CPU
         (node("Conv2D", "c", "/device:GPU:0"), "c is placed on /device:GPU:0"),
-        (node("Conv2D", "c", "/device:CPU:1"), "c is placed on /device:CPU:1"),
-        (node("Conv2D", "c", "/job:worker/replica:0/task:0/device:gpu:3"), "c is placed on"),
     ],
 )
 def test_operations_that_no_server_runs(wrong, message):
@@ -160,31 +141,12 @@ def aborts(x):
     return x + 1
 
 
-def prints(x):
-    tf.print(x, output_stream="file://stolen")
-    return x + 1
-
-
 def saves(x):
     tf.raw_ops.SaveV2(prefix="stolen", tensor_names=["x"], shape_and_slices=[""], tensors=[x])
     return x + 1
 
 
-def restores(x):
-    return x + tf.raw_ops.RestoreV2(
-        prefix="other", tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.float32]
-    )
-
-
-@pytest.mark.parametrize("harmful", [aborts, prints, saves, restores])
+@pytest.mark.parametrize("harmful", [aborts, saves])
 def test_a_harmful_graph_is_refused(harmful):
     with pytest.raises(Failure, match="it ends the server or accesses its files"):
         operation_checks.check(traced(harmful))
-
-
-def test_printing_to_the_console_is_allowed():
-    def shows(x):
-        tf.print(x)
-        return x + 1
-
-    assert "kinds, all in" in operation_checks.check(traced(shows))

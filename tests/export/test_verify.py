@@ -1,24 +1,21 @@
 """The verification of an export in a separate process, and its command."""
 
 import json
-import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, run_module
+from conftest import REPOSITORY
 
-from pipeline.export import proof, verification
+from pipeline.export import proof
 from pipeline.export.verification import verify
-from pipeline.serving import models_config, repository, version_manifest
+from pipeline.serving import models_config, version_manifest
 from pipeline.serving.repository import chosen
-from pipeline.utils import files
 from pipeline.utils.errors import UsageError
-from pipeline.verify import instructions, main
+from pipeline.verify import main
 
 
 def test_an_intact_version_passes(whole, capsys):
@@ -71,19 +68,17 @@ def test_the_process_imports_numpy_and_protobuf_only(whole):
     assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
 
 
-def test_the_command_prints_a_table_and_a_verdict(swift, version, tmp_path, capsys):
+def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
     assert main([str(swift)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
     passed = "passed all 10 checks: the SavedModel answers as the trained model does\n"
     assert shown.endswith(passed)
-    place = tmp_path / os.fsdecode(b"\xff")  # a name with any bytes
-    shutil.move(version.parent, place)
-    (place / "3/variables/variables.index").write_bytes(b"")
-    result = run_module("pipeline.verify", ".", cwd=place / "3")
-    assert result.returncode == 1
-    assert result.stdout.startswith("FAILED  digests  variables/variables.index has changed")
-    assert result.stdout.endswith("must not be served; the other checks were skipped\n")
+    (version / "variables/variables.index").write_bytes(b"")
+    assert main([str(version)]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("FAILED  digests  variables/variables.index has changed")
+    assert shown.endswith("must not be served; the other checks were skipped\n")
 
 
 def test_the_commands_for_another_runtime_are_printed(version, workplace, capsys):
@@ -109,33 +104,17 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     program("python", f'echo "[$PYTHONPATH]" > {seen}; exec {sys.executable} "$@"')
     assert main([str(swift), "--python", "./python"]) == 0
     assert seen.read_text() == "[]\n"
-    for name, script, message in (
-        ("broken", "echo no such library >&2; exit 3", "exit code 3.: no such library"),
-        ("strange", "printf '\\377' >&2; exit 3", "exit code 3"),
-        ("list", """echo '{"check": [1], "passed": 1}'""", "the process printed '{"),
-        ("short", """echo '{"check": "a", "passed": true}'""", "the process printed '{"),
-        ("nothing", "exit 0", "ended the process"),
-    ):
-        program(name, script)
-        error = f"{name} does not run the checks: .*{message}.* numpy"
-        with pytest.raises(UsageError, match=error):
-            main([str(swift), "--python", f"./{name}"])
-    program("python", "")
-    Path("python").write_text("#!/nowhere/python\n")
-    monkeypatch.setattr(sys, "executable", str(workplace / "python"))
-    with pytest.raises(UsageError, match=r"cannot be started with .*/python: No such file") as e:
-        verify(swift)
-    assert "--python" not in str(e.value) and "None" not in str(e.value)
+    program("broken", "echo no such library >&2; exit 3")
+    with pytest.raises(UsageError, match="broken does not run the checks: .*no such library"):
+        main([str(swift), "--python", "./broken"])
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--runtime-version", "newest"], "--runtime-version must be a version, such as 2.20"),
-        (["--fuzz", "-1"], "--fuzz must be a whole number from 0 to"),
         (["--python", "nowhere/python"], "'nowhere/python' is not a program"),
         (["--fuz", "1"], "did you mean '--fuzz'?"),
-        (["second"], "'second'"),
     ],
 )
 def test_wrong_words_are_refused(swift, words, message):
@@ -145,48 +124,15 @@ def test_wrong_words_are_refused(swift, words, message):
         main(words[:1] if words[0].startswith("-") else [])
 
 
-@pytest.mark.long
-def test_the_checks_pass_on_the_runtime_of_the_released_server(whole, tmp_path):
-    """Needs PyPI and 1.2 GB of disk; runs the printed commands."""
-    lines = instructions(whole, "2.20").splitlines()
-    for line in lines[:-1]:
-        made = subprocess.run(shlex.split(line), cwd=tmp_path, capture_output=True, text=True)
-        if "pip install" in line and made.returncode and "No matching" in made.stderr:
-            pytest.skip(f"PyPI cannot be reached: {made.stderr.strip().splitlines()[-1]}")
-        assert made.returncode == 0, made.stderr
-    python = tmp_path / "serving-2.20/bin/python"
-    outcome = verify(whole, python=python)
-    assert outcome.passed, str(outcome)
-    assert "TensorFlow 2.20.0" in next(c.detail for c in outcome.checks if c.name == "loads")
-
-
-def test_a_version_that_is_not_a_number_fails(version, monkeypatch, capsys):
-    def passed(path, **_):
-        return verification.Verification(path, (verification.Check("finished", True, ""),))
-
-    monkeypatch.setattr("pipeline.verify.verify", passed)
-    for name, message in (
-        ("three", "'three' is not a version number"),
-        (repository.REFUSED, "refused by --export.tolerance"),
-    ):
-        version = version.rename(version.with_name(name))
-        assert main([str(version)]) == 1
-        assert message in capsys.readouterr().out
-
-
 def test_the_served_version_of_a_model_is_verified(version):
     shutil.copytree(version, version.with_name("12"))
-    for name in ("9223372036854775807", "٣", "1" * 40):  # which no server reads
-        shutil.copytree(version, version.with_name(name))
-    assert set(files.versions(version.parent)) == {3, 12}
+    shutil.copytree(version, version.with_name("9223372036854775807"))  # which no server reads
     assert chosen(version.parent).name == "12"
     models_config.pin(version.parent, 3)
     assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
     models_config.pin(version.parent, 4)
     with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
         chosen(version.parent)
-    with pytest.raises(UsageError, match="saved_models/digits/1"):
-        chosen(version.parent / "nowhere")
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
     with pytest.raises(UsageError, match=r"is not an export of pipeline: it has no assets.extra/g"):

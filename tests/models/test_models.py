@@ -42,11 +42,6 @@ PARAMETERS = {
     ("linear", (28, 28, 1)): dense(784, 10),
     # keras.io: VGG16 without its top has 14,714,688.
     ("application", (32, 32, 3)): 14_714_688 + dense(512, 10),
-    # arXiv 2404.00498: 1.97 million. Normalisations have three vectors, there is no gamma.
-    ("airbench", (32, 32, 3)): conv(2, 3, 24)
-    + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256)
-    + 3 * (2 * 64 + 4 * 256)
-    + dense(256, 10),
 }
 
 
@@ -82,12 +77,9 @@ def answered(x, count, activation):
 
 CLASSIFIERS = {
     "softmax of layer 'last'": lambda x: answered(x, 10, "softmax"),
-    "log_softmax of layer 'last'": lambda x: answered(x, 10, "log_softmax"),
-    "sigmoid of layer 'last'": lambda x: answered(x, 1, "sigmoid"),
-    "softmax of layer 'net/answer'": lambda x: functional(
-        x, keras.layers.Softmax(axis=1, name="answer")
-    ),
-    "softmax of layer 'mobilenet.*/predictions'": lambda x: keras.applications.MobileNet(
+    "softmax of layer 'layer'": lambda x: keras.layers.Softmax(name="layer")(answered(x, 10, None)),
+    "softmax of layer 'answer'": lambda x: functional(x, keras.layers.Softmax(name="answer")),
+    "softmax of layer 'predictions'": lambda x: keras.applications.MobileNet(
         input_shape=(32, 32, 3), weights=None, classes=10
     )(x),
 }

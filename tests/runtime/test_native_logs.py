@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import threading
 
 from pipeline.runtime import native_logs
 
@@ -14,21 +13,3 @@ def test_other_lines_are_printed(capfd, monkeypatch):
             os.write(2, b"noise of a library\na true error\n\n")
     os.write(2, b"after\n")
     assert capfd.readouterr().err == "a true error\nafter\n"
-
-
-def test_concurrent_threads_restore_the_descriptor(capfd):
-    begin = threading.Barrier(4)
-
-    def work():
-        begin.wait()
-        for _ in range(200):
-            with native_logs.held(("noise",)):
-                os.write(2, b"noise\n")
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.write(2, b"after\n")
-    assert capfd.readouterr().err == "after\n"

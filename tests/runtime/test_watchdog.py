@@ -1,29 +1,16 @@
 """A call that never comes back ends the process, and says where it hangs; slow work does not."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, run_python
 
 
 @pytest.fixture(scope="module")
 def children(tmp_path_factory):
     """(exit code by name, their folders) of the children in `hanging.py`."""
     folder = tmp_path_factory.mktemp("hanging")
-    process = subprocess.run(
-        [sys.executable, REPOSITORY / "tests/support/hanging.py", folder],
-        # A home among the paths of the stacks, in which nothing must be written.
-        env={
-            **os.environ,
-            **{"PYTHONPATH": str(REPOSITORY), "HOME": str(REPOSITORY)},
-            **{"KERAS_HOME": str(folder), "MPLCONFIGDIR": str(folder)},
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    # A home among the paths of the stacks.
+    program, home = REPOSITORY / "tests/support/hanging.py", {"HOME": str(REPOSITORY)}
+    process = run_python(program, folder, cwd=folder, env=home)
     assert process.returncode == 0, process.stderr[-3000:]
     lines = [line.split() for line in process.stdout.splitlines()]
     return {line[0]: int(line[1]) for line in lines if len(line) == 2}, folder

@@ -67,28 +67,6 @@ def test_answers_match_those_of_tensorflow(pictures, wanted):
         serving.assert_same(same, wanted)
 
 
-def test_strings_keep_every_byte(pictures):
-    raw = [b"", b"\x00\xff\x00", bytes(range(256))]
-    text = ["", "fünf\n", 'a "quoted" one']
-    got = pictures.predict("text", text=text, raw=raw)
-    assert got["text"].tolist() == text and got["raw_bytes"].tolist() == raw
-
-
-def test_numbers_of_every_type_keep_their_values(pictures):
-    values = {}
-    for name, field in pictures.metadata()["kinds"].inputs.items():
-        kind = field.dtype
-        if kind.kind in "iu":
-            ends = [np.iinfo(kind).min, np.iinfo(kind).max]
-        else:
-            ends = [True, False] if kind.kind == "b" else [1 / 3, 1e300]
-        values[name] = np.array([ends, ends[::-1]], kind)
-    assert len(values) == 9
-    serving.assert_same(pictures.predict("kinds", **values), values)
-    got = pictures.predict("half_plus_three", x=[1.0, np.nan, np.inf])["y"]
-    np.testing.assert_array_equal(got, np.float32([3.5, np.nan, np.inf]))
-
-
 def test_examples_are_classified_and_regressed(pictures, rows):
     got = pictures.classify([{"image/encoded": png(image)} for image in IMAGES])
     answer = pictures.predict(images=IMAGES)
@@ -101,8 +79,7 @@ def test_examples_are_classified_and_regressed(pictures, rows):
 
 def test_metadata_and_status_describe_the_model(pictures, rows):
     known = pictures.metadata()
-    assert {"serving_default", "image_bytes", "classify"} < set(known)
-    assert not any(name.startswith("__") for name in known)
+    assert set(known) == {"serving_default", "image_bytes", "classify"}
     size, string = (None, SIDE, SIDE, 3), np.dtype(object)
     assert known["serving_default"].inputs == {"images": Field(np.dtype(np.uint8), size)}
     assert known["image_bytes"].inputs == {"image_bytes": Field(string, (None,))}
@@ -146,14 +123,9 @@ def test_a_reply_without_an_output_is_refused(here, monkeypatch):
         ("serving_default", {"image": IMAGES}, "unknown input 'image'; did you mean 'images'"),
         ("serving_default", {}, r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]"),
         ("serving_default", {"images": IMAGES / 255}, "images must be uint8 .* got float64"),
-        ("serving_default", {"images": IMAGES > 127}, "images must be uint8 .* got bool"),
         ("serving_default", {"images": IMAGES.astype(int) + 1}, "values are out of range"),
-        ("serving_default", {"images": [[1], [2, 3]]}, "inhomogeneous"),
-        ("serving_default", {"images": [["a"]]}, "got str"),
         ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
         ("image_bytes", {"image_bytes": [1]}, r"image_bytes must be string \[\?\]; got int"),
-        ("image_bytes", {"image_bytes": ["\ud800"]}, "must be string .*can't encode"),
-        ("image_bytes", {"image_bytes": [[b"a"], [b"b", b"c"]]}, "must be string .*; got list"),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
@@ -163,33 +135,12 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
 
 
 @pytest.mark.parametrize(
-    "examples",
-    [
-        {"image/encoded": b"x"},
-        [None],
-        [{"a": [1, "b"]}],
-        [{"a": 2**70}],
-        [{"a": [1.5, 10**400]}],
-        [{"a": "\ud800"}],
-        [{3: 1.0}],
-        [{"\ud800": 1.0}],
-    ],
+    "examples", [{"image/encoded": b"x"}, [{"a": [1, "b"]}], [{"a": "\ud800"}]]
 )
 def test_wrong_examples_are_not_sent(here, examples):
     with pytest.raises(UsageError, match="an example must be a dict of feature name") as caught:
         here.classify(examples)
     assert not isinstance(caught.value, ServingError)
-
-
-def test_features_have_one_type():
-    example = {"a": "ü", "b": [1, 2.5], "c": np.arange(2), "d": [b"\x00", "x"], "e": []}
-    assert signatures.features(example) == {
-        "a": ["ü".encode()],
-        "b": [1.0, 2.5],
-        "c": [0, 1],
-        "d": [b"\x00", b"x"],
-        "e": [],
-    }
 
 
 def test_missing_models_and_versions(address, tmp_path):
@@ -201,17 +152,15 @@ def test_missing_models_and_versions(address, tmp_path):
         with pytest.raises(UsageError, match=r"pipeline\.verify .*1 lists what is wrong"):
             Client(tmp_path)
         return
-    for part, message in {
-        "nowhere": "NOT_FOUND: Servable not found for request",
-        "rows/versions/1": "NOT_FOUND: Servable not found for request",
-        "pictures/labels/canary": "INVALID_ARGUMENT: Unrec.* label: canary",
-    }.items():
-        with Client(f"{address}/{part}") as client, pytest.raises(ServingError, match=message):
+    for part in ("nowhere", "rows/versions/1"):
+        with (
+            Client(f"{address}/{part}") as client,
+            pytest.raises(ServingError, match="NOT_FOUND: Servable not found for request"),
+        ):
             client.metadata()
-    for part in ("rows/versions/2/", "rows/labels/stable", "rows/2"):
-        if part != "rows/2" or address.startswith("grpc"):
-            with Client(f"{address}/{part}") as client:
-                assert client.predict(features=[[1, 2, 3]])["prediction"].tolist() == [6.0]
+    for part in ("rows/versions/2/", "rows/labels/stable"):
+        with Client(f"{address}/{part}") as client:
+            assert client.predict(features=[[1, 2, 3]])["prediction"].tolist() == [6.0]
 
 
 @pytest.mark.parametrize(
@@ -219,10 +168,8 @@ def test_missing_models_and_versions(address, tmp_path):
     [
         "",
         "http://localhost:8501",
-        "http://localhost:8501/v1/models/digits:predict",
         "http://localhost:8501/v1/models/digits/versions/x",
         "grpc://localhost/digits",
-        "localhost:8501/v1/models/digits",
         f"grpc://h:1/m/{10**20}",
     ],
 )

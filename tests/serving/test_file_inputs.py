@@ -25,25 +25,19 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
         (workplace / name).touch()
     (workplace / "elsewhere").mkdir()
     (workplace / "elsewhere/far.png").touch()
-    found = file_inputs.find(["g"], image_formats.SUFFIXES)
-    assert found == ["g/a.png", "g/sub/b.PNG"]
-    for words, names in {
-        ("g/sub/**",): ["g/sub/b.PNG"],
-        ("elsewhere/*.png", "elsewhere/far.png"): ["elsewhere/far.png"] * 2,
-        ("gone.png", "*.gone", ""): ["gone.png", "*.gone", ""],
-    }.items():
-        assert file_inputs.find(words, image_formats.SUFFIXES) == names
+    assert file_inputs.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    words = ("g/sub/**", "elsewhere/*.png", "gone.png")
+    names = ["g/sub/b.PNG", "elsewhere/far.png", "gone.png"]
+    assert file_inputs.find(words, image_formats.SUFFIXES) == names
     errors = [item.error for item in file_inputs.images(["gone.png", "*.gone", "g"])]
     assert errors == ["No such file or directory"] * 2 + ["Is a directory"]
 
 
 TABLES = {
     "empty.npy": b"",
-    "zip.npy": b"PK\3\4junk",
     "cut.npy": b"\x93NUMPY\1\0v\0{'descr': '<f4', 'fortran_order",
     "empty.csv": b"",
     "header.csv": b"a,b,c\n",
-    "utf16.csv": b"\xff\xfe1,2,3",
     "word.csv": b"1_0,2,3\n",
     "short.csv": b"1,2\n",
 }
@@ -56,7 +50,6 @@ def test_tables_that_cannot_be_read_are_reported(workplace):
         (workplace / name).write_bytes(raw)
     names = [*TABLES, "flat.npy", "objects.npy"]
     errors = {item.name["file"]: item.error for item in file_inputs.rows(names, WIDTH)}
-    assert errors.pop("utf16.csv").endswith("text in UTF-8")
     assert errors.pop("word.csv") == "'1_0' is not a number"
     assert errors.pop("short.csv") == "it has 2 numbers, but the model takes 3"
     for name, error in errors.items():
@@ -73,7 +66,6 @@ NAMES = ["age", "bmi", "s 1"]
         ("age,bmi,s 1\n1,2,3", NAMES, [[1, 2, 3]]),
         ('"s 1", age , bmi\n1,2,3', NAMES, [[2, 3, 1]]),
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
-        ("s 1,age,bmi\n1,2,3", ["0", "1", "2"], [[1, 2, 3]]),
         ("age,bmi,s1\n1,2,3", NAMES, "its header is 'age, bmi, s1', but the model takes 'age, b"),
         ("0,1\n1,0\n\n2,5", None, [[0, 1], [1, 0], [2, 5]]),
     ],
@@ -87,14 +79,6 @@ def test_headers_order_the_columns_or_are_refused(workplace, text, columns, foun
     else:
         assert [item.value.tolist() for item in items] == found
         assert [item.name["row"] for item in items] == list(range(len(found)))
-
-
-def test_requests_are_bounded_in_examples_and_bytes(monkeypatch):
-    monkeypatch.setattr(file_inputs, "_MAX_BATCH_BYTES", 10)
-    items = [file_inputs.Item({}, bytes(size)) for size in (4, 4, 4, 11, 1, 1, 1, 1)]
-    batches = file_inputs.prefetch(file_inputs.batches(items, 3))
-    lengths = [[len(item.value) for item in batch] for batch in batches]
-    assert lengths == [[4, 4], [4], [11], [1, 1, 1], [1]]
 
 
 def test_a_damaged_file_costs_few_requests(models, workplace):

@@ -39,15 +39,7 @@ class Network(tf.Module):
         self.variance = tf.Variable(chance.uniform(0.5, 2, 6), dtype=tf.float32)
         self.dense, self.bias = some(SIDE * SIDE * 6, len(CLASSES)), some(len(CLASSES))
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        dropout: bool = False,
-        statistics: bool = False,
-        dtype: tf.DType = tf.float32,
-        share: float = 1.0,
-    ) -> tf.Tensor:
+    def __call__(self, x, *, dropout=False, statistics=False, dtype=tf.float32, share=1.0):
         maps = tf.nn.conv2d(tf.cast(x, dtype), tf.cast(self.kernel * share, dtype), 1, "SAME")
         maps = tf.cast(maps, tf.float32)
         moments = tf.nn.moments(maps, [0, 1, 2]) if statistics else (self.mean, self.variance)
@@ -57,13 +49,11 @@ class Network(tf.Module):
         return tf.cast(flat @ tf.cast(self.dense * 0.1, dtype), tf.float32) + self.bias
 
 
-def answered(logits: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.Tensor]:
+def answered(
+    logits: tf.Tensor, names: list[str] = CLASSES, temperature: float = TEMPERATURE
+) -> dict[str, tf.Tensor]:
     """The outputs of the signatures for logits."""
-    probabilities = tf.nn.softmax(logits / TEMPERATURE)
-    return named(probabilities, names)
-
-
-def named(probabilities: tf.Tensor, names: list[str] = CLASSES) -> dict[str, tf.Tensor]:
+    probabilities = tf.nn.softmax(logits / temperature)
     index = tf.argmax(probabilities, -1, output_type=tf.int32)
     scores, best = tf.math.top_k(probabilities, BEST)
     return {

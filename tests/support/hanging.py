@@ -60,7 +60,7 @@ def in_the_data(folder):
         "regression_linear",
         run_directory=folder / "run",
         train={"epochs": 3, "batch_size": 32, "steps_per_call": 1, "engine": "gradient_tape"},
-        runtime={"hang_timeout": 6.0, "precision": "float32"},  # the first call traces
+        runtime={"hang_timeout": 6.0},  # the first call traces
         export={"enabled": False},
         log={"tensorboard": False},
     )

@@ -10,7 +10,6 @@ from pipeline.data import image_decoding
 
 SIDE, WIDTH = 4, 3
 CLASSES = ["zero", "one", "two", "drei", "vier", "fünf"]
-KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool", "float64")
 
 
 def png(pixels):
@@ -21,7 +20,7 @@ def png(pixels):
 
 
 def classifier(directory):
-    """Writes an image classifier, with further signatures for strings and numbers."""
+    """Writes an image classifier, with signatures for pixels, files and examples."""
     weight = tf.constant(np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32)
     names = tf.constant(CLASSES)
 
@@ -51,25 +50,12 @@ def classifier(directory):
         found = encoded(tf.io.parse_example(inputs, spec)["image/encoded"])
         return {"classes": found["top_labels"], "scores": found["top_scores"]}
 
-    def text(text, raw):
-        return {"text": text, "raw_bytes": raw}
-
-    def kinds(**values):
-        return values
-
-    def half_plus_three(x):
-        return {"y": x / 2 + 3}
-
     strings = tf.TensorSpec((None,), tf.string)
-    of = {name: tf.TensorSpec((None, 2), name) for name in KINDS}
     save(
         directory,
         serving_default=(answer, {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)}),
         image_bytes=(encoded, {"image_bytes": strings}),
         classify=(classify, {"inputs": strings}),
-        text=(text, {"text": strings, "raw": strings}),
-        kinds=(kinds, of),
-        half_plus_three=(half_plus_three, {"x": tf.TensorSpec((None,), tf.float32)}),
     )
 
 

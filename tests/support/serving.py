@@ -41,12 +41,7 @@ once = functools.cache(Session)
 
 
 class Refused(Exception):
-    """An error of the server.
-
-    Args:
-        code: Name of a status code.
-        message: Its message.
-    """
+    """An error of the server, with the name of its status code."""
 
     def __init__(self, code, message):
         super().__init__(message)

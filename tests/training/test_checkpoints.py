@@ -94,8 +94,8 @@ def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):
         checkpoints.save(step, {})
     shutil.copytree(tmp_path / "step-00000010", tmp_path / "step-00000010.bak")
     (tmp_path / "step-99999").mkdir()
-    (tmp_path / "damaged-step-notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
     assert checkpoints.steps() == [2, 9, 10]
     checkpoints.keep({10})
-    foreign = ["damaged-step-notes.txt", "step-00000010.bak", "step-99999"]
+    foreign = ["notes.txt", "step-00000010.bak", "step-99999"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*foreign, "step-00000010"])

@@ -90,18 +90,17 @@ def test_the_culprit_is_a_field_or_a_loss_or_the_batch(tmp_path):
     model.step.set_inputs(spoilt, None)
     found = monitor(tmp_path, spoilt, model)
     ids = [next(iter(batches.tickets(step)))["id"].numpy().tolist() for step in range(STEPS)]
-    assert found._culprits(4, True) == {
+    assert found._culprits(4) == {
         "step": 5,
         "epoch": 1,
         "reason": "the field 'weight' is not finite",
         "ids": ids[4][:1],
         "files": [f"file {ids[4][0]}"],
     }
-    whole = found._culprits(3, True)
+    whole = found._culprits(3)
     assert whole["reason"] == "no single example explains it" and whole["ids"] == ids[3]
-    assert found._culprits(3, False)["reason"].startswith("not inspected")
     model.trainable_variables[-1].assign(np.full(3, np.nan))
-    assert "the weights are the cause" in found._culprits(3, True)["reason"]
+    assert "the weights are the cause" in found._culprits(3)["reason"]
 
 
 def test_norms_are_those_of_the_steps(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
-from pipeline.utils import files, locks, temp_files
+from pipeline.utils import files, temp_files
 
 
 def abandoned(*places):
@@ -37,41 +37,6 @@ def test_only_the_work_of_killed_processes_is_swept(tmp_path):
     assert temp_files.sweep(tmp_path / "nowhere") == []
 
 
-def test_a_disk_without_locks_keeps_everything(tmp_path, monkeypatch):
-    def refuse(handle, operation):
-        raise OSError("no locks here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(locks.fcntl, "flock", refuse)
-        path = temp_files.folder(tmp_path)
-        assert temp_files.sweep(tmp_path) == [] and path.is_dir()
-    assert temp_files.sweep(tmp_path) == [path]
-
-
-def test_published_directories_are_readable_and_no_number_is_used_twice(tmp_path):
-    folder = temp_files.folder(tmp_path / "m")
-    (folder / "saved_model.pb").touch()
-    version = files.publish(folder, tmp_path / "m")
-    assert version.name == "1" and oct(version.stat().st_mode & 0o777) == "0o755"
-    (tmp_path / "m/7").mkdir()
-    (tmp_path / "m/8").write_text("a file that came meanwhile")
-    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "9"
-    assert (tmp_path / "m/8").read_text() == "a file that came meanwhile"
-    (tmp_path / "m/9").rmdir()
-    assert files.publish(temp_files.folder(tmp_path / "m"), tmp_path / "m").name == "10"
-    assert temp_files.sweep(tmp_path / "m") == []
-
-
-def test_no_descriptors_stay_open(tmp_path):
-    files.write_text(tmp_path / "x.json", "{}")
-    opened = len(os.listdir("/proc/self/fd"))
-    for number in range(9):
-        files.write_text(tmp_path / "x.json", "{}")
-        temp_files.remove(temp_files.folder(tmp_path))
-        files.publish_as(temp_files.folder(tmp_path), tmp_path / f"step-{number}")
-    assert len(os.listdir("/proc/self/fd")) == opened
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     files.write_json(path, {"a": 1})
@@ -87,16 +52,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["x.json"]
 
 
-def test_what_is_removed_disappears_at_once_even_if_the_process_is_killed(tmp_path, monkeypatch):
-    folder = tmp_path / "step-00000007"
-    (folder / "state").mkdir(parents=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(temp_files.shutil, "rmtree", lambda *_, **__: None)  # killed meanwhile
-        temp_files.remove(folder)
-    (left,) = os.listdir(tmp_path)
-    assert temp_files.is_ours(left) and [p.name for p in temp_files.sweep(tmp_path)] == [left]
-
-
 def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     config = registry.load("recipes", "digits")().changed(run_directory="mine")
     with run_directory.opened(config) as run:
@@ -110,13 +65,3 @@ def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     assert sorted(os.listdir("mine")) == [".lock", "checkpoints", "config.json"]
     assert os.listdir(run.checkpoints) == [] and os.listdir(models) == [other.name]
     temp_files.remove(other)
-
-
-def test_a_temporary_directory_is_removed_together_with_abandoned_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(temp_files.tempfile, "gettempdir", lambda: str(tmp_path))
-    abandoned(tmp_path)
-    (tmp_path / "foreign").touch()
-    with temp_files.temporary() as folder:
-        assert sorted(os.listdir(tmp_path)) == sorted([folder.name, "foreign"])
-        (folder / "x").touch()
-    assert os.listdir(tmp_path) == ["foreign"]

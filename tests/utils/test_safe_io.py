@@ -1,15 +1,8 @@
 """Untrusted run directories, data and models: bounded reading, and no code is run."""
 
 import ast
-import configparser
-import hashlib
-import io
-import json
 import os
 import pickle
-import tracemalloc
-import types
-import zipfile
 from pathlib import Path
 
 import keras
@@ -18,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from pipeline.config import registry
-from pipeline.data import dataset, shards, splits
+from pipeline.data import shards, splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.sources import arrays
 from pipeline.export import run_result
@@ -26,7 +19,6 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import preflight
 from pipeline.training.checkpoints import Checkpoints
-from pipeline.utils import npz
 from pipeline.utils.errors import UsageError
 
 ROOMS = sorted((REPOSITORY / "pipeline").rglob("*.py"))
@@ -66,15 +58,6 @@ def test_nothing_in_the_source_can_run_what_it_reads(path):
                 assert str(inside) == "models/application.py"
 
 
-def test_the_keras_that_is_demanded_has_the_security_fixes():
-    """CVE-2026-12479, -12480 and -12481 are closed in 3.15.1."""
-    assert tuple(int(part) for part in keras.__version__.split(".")[:3]) >= (3, 15, 1)
-    declared = configparser.ConfigParser()
-    declared.read(REPOSITORY / "setup.cfg")
-    needed = declared["options"]["install_requires"].splitlines()
-    assert "keras>=3.15.1,<4" in needed
-
-
 class Bomb:
     """Unpickled, it creates a directory."""
 
@@ -95,32 +78,9 @@ def box(tmp_path, monkeypatch):
     assert not (tmp_path / "it-ran").exists()
 
 
-def hole(path):
-    """A file of a terabyte that takes no space on the disk."""
-    with path.open("wb") as file:
-        file.truncate(2**40)
-
-
-def unpacks_to(path, size):
-    """A small archive whose member holds `size` zeros, a kilobyte for each megabyte."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "|u1", "fortran_order": False, "shape": (size,)}
-    )
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("train.npy", "w") as member,
-    ):
-        member.write(header.getvalue())
-        for _ in range(size >> 20):
-            member.write(bytes(2**20))
-
-
 JSON = {
     "nested": lambda path: path.write_text("[" * 10**6 + "]" * 10**6),
-    "huge": hole,
     "directory": os.mkdir,
-    "bytes": lambda path: path.write_bytes(bytes(range(256))),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(path.parent))),
 }
 
@@ -135,10 +95,8 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
     (box / "data.tfrecord").write_bytes(b"")
     with pytest.raises(UsageError, match=r"config.json is damaged|no run"):
         preflight.check(config)
-    with pytest.raises(UsageError, match="metadata.json is damaged"):
-        run_directory.frozen(box, {"class_names": []})
     assert run_result.finished(config, run) is None
-    assert run_directory.decided(box, "precision", ("float32",)) is None
+    assert run_directory.decided(box, "micro-batch") is None
     with pytest.raises(UsageError):
         manifest.read(run.manifest)
     if kind != "directory":
@@ -151,62 +109,15 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
         store.restore(3)
 
 
-SOURCES = [b"", b"[]", b"{}", b'{"fingerprint": 3}']
-
-
-@pytest.mark.parametrize("text", SOURCES)
-def test_a_damaged_source_is_not_taken_for_other_data(box, text):
-    config = registry.load("recipes", "digits")()
-    run = RunDirectory(box)
-    source = types.SimpleNamespace(fingerprint=lambda: None)
-    assert dataset._require_unchanged(run, source, config) == [], "a new run"
-    run.source.write_text('{"fingerprint": null, "content": null}')
-    assert dataset._require_unchanged(run, source, config) == []
-    run.source.write_bytes(text)
-    with pytest.raises(
-        UsageError, match=r"source\.json is damaged; start again in a new --run-dir"
-    ):
-        dataset._require_unchanged(run, source, config)
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"class_names": ["a", "b"]}'])
-def test_incomplete_metadata_is_damaged(box, text):
-    metadata = {"class_names": ["a", "b"], "image_shape": [8, 8, 1]}
-    RunDirectory(box).metadata.write_text(text)
-    with pytest.raises(
-        UsageError, match=r"metadata\.json is damaged; start again in a new --run-dir"
-    ):
-        run_directory.frozen(box, metadata)
-
-
 def objects(path):
     np.savez(path, train=np.array([Bomb(path.parent)], object))
 
 
-ARCHIVES = {
-    "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(path.parent))),
-    "objects": objects,
-    "bomb": lambda path: unpacks_to(path, 2**28),
-    "endless": hole,
-    "no arrays": lambda path: zipfile.ZipFile(path, "w").writestr("train.npy", b"text"),
-    "text": lambda path: path.write_text("[]"),
-    "folder": os.mkdir,
-}
-
-
-@pytest.mark.parametrize("kind", ARCHIVES)
-def test_unsafe_archives_are_refused_before_they_are_unpacked(box, kind):
-    path = box / "splits.npz"
-    ARCHIVES[kind](path)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UsageError, match=r"splits.npz is damaged; start again in a new"):
-            splits.require_same_examples(path, {}, str)
-        with pytest.raises((ValueError, OSError)):
-            npz.read(path, 2**20)
-        assert tracemalloc.get_traced_memory()[1] < 2**24
-    finally:
-        tracemalloc.stop()
+@pytest.mark.parametrize("write", [objects, os.mkdir, lambda path: path.write_text("[]")])
+def test_archives_that_are_not_of_plain_arrays_are_refused(box, write):
+    write(box / "splits.npz")
+    with pytest.raises(UsageError, match=r"splits.npz is damaged; start again in a new"):
+        splits.require_same_examples(box / "splits.npz", {}, str)
 
 
 def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(box, monkeypatch):
@@ -219,9 +130,6 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(bo
         arrays.arrays(path=Path("images.npz"))
     said = "does not fit into memory (it unpacks to 4,227,"
     assert said in str(caught.value) and "save images.npy" in str(caught.value)
-    np.savez("objects.npz", images=images[:9], labels=np.array([Bomb(box)] * 9, object))
-    with pytest.raises(UsageError, match=r"objects.npz is not an .npz of plain arrays"):
-        arrays.arrays(path=Path("objects.npz"))
     np.save("labels.npy", np.array([Bomb(box)], object), allow_pickle=True)
     np.save("images.npy", images)
     with pytest.raises(
@@ -236,43 +144,3 @@ def saved(folder):
     store = Checkpoints({"model": [variable]}, folder)
     store.save(3, {"history": {}})
     return store, variable, folder / "step-00000003"
-
-
-def forge(path, change):
-    """Changes the manifest and sums it up again, as one does who knows how it is written."""
-    values = json.loads((path / "manifest.json").read_text())
-    values.pop("sha256", None)
-    change(values)
-    body = json.dumps(values, sort_keys=True).encode()
-    values = {"sha256": hashlib.sha256(body).hexdigest(), **values}
-    (path / "manifest.json").write_text(json.dumps(values))
-
-
-def renamed(name):
-    """The first file is called otherwise."""
-
-    def change(values):
-        first = next(iter(values["files"]))
-        values["files"][name] = values["files"].pop(first)
-
-    return change
-
-
-FORGED = {
-    "another name": renamed("../../../secret.json"),
-    "no files": lambda values: values.update(files={}),
-    "sums of another kind": lambda values: values["files"].update({"state.index": 5}),
-    "no state": lambda values: values.pop("state"),
-    "another step": lambda values: values.update(step="3"),
-}
-
-
-@pytest.mark.parametrize("kind", FORGED)
-def test_a_forged_manifest_is_refused(box, kind):
-    store, variable, path = saved(box / "checkpoints")
-    forge(path, FORGED[kind])
-    variable.assign([5.0, 6.0])
-    with pytest.raises(UsageError) as caught:
-        store.restore(3)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    assert variable.numpy().tolist() == [5.0, 6.0]

@@ -15,7 +15,7 @@ from pipeline.contracts import Batches, Decision
 from pipeline.runtime.signals import Stopped, Stops
 from pipeline.training import metric_state
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
-from pipeline.utils.errors import Diverged, UsageError, reason
+from pipeline.utils.errors import Diverged, reason
 
 # An epoch's end is saved only after training for this many times the duration of the last save,
 # which keeps the cost of saving below 2 % however short the epochs are. 50 was not enough: with the
@@ -24,8 +24,7 @@ _WORTHWHILE = 60
 
 
 class CheckpointCallback(keras.callbacks.Callback):
-    """Saves at the end of epochs and within them; ends training on request or when patience is
-    exhausted.
+    """Saves during training; ends it on request or when patience is exhausted.
 
     It keeps the two newest checkpoints and the best one, which has the lowest `val_loss`; without a
     validation split the last is the best. If a checkpoint cannot be written, because the disk is
@@ -103,11 +102,6 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def _accept(self, step: int, state: dict[str, Any]) -> None:
         """Takes over what was saved with a step."""
-        if state.keys() != self._state(None, []).keys():
-            raise UsageError(
-                f"step {step} was saved by another version of pipeline; continue with that "
-                "version or choose a new --run-directory"
-            )
         self._waited, patience = int(state["waited"]), self._options.patience
         self.stopped = patience is not None and self._waited >= patience
         self.ended = bool(state["ended"])
@@ -125,13 +119,7 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
-            try:
-                metric_state.restore(self.model.step.metrics, self._running)
-            except (ValueError, IndexError):
-                raise UsageError(
-                    f"step {self.step} was saved within an epoch by a task with other metrics; "
-                    "restore those metrics or choose a new --run-directory"
-                ) from None
+            metric_state.restore(self.model.step.metrics, self._running)
             self._running = None
         # Requested after the last epoch was saved, or while it was.
         if self.step and (asked := self.stops.reason(self._agreed)):

@@ -14,7 +14,6 @@ from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
 
-INSPECTED = 16  # bad steps of one call whose batches are read again; each takes as long as a step
 # A layer's gradient below this share of the largest layer's is lost: next to that one, float32
 # keeps seven digits (2**-23 = 1.2e-7).
 VANISHED = 1e-7
@@ -84,7 +83,7 @@ class GradientMonitor(keras.callbacks.Callback):
 
     def _record(self, bad: Bad) -> None:
         path = self._context.run.bad_steps
-        found = [self._culprits(step, n < INSPECTED) for n, step in enumerate(bad.steps)]
+        found = [self._culprits(step) for step in bad.steps]
         lines = [json.dumps(files.collapse_home(one)) + "\n" for one in found]
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
@@ -92,28 +91,21 @@ class GradientMonitor(keras.callbacks.Callback):
             file.writelines(line for line in lines if line not in known)
         first, others = found[0], len(found[0]["ids"]) - 1
         text = f"step {first['step']:,} of epoch {first['epoch']}, {first['reason']}"
-        if first["files"]:
-            text += f" ({first['files'][0]}{f' and {others} more' if others else ''})"
+        text += f" ({first['files'][0]}{f' and {others} more' if others else ''})"
         more = f"; {bad.new - 1} more steps" if bad.new > 1 else ""
         say("skipped", f"{text}{more}; see {path}")
 
-    def _culprits(self, step: int, inspect: bool) -> dict[str, Any]:
+    def _culprits(self, step: int) -> dict[str, Any]:
         """What is known about a bad step, as a line of `bad_steps.jsonl`.
 
         The losses are those under the present weights, which are those of the step: it did not
         change them; only later steps of the same call can have.
-
-        Args:
-            step: Its number as `Batches.tickets` counts, from 0; the line counts from 1.
-            inspect: Whether to read the batch again.
         """
         batches = self._context.batches
-        reason, ids = "not inspected: too many bad steps at once", []
-        if inspect:
-            (ticket,) = batches.tickets(step).take(1)
-            batch, losses = self.model.step.losses(self.model, ticket)
-            reason, rows = _blamed(batch, losses.numpy())
-            ids = batch["id"].numpy()[rows].tolist()
+        (ticket,) = batches.tickets(step).take(1)
+        batch, losses = self.model.step.losses(self.model, ticket)
+        reason, rows = _blamed(batch, losses.numpy())
+        ids = batch["id"].numpy()[rows].tolist()
         return {
             "step": step + 1,
             "epoch": step // batches.steps_per_epoch + 1,
@@ -141,10 +133,7 @@ def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarr
 
 
 def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
-    """The largest gradient norm among the weights of each trained layer, in the model's order.
-
-    `peaks` has one number for each weight that is ever trained, see `Tally.norms`.
-    """
+    """The largest gradient norm among the weights of each trained layer, in the model's order."""
     layers: dict[str, float] = {}
     trained = {id(variable) for variable in model.trainable_variables}
     for variable, peak in zip(model.step.update.weights, peaks, strict=True):
@@ -160,15 +149,8 @@ def _findings(
 ) -> list[tuple[str, str, str]]:
     """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of each kind.
 
-    A layer vanishes if its largest norm is 0 or below `VANISHED` of the largest layer's. The
-    gradient explodes if a norm is above `EXPLODED` times the highest mean of an earlier epoch, in
-    the first epoch its own; the layer is that with the largest norm.
-
-    Args:
-        largest: Largest norm of the whole gradient in this epoch.
-        layers: The same for each layer.
-        before: Mean norms of the earlier epochs.
-        mean: Mean norm of this epoch.
+    `largest` is the largest norm of the whole gradient, `layers` has the same for each layer; the
+    mean norm of this epoch stands for those of earlier ones in the first epoch.
     """
     found = []
     most = max(layers.values(), default=0.0)

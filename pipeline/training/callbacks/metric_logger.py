@@ -2,21 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.utils import console, files
+from pipeline.utils import files
+from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
 # TensorBoard looks for `tfevents` in the name; TensorFlow's own writer adds the host name.
 _EVENTS = "events.out.tfevents.scalars"
-# TensorFlow's errors for those of `console.FULL`.
-_FULL = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)
 
 
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
@@ -42,48 +39,33 @@ class MetricLogger(keras.callbacks.Callback):
         self._writers: dict[str, Any] = {}
         self._is_current = False
         """Whether all earlier epochs have been written."""
-        self._reported: set[Path] = set()
+        self._reported = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         if not self._is_current:
             self.write()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if not self._is_current:
-            self.write()
-            return
-        logged = self._try(self._run.log, lambda: self._append(epoch))
-        scalars = self._try(self._run.tensorboard, lambda: self._write_scalars([epoch]))
-        self._is_current = logged and scalars
+        self.write(epoch if self._is_current else 0)
 
-    def write(self) -> None:
-        """Writes all epochs so far."""
-        epochs = range(self._checkpoint.epoch)
+    def write(self, first: int = 0) -> None:
+        """Writes the epochs from `first` on; from 0, it replaces all that was written before."""
+        epochs = range(first, self._checkpoint.epoch)
         lines = "".join(map(self._line, epochs))
-        # One is written even if the other cannot be.
-        logged = self._try(self._run.log, lambda: files.write_text(self._run.log, lines))
-        scalars = self._try(self._run.tensorboard, lambda: self._rewrite_scalars(epochs))
-        self._is_current = logged and scalars
-
-    def _try(self, path: Path, write: Callable[[], None]) -> bool:
-        """Whether the write succeeded; prints the reason once if not.
-
-        `CheckpointCallback` reports a full disk, which it cannot write to either.
-        """
         try:
-            write()
+            if first:
+                with self._run.log.open("a", encoding="utf-8") as file:
+                    file.write(lines)
+            else:
+                files.write_text(self._run.log, lines)
+            self._write_scalars(epochs)
+            self._is_current = True
         except (OSError, tf.errors.OpError) as error:
-            full = isinstance(error, _FULL) or getattr(error, "errno", None) in console.FULL
-            if not full and path not in self._reported:
-                self._reported.add(path)
+            self._is_current = False
+            if not self._reported:
+                self._reported = True
                 why = getattr(error, "strerror", None) or reason(error)
-                console.say("warning", f"{path} cannot be written: {why}; training continues")
-            return False
-        return True
-
-    def _append(self, epoch: int) -> None:
-        with self._run.log.open("a", encoding="utf-8") as file:
-            file.write(self._line(epoch))
+                say("warning", f"{self._run.log} cannot be written: {why}; training continues")
 
     def _line(self, epoch: int) -> str:
         values = {name: values[epoch] for name, values in self._checkpoint.history.items()}
@@ -91,13 +73,11 @@ class MetricLogger(keras.callbacks.Callback):
         entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
         return json.dumps(files.strict(entry)) + "\n"
 
-    def _rewrite_scalars(self, epochs: Iterable[int]) -> None:
-        self._writers = {}
-        for part in ("train", "validation"):
-            (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
-        self._write_scalars(epochs)
-
-    def _write_scalars(self, epochs: Iterable[int]) -> None:
+    def _write_scalars(self, epochs: range) -> None:
+        if epochs.start == 0:
+            self._writers = {}
+            for part in ("train", "validation"):
+                (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
         if not self._tensorboard:
             return
         for epoch in epochs:
