@@ -1,10 +1,9 @@
 """The augmentations of a run, applied in their order on the host or inside the step."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, registry
@@ -13,19 +12,10 @@ from pipeline.data import seeds
 from pipeline.utils.errors import UsageError
 
 _WHOLE = Share()
-# Factor by which the largest pixel of a batch may shrink, or grow if images are floats. Rescaling
-# from 0 ... 255 to 0 ... 1 shrinks it by 255; `color_jitter` with its defaults makes floats up to 3
-# times as bright.
-_SCALE = 16
 
 
 class Augmenter:
-    """A batch to the augmented batch, as a pure function: the same on the host and in the step.
-
-    Args:
-        operations: Name -> options of registered augmentations, in order.
-        seed: Of the run.
-    """
+    """A batch to the augmented batch, as a pure function: the same on the host and in the step."""
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
@@ -40,26 +30,8 @@ class Augmenter:
     def __call__(self, batch: Example) -> Example:
         """Each operation gets separate seeds, and a `lasting_seed` that is the same in all epochs.
 
-        Raises:
-            UsageError: An operation does not fit the examples, or changes the dtype or shape of a
-                field; raised when it is traced.
+        Raises UsageError, when traced, if one does not fit the examples or changes a dtype.
         """
-        for _, _, after in self._stages(batch):
-            batch = after
-        return batch
-
-    def require_range(self, batch: Example) -> None:
-        """Applies the operations eagerly and checks the range of the pixels.
-
-        Raises:
-            UsageError: One changes the range of the images, such as from 0 ... 255 to 0 ... 1.
-        """
-        for name, before, after in self._stages(batch):
-            if "image" in before:
-                _require_range(name, before["image"], after["image"])
-
-    def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
-        """(name, batch before, batch after) of each operation."""
         own = self.seeds(batch)
         lasting = seeds.example_seeds(self._seed, tf.constant(-1, tf.int64), batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
@@ -68,10 +40,9 @@ class Augmenter:
             _require_fields(name, batch, after)
             # tf.numpy_function returns tensors of unknown shape.
             kept = {field: tf.ensure_shape(after[field], batch[field].shape) for field in batch}
-            after = {**after, **kept}
-            after.pop("lasting_seed", None)
-            yield name, batch, after
-            batch = after
+            batch = {**after, **kept}
+            batch.pop("lasting_seed", None)
+        return batch
 
 
 def _require_fields(name: str, before: Example, after: Any) -> None:
@@ -86,30 +57,10 @@ def _require_fields(name: str, before: Example, after: Any) -> None:
             raise UsageError(f"--data.augment: {name} must also return the field {field!r}")
         given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
         if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
-            levels = _levels(given.dtype) if field == "image" else ""
             raise UsageError(
-                f"--data.augment: {name} must return {field!r} as {given.dtype.name}{levels} of "
-                f"shape {given.shape}; got {made.dtype.name} of shape {made.shape}"
+                f"--data.augment: {name} must return {field!r} as {given.dtype.name} of shape "
+                f"{given.shape}; got {made.dtype.name} of shape {made.shape}"
             )
-
-
-def _levels(dtype: tf.DType) -> str:
-    return f" from 0 to {dtype.max}" if dtype.is_integer else ""
-
-
-def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
-    """Raises UsageError if the images of a batch, taken together, have another scale.
-
-    A single image may become dark, and noise may leave the range of floats.
-    """
-    old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
-    # A black batch reveals nothing; integers cannot leave their range.
-    if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
-        raise UsageError(
-            f"--data.augment: {name} must keep the range of the images, "
-            f"{before.dtype.name}{_levels(before.dtype)}; the largest value of the first batch is "
-            f"{old:g} before it and {new:g} after it"
-        )
 
 
 def placed(
@@ -117,38 +68,20 @@ def placed(
 ) -> tuple[Batches, list[Decision]]:
     """The input of the step, augmented if that is done on the host; and the decision.
 
-    Args:
-        batches: From `batching.training`. If they are returned unchanged, the step augments them.
-        options: The operations, and where to apply them.
-        seed: Of the run.
-        cache: Where the decoded examples are: device, memory, ... or none.
+    `cache` is where the decoded examples are: device, memory, ... or none. If `batches` (from
+    `batching.training`) are returned unchanged, the step augments them.
     """
     if not options.augment:
         return batches, []
-    decision = Decision("augment", *_place(options.augment_on, cache))
-    if decision.value == "host":
+    if options.augment_on == "host" and cache != "device":
         batches = on_host(batches, Augmenter(options.augment, seed))
-    return batches, [decision]
-
-
-def _place(requested: str, cache: str) -> tuple[str, str]:
-    """`host` or `device`, and why."""
-    if cache == "device":
-        return "device", "in the compiled step, as the examples are on the device"
-    if requested != "auto":
-        return requested, "requested"
-    if tf.config.list_logical_devices("GPU"):
-        return "device", "in the compiled step, on the GPU"
+        return batches, [Decision("augment", "host", "requested")]
     # Flip and crop before `convnet` on CIFAR-10: both within 2 % of each other, spread 30 %.
-    return "device", "in the compiled step; the host is the same CPU"
+    return batches, [Decision("augment", "device", "in the compiled step")]
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches with augmented tickets, computed by `tf.data` in parallel to training.
-
-    Raises:
-        UsageError: An operation does not fit the examples; raised when a dataset is made.
-    """
+    """The same batches with augmented tickets, computed by `tf.data` in parallel to training."""
 
     # Autograph would add its own text to a UsageError.
     @tf.autograph.experimental.do_not_convert

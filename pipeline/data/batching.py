@@ -19,8 +19,8 @@ from pipeline.data.example_store import (
     Sequential,
     Store,
     decoded_specs,
+    require_decodable,
     row_bytes,
-    undecodable,
 )
 from pipeline.data.split_names import SPLITS
 from pipeline.data.splits import Split, divide, require_disjoint, shares, without_copies
@@ -44,22 +44,17 @@ def load(
     """Decodes everything once, unless it fits nowhere, and divides it into the splits.
 
     Args:
-        source: Of the examples: that of `config.source`.
-        task: Decodes and checks them: that of `config.task`.
+        source: That of `config.source`.
+        task: That of `config.task`.
         config: Of it, the shares and the cache of `data`.
         dropped: Ids of examples to exclude.
-        groups: Id -> group of near duplicates: of each group that is divided, only the examples
-            that are held out are kept.
+        groups: Id -> group of near duplicates, of which only the held-out examples are kept.
         known: Split -> ids of an earlier run that stay in it.
-
-    Raises:
-        UsageError: The data do not fit into memory, a split is empty, a label is wrong.
     """
     options, known = config.data, known or {}
     decision = cache_policy.decided(source, task, options)
     excluded = np.fromiter(dropped or {}, np.int64)
     splits, notes = {}, [decision.reason]
-    copies: dict[str, int] = {}
     for name in source.info.splits:
         store, note = _store(decision.value, source, task, config, name, excluded)
         notes += [f"{name} {note}"] * bool(note)
@@ -78,14 +73,13 @@ def load(
             value = ", ".join(f"{count:,} of {name}" for name, count in copies.items())
             reason = "near duplicates of examples that are held out for test or validation"
             decisions.append(Decision("excluded", value, reason))
-    require_disjoint(splits, source.location, options.splits)
+    require_disjoint(splits, source.location)
     for name, split in splits.items():
         if not len(split):
-            near, notes = sum(copies.values()), [*source.info.notes]
-            if total := len(excluded) + near:
-                notes.append(f"cleaning excluded {total:,} examples")
-            if near:
-                notes.append(f"{near:,} of them as near duplicates (--clean.no-near keeps those)")
+            notes = [*source.info.notes]
+            if dropped or groups:
+                near = "others as near duplicates (--clean.no-near keeps those)"
+                notes.append(f"cleaning excluded {len(excluded):,} examples, {near}")
             remedy = "change --data.validation, --data.test or the source"
             raise UsageError("; ".join([f"the split {name!r} is empty; {remedy}", *notes]))
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
@@ -96,13 +90,8 @@ def _rule(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
 
     Raises UsageError if the earlier run, whose splits are kept, had other data.
     """
-    reason = "held out of train by a hash of the ids"
-    if "group" in train.store.short:
-        _, counts = np.unique(train.store.short["group"], return_counts=True)
-        reason = (
-            "held out of train by a hash of the group; "
-            f"{len(counts):,} groups, the largest with {counts.max():,} examples"
-        )
+    hashed = "group" if "group" in train.store.short else "ids"
+    reason = f"held out of train by a hash of the {hashed}"
     if options.splits is None:
         return reason
     before = np.concatenate([np.zeros(0, np.int64), *known.values()])
@@ -112,11 +101,7 @@ def _rule(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
             f"--data.splits: none of the {len(before):,} examples of {options.splits} is in this "
             "source; choose a run of the same data"
         )
-    reason = f"{present:,} as in {options.splits}, the others {reason}"
-    if present == len(before):
-        return reason
-    where = "source" if options.limit is None else "sample"
-    return f"{reason}; {len(before) - present:,} of its examples are not in this {where}"
+    return f"{present:,} of {len(before):,} as in {options.splits}, the others {reason}"
 
 
 def _store(
@@ -136,8 +121,8 @@ def _store(
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
     batches = _decoded(source, task, split, dropped, block)
     if kind == "disk":
-        place = cache_policy.place(config, source, task, split, dropped)
-        return disk_cache.obtained(place, specs, batches)
+        folder, state = cache_policy.place(config, source, task, split, dropped)
+        return disk_cache.obtained(folder, state, specs, batches)
     kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
     at = 0
     for batch in batches:
@@ -177,8 +162,7 @@ def _decoded(
             at += len(batch["id"])
     except READ_ERRORS as error:
         with contextlib.suppress(*READ_ERRORS):  # the example cannot even be read
-            for example in raw.skip(at).take(block):
-                _require_decodable(source, task, example)
+            require_decodable(source, task, raw.skip(at).take(block))
         source.columns(split)  # names a damaged record, if there are records
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
@@ -187,18 +171,10 @@ def _decoded(
         raise UsageError(f"the split {split!r} should have {count} examples, but {at} were read")
 
 
-def _require_decodable(source: Source, task: Task, example: Example) -> None:
-    try:
-        task.decode(example)
-    except READ_ERRORS as error:
-        raise undecodable(source, int(example["id"]), error) from None
-
-
 def training(split: Split, options: Train, seed: int) -> Batches:
     """Batches over all epochs: each epoch a fresh permutation whose remainder is dropped.
 
-    The batch of a step is a pure function of (seed, step), so a run that is resumed at any step
-    sees the same batches as an uninterrupted one.
+    The batch of a step is a pure function of (seed, step), so a resumed run sees the same batches.
     """
     batch_size = options.batch_size
     steps_per_epoch = len(split) // batch_size

@@ -1,12 +1,11 @@
 """Where decoded examples are kept, decided from their size and the free memory, with the reason."""
 
 import hashlib
+import json
+import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
 
 import numpy as np
 import psutil
@@ -14,12 +13,12 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Data
 from pipeline.contracts import Decision, Source, Task
-from pipeline.data import disk_cache
 from pipeline.data.example_store import decoded_specs, row_bytes
 from pipeline.data.splits import Sampled
 from pipeline.runtime import devices
 from pipeline.utils.errors import UsageError
 
+_PACKAGE = Path(__file__).parents[1]
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
 # Of the free disk space, unless the disk cache is requested.
@@ -31,13 +30,10 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
 
     Raises UsageError if the requested cache is impossible.
     """
-    in_order = any(source.reader(split) is None for split in source.info.splits)
     keyed = source.fingerprint() is not None
     size = row_bytes(decoded_specs(source, task)) * sum(source.info.splits.values())
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
-    undecoded = "each example is decoded in each epoch"
-    undecoded += ", and shuffled among its neighbors, as it cannot be read by number" * in_order
     # Twice: TensorFlow copies each column once it is full.
     fits = 2 * size <= (free if options.cache == "auto" else total)
     if options.cache == "disk" and not keyed:
@@ -52,8 +48,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
             "smaller --data.image-size for images"
         )
     if options.cache != "auto":
-        reason = f"requested; {undecoded}" if options.cache == "none" else "requested"
-        return Decision("cache", options.cache, reason)
+        return Decision("cache", options.cache, "requested")
     on_gpu = devices.memory()
     if fits and on_gpu and size <= _SHARE_OF_DEVICE * on_gpu:
         return Decision("cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU")
@@ -63,89 +58,45 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     sizes += f", {space / 1e9:,.0f} GB of disk"
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", sizes)
-    return Decision("cache", "none", f"{sizes}; {undecoded}")
+    return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
 
 
 def place(
     config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
-) -> disk_cache.Place:
-    """Where the disk cache keeps a split, and what it depends on."""
-    name = Path(config.source.title).stem
+) -> tuple[Path, dict[str, str | None]]:
+    """The directory in which the disk cache keeps a split, and what its content depends on."""
     options = {k: str(v) for k, v in config.source.options.items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
-    return disk_cache.Place(
-        config.data.cache_folder,
-        f"{name[:60]}-{split}",
-        identity={
-            "source": [config.source.name, options],
-            "split": split,
-            "limit": config.data.limit,
-            "task": [config.task.name, dict(task.metadata)],
-        },
-        state={
-            "the data": source.fingerprint(),
-            "the code that decodes": _code_digest(source, task),
-            "what is excluded": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
-        },
-    )
+    identity = [config.source.name, options, config.data.limit, config.task.name]
+    text = json.dumps([*identity, dict(task.metadata)], sort_keys=True)
+    name = f"{Path(config.source.title).stem[:60]}-{split}"
+    folder = config.data.cache_folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return folder, {
+        "the data": source.fingerprint(),
+        "the code that decodes": _code_digest(source, task),
+        "what is excluded": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
+    }
 
 
 def _code_digest(source: Source, task: Task) -> str:
-    """Changes with the code of a source and a task."""
+    """Changes with the files of the packages that define a source and a task."""
     whole = source.whole if isinstance(source, Sampled) else source
-    kinds = [kind for part in (whole, task) for kind in type(part).__mro__[:-1]]
-    own = _modules([sys.modules[kind.__module__] for kind in kinds])
+    modules = {kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]}
+    # In this package only `data` and `tasks` decode.
+    found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     code = hashlib.sha256(tf.__version__.encode())
-    for module in sorted(own, key=lambda module: module.__name__):
-        if file := getattr(module, "__file__", None):
-            code.update(Path(file).read_bytes())
-        # In a notebook the file may have changed since it was imported.
-        code.update(_compiled(vars(module), module.__name__))
+    for name in sorted(modules):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None:  # a cell of a notebook
+            code.update(os.urandom(16))
+        elif not name.startswith("pipeline."):
+            found |= set(Path(file).parent.glob("**/*.py")) if "." in name else {Path(file)}
+    for path in sorted(found):
+        code.update(path.read_bytes())
+        if path.stat().st_mtime > psutil.Process().create_time():
+            code.update(os.urandom(16))  # an older version of it may be loaded
     return code.hexdigest()
-
-
-def _modules(found: Iterable[ModuleType]) -> set[ModuleType]:
-    """These modules and those of their packages that they use: all the code that decodes.
-
-    In this package only `data` and `tasks` decode.
-    """
-    queue, known = list(found), set()
-    while queue:
-        module = queue.pop()
-        if module in known:
-            continue
-        known.add(module)
-        top = module.__name__.partition(".")[0]
-        packages = ("pipeline.data.", "pipeline.tasks.") if top == "pipeline" else (f"{top}.",)
-        for member in vars(module).values():
-            is_module = isinstance(member, ModuleType)
-            name = member.__name__ if is_module else getattr(member, "__module__", None)
-            if isinstance(name, str) and name.startswith(packages) and name in sys.modules:
-                queue.append(sys.modules[name])
-    return known
-
-
-def _compiled(members: Mapping[str, Any], module: str, above: tuple[type, ...] = ()) -> bytes:
-    """The code of a module's functions and classes; `above` are the enclosing classes."""
-    found = b""
-    for name, member in sorted(members.items()):
-        if getattr(member, "__module__", None) != module:
-            continue
-        within = isinstance(member, type) and member not in above  # a class may refer to itself
-        inner = _compiled(vars(member), module, (*above, member)) if within else b""
-        function = getattr(member, "__wrapped__", member)
-        found += name.encode() + inner + _code(getattr(function, "__code__", None))
-    return found
-
-
-def _code(code: CodeType | None) -> bytes:
-    """The same bytes in every process, unlike those of `marshal`, which depend on references."""
-    if code is None:
-        return b""
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    constants = [repr(one) for one in code.co_consts if isinstance(one, int | float | str | bytes)]
-    return code.co_code + repr((constants, code.co_names)).encode() + b"".join(map(_code, inner))
 
 
 def memory() -> tuple[int, int]:

@@ -48,23 +48,20 @@ class Data:
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
         fingerprint, before = self.source.fingerprint(), _recorded(run)
-        if before is None or before["fingerprint"] != fingerprint:
+        if not before or before["fingerprint"] != fingerprint:
             content = None if fingerprint is None else self.source.content()
             files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
-def _recorded(run: RunDirectory) -> dict[str, str | None] | None:
-    """The fingerprint and content that `Data.write` recorded; None in a new run."""
+def _recorded(run: RunDirectory) -> dict[str, str | None]:
+    """The fingerprint and content that `Data.write` recorded; empty in a new run."""
     try:
         before = safe_io.read_json(run.source)
-        found = {"fingerprint": before["fingerprint"], "content": before["content"]}
-        if not all(isinstance(value, str | None) for value in found.values()):
-            raise ValueError
+        return {key: before[key] for key in ("fingerprint", "content")}
     except FileNotFoundError:
-        return None
+        return {}
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
-    return found
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
@@ -74,7 +71,7 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     permissions change only its times.
     """
     before = _recorded(run)
-    if before is None or before["fingerprint"] == source.fingerprint():
+    if not before or before["fingerprint"] == source.fingerprint():
         return []
     if before["content"] is not None and before["content"] == source.content():
         return []
@@ -87,46 +84,37 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
-def _missing_classes(metadata: Metadata, train: Split, limit: int | None) -> list[Decision]:
+def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
     """A note about classes without a training example; UsageError if fewer than two have any."""
     names = metadata.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
     if np.count_nonzero(counts) < 2:
-        more = " or a larger --data.limit" if limit else ""
         raise UsageError(
             f"train has examples of one class only, {names[int(counts.argmax())]!r}, and a "
-            f"classifier needs two; add examples of other classes{more}"
+            "classifier needs two; add examples of other classes"
         )
     missing = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
     if not missing:
         return []
-    some = ", ".join(missing[:3]) + (f" and {len(missing) - 3:,} others" if missing[3:] else "")
+    some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
     return [Decision("note", f"train has no example of {some}", "these cannot be learned")]
 
 
 def _leaked_copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
     """A note about images that are in two splits, unless cleaning has handled them."""
-    if config.clean.enabled or config.clean.allow_leakage:
-        return []
     found = splits.copies(parts)
-    if not found:
+    if not found or config.clean.enabled or config.clean.allow_leakage:
         return []
-    counts = ", ".join(f"{count:,} in {name}" for name, (count, *_) in found.items())
-    _, *pair = next(iter(found.values()))
-    such = " and ".join(map(source.location, pair))
+    counts = ", ".join(f"{count:,} in {name}" for name, count in found.items())
     remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
     what = f"exact copies of images in another split: {counts}"
-    return [Decision("note", what, f"such as {such}; {remedy} excludes them")]
+    return [Decision("note", what, f"{remedy} excludes them")]
 
 
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
-    """The source, limited to the sample of `--data.limit`; and the splits of an earlier run that
-    are kept: split -> ids.
-
-    Raises UsageError if one of them cannot be read.
-    """
+    """The source, limited by `--data.limit`; and the splits of an earlier run: split -> ids."""
     path = run_directory.earlier_splits(config)
     known = splits.read_examples(path, "choose another --data.splits") if path else {}
     source = registry.call("sources", config.source.name, config.source.options)
@@ -144,9 +132,6 @@ def load(config: Config) -> Data:
     """Opens the source, cleans, decodes and divides the examples, and learns the metadata.
 
     A resumed run must find the examples and metadata that it began with.
-
-    Raises:
-        UsageError: Any of this cannot be done; the message names the file, record or option.
     """
     source, known = opened(config)
     task = task_of(config, source.info)
@@ -155,15 +140,14 @@ def load(config: Config) -> Data:
     parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups, known)
     seconds = time.monotonic() - start
     decisions = [*clean.decisions, *decisions]
-    if config.run_directory:
-        run = RunDirectory(config.run_directory)
+    run = RunDirectory(config.run_directory) if config.run_directory else None
+    if run:
         splits.require_same_examples(run.splits, parts, source.location)
     learned = {**task.metadata, **task.learn(parts["train"].column)}
     metadata = run_directory.frozen(config.run_directory, learned)
-    notes = _missing_classes(metadata, parts["train"], config.data.limit)
+    notes = _missing_classes(metadata, parts["train"])
     decisions += [] if config.dry_run else notes
     decisions += _leaked_copies(source, parts, config)
-    if config.run_directory:
-        decisions += _require_unchanged(RunDirectory(config.run_directory), source, config)
+    decisions += _require_unchanged(run, source, config) if run else []
     task = task_of(config, metadata)
     return Data(source, metadata, task, parts, clean, decisions, seconds)

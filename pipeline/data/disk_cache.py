@@ -1,8 +1,5 @@
 """Decoded examples in a directory on disk: built once, verified when opened, shared by runs."""
 
-import dataclasses
-import hashlib
-import json
 import os
 import weakref
 import zlib
@@ -21,7 +18,6 @@ from pipeline.utils.tf_data import is_short
 
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
-_FORMAT = 1
 
 
 class Disk(Store):
@@ -30,10 +26,6 @@ class Disk(Store):
     Rows are read by `pread` through the kernel's page cache, which is as fast as memory and does
     not count as memory of this process. (A memory map does, and blocks Python's lock while the disk
     is read.)
-
-    Args:
-        folder: Written by `obtained`, and verified.
-        specs: Of the columns: the fields of an example, and perhaps `DIGEST`.
     """
 
     def __init__(self, folder: Path, specs: Mapping[str, tf.TensorSpec]) -> None:
@@ -83,53 +75,25 @@ class Disk(Store):
         return values.view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where the examples of one split are cached, and what they must have been made from.
-
-    Args:
-        directory: Of the caches of many data sets.
-        title: Beginning of the directory's name, for people.
-        identity: Of the data; each identity has a separate directory. JSON.
-        state: If it has changed, the directory is rebuilt. The keys appear in messages. JSON.
-    """
-
-    directory: Path
-    title: str
-    identity: Mapping[str, Any]
-    state: Mapping[str, Any]
-
-    @property
-    def folder(self) -> Path:
-        text = json.dumps(self.identity, sort_keys=True)
-        return self.directory / f"{self.title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
 def obtained(
-    place: Place,
+    folder: Path,
+    state: Mapping[str, Any],
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> tuple[Disk, str]:
-    """The store of a place, built from `batches` unless a good one exists; and which of both.
+    """The store in a directory, built from `batches` unless a good one exists; and which of both.
 
-    Args:
-        place: Where, and of what.
-        specs: Of the fields of a decoded example.
-        batches: The columns of the decoded examples, in pieces; only read to build the store.
-
-    Raises:
-        UsageError: The disk is full or cannot be written.
+    If `state` (JSON) has changed, the directory is rebuilt; its keys appear in messages.
     """
-    folder = place.folder
     try:
         lock = folder.with_name(f"{folder.name}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
         with locks.in_turn(lock, f"waiting for another process to build or verify {folder}"):
-            temp_files.sweep(place.directory)
-            wrong = _wrong(place, specs)
+            temp_files.sweep(folder.parent)
+            wrong = _wrong(folder, state, specs)
             if wrong:
-                _build(place, specs, batches)
+                _build(folder, state, specs, batches)
             return Disk(folder, specs), f"built, {wrong}" if wrong else "found and verified"
     except OSError as error:
         raise UsageError(
@@ -138,68 +102,57 @@ def obtained(
         ) from None
 
 
-def _wrong(place: Place, specs: Mapping[str, tf.TensorSpec]) -> str:
+def _wrong(folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> str:
     """Why the directory cannot be used; empty if it can."""
     try:
-        manifest = safe_io.read_json(place.folder / _MANIFEST)
+        manifest = safe_io.read_json(folder / _MANIFEST)
         before, known = manifest["state"], manifest["files"]
-        if manifest["format"] != _FORMAT or set(known) != set(specs):
-            return "because it was written by another version"
-        changed = [name for name, value in place.state.items() if before.get(name) != value]
+        changed = [name for name, value in state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        for name, file in known.items():
-            if _checksum(place.folder / name) != (file["bytes"], file["crc32"]):
-                return f"because {name!r} was damaged"
+        sums = {name: [file["bytes"], file["crc32"]] for name, file in known.items()}
+        if sums == {name: _checksum(folder / name) for name in specs}:
+            return ""
     except FileNotFoundError:
         return "because it did not exist"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "because it was damaged"
-    return ""
+        pass
+    return "because it was damaged"
 
 
-def _checksum(path: Path) -> tuple[int, int]:
+def _checksum(path: Path) -> list[int]:
     """Length and CRC-32 of a file; 3 GB/s if it is in the page cache."""
     total, checksum = 0, 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
             total += len(chunk)
-    return total, checksum
+    return [total, checksum]
 
 
 def _build(
-    place: Place, specs: Mapping[str, tf.TensorSpec], batches: Iterable[Mapping[str, np.ndarray]]
+    folder: Path,
+    state: Mapping[str, Any],
+    specs: Mapping[str, tf.TensorSpec],
+    batches: Iterable[Mapping[str, np.ndarray]],
 ) -> None:
     """Writes a new directory, then replaces the old one."""
-    folder = place.folder
     temporary = temp_files.folder(folder.parent)
     try:
-        manifest = {"format": _FORMAT, "state": place.state, "of": place.identity}
-        manifest["files"] = _write(temporary, specs, batches)
-        files.write_json(temporary / _MANIFEST, manifest)
+        for name in specs:
+            (temporary / name).touch()
+        for batch in batches:
+            for name in specs:
+                with (temporary / name).open("ab") as file:
+                    file.write(batch[name].tobytes())
+        sums = {}
+        for name in specs:
+            size, checksum = _checksum(temporary / name)
+            sums[name] = {"bytes": size, "crc32": checksum}
+        files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
         if folder.exists():
             temp_files.remove(folder)
         files.publish_as(temporary, folder)
     except BaseException:
         temp_files.remove(temporary)
         raise
-
-
-def _write(
-    folder: Path,
-    specs: Mapping[str, tf.TensorSpec],
-    batches: Iterable[Mapping[str, np.ndarray]],
-) -> dict[str, dict[str, int]]:
-    """Writes the files; name -> length and CRC-32."""
-    sums = {name: {"bytes": 0, "crc32": 0} for name in specs}
-    for name in specs:
-        (folder / name).touch()
-    for batch in batches:
-        for name, total in sums.items():
-            content = batch[name].tobytes()
-            with (folder / name).open("ab") as file:
-                file.write(content)
-            total["bytes"] += len(content)
-            total["crc32"] = zlib.crc32(content, total["crc32"])
-    return sums

@@ -21,10 +21,8 @@ class Store(abc.ABC):
 
     Args:
         specs: Shape and dtype of each field of one decoded example.
-        short: The fields that are numbers or short vectors (`id`, `label`, ...), in memory: name ->
-            (rows, ...).
-        digest: Hash of the pixels of each example, int64 (rows,); None without images, or if they
-            are not kept.
+        short: The fields that are numbers or short vectors (`id`, `label`, ...), (rows, ...).
+        digest: Hash of the pixels of each example, int64 (rows,), if images are kept.
     """
 
     def __init__(
@@ -44,9 +42,9 @@ class Store(abc.ABC):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of some rows, for Python."""
 
+    @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
         """The examples of some rows, int64 (n,), inside `tf.data`."""
-        raise NotImplementedError(f"{type(self).__name__} has no random access")
 
     def ticket(self, rows: tf.Tensor) -> Any:
         """The input of the step for these rows, made inside `tf.data`."""
@@ -114,16 +112,8 @@ def _device() -> str:
     return f"/device:{found.device_type}:{found.device_index}"
 
 
-class Undecoded(Store):
-    """Nothing is kept: each example is read and decoded when it is needed.
-
-    Args:
-        source: Of the examples.
-        task: Decodes.
-        split: Name of the source's split; a row is a position in it.
-        specs: Of a decoded example.
-        short: Read from the source.
-    """
+class OnTheFly(Store):
+    """Nothing is kept: each example is read by its row and decoded when it is needed."""
 
     def __init__(
         self,
@@ -135,10 +125,6 @@ class Undecoded(Store):
     ) -> None:
         super().__init__(specs, short)
         self._source, self._task, self._split = source, task, split
-
-
-class OnTheFly(Undecoded):
-    """For a source that has a reader for this split."""
 
     @functools.cached_property
     def _read(self) -> Callable[[tf.Tensor], Example]:
@@ -170,7 +156,7 @@ class OnTheFly(Undecoded):
             self._take(row)
 
 
-class Sequential(Undecoded):
+class Sequential(OnTheFly):
     """For a source that reads its examples only one after the other; see `sequential_batches`."""
 
     def raw(self, rows: np.ndarray) -> tf.data.Dataset:
@@ -189,11 +175,16 @@ class Sequential(Undecoded):
         return {name: values[inverse] for name, values in found.items()}
 
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
-        for example in self.raw(np.asarray(rows)):
-            try:
-                self._task.decode(example)
-            except READ_ERRORS as error:
-                raise undecodable(self._source, int(example["id"]), error) from None
+        require_decodable(self._source, self._task, self.raw(np.asarray(rows)))
+
+
+def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
+    """Raises UsageError naming the first of these examples that cannot be decoded, if any."""
+    for example in raw:
+        try:
+            task.decode(example)
+        except READ_ERRORS as error:
+            raise undecodable(source, int(example["id"]), error) from None
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:

@@ -274,17 +274,7 @@ def _raw_bytes(contents: tf.Tensor) -> tf.Tensor:
 def _number(
     raw: tf.Tensor, at: tf.Tensor | int, count: int, little: tf.Tensor | bool = True
 ) -> tf.Tensor:
-    """Unsigned number of `count` bytes at each position; the last byte repeats after the end.
-
-    Args:
-        raw: uint8, of shape (length,), at least one.
-        at: Positions, of any shape.
-        count: Up to 7.
-        little: Whether the lowest byte comes first.
-
-    Returns:
-        int64, of the shape of `at`.
-    """
+    """Unsigned number of up to 7 bytes at each position; the last byte repeats after the end."""
     places = tf.cast(at, tf.int64)[..., None] + tf.range(count, dtype=tf.int64)
     found = tf.gather(raw, tf.clip_by_value(places, 0, tf.size(raw, tf.int64) - 1))
     powers = tf.constant([256**power for power in range(count)], tf.int64)

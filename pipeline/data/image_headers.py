@@ -13,10 +13,7 @@ def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int |
     """(height, width, channels) of all images, upright; Nones once two sizes differ.
 
     Channels are 1 if all are grayscale, else 3. Damaged images, and those without pixels or with
-    too many, are skipped: decoding or cleaning reports them.
-
-    Args:
-        images: The bytes of each file, or of its beginning.
+    too many, are skipped: decoding or cleaning reports them. The beginning of a file suffices.
     """
     sizes, gray = set(), True
     for image in images:

@@ -5,7 +5,6 @@ compares the files with it.
 """
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,30 +23,12 @@ def is_shard(name: str) -> bool:
 
 
 def records(paths: Sequence[Path]) -> _record_files.Records:
-    """All records of these files.
-
-    Raises:
-        UsageError: A file cannot be read or is damaged, a shard of `...-00000-of-00010` is missing,
-            or a manifest next to the files does not match them.
-    """
+    """All records of these files; UsageError if one is missing, damaged or unlike its manifest."""
     _require_all(paths)
     found = _record_files.index(paths)
-    counts = dict(zip(paths, (found.first[1:] - found.first[:-1]).tolist(), strict=True))
     for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):
-        _compare(folder, {path.name: n for path, n in counts.items() if path.parent == folder})
+        _compare(folder, paths)
     return found
-
-
-def note(paths: Sequence[Path]) -> str | None:
-    """A note for the user about files without a manifest; None if all have one."""
-    bare = sorted({path.parent for path in paths if not (path.parent / MANIFEST).is_file()})
-    if not bare:
-        return None
-    folder, target = (shlex.quote(str(path)) for path in (bare[0], bare[0] / MANIFEST))
-    return (
-        f"{bare[0]} has no {MANIFEST}, so a file that was truncated between two records would go "
-        f"unnoticed; python -m pipeline.shards {folder} > {target} writes one"
-    )
 
 
 def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
@@ -75,20 +56,14 @@ def _require_all(paths: Sequence[Path]) -> None:
                     raise UsageError(f"{path.parent}: the shard {name} is missing")
 
 
-def _compare(folder: Path, counts: dict[str, int]) -> None:
+def _compare(folder: Path, paths: Sequence[Path]) -> None:
+    """Raises UsageError if a file of the manifest is missing, or one of `paths` has changed."""
     path = folder / MANIFEST
     try:
         entries = safe_io.read_json(path).items()
-        expected = {Path(n).name: (int(v["examples"]), str(v["sha256"])) for n, v in entries}
-    except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
-        form = '{"FILE": {"examples": 10, "sha256": "..."}}'
-        raise UsageError(f"{path} is not of the form {form}") from None
-    for name, (examples, digest) in expected.items():
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder}: {name} is listed in {MANIFEST} but missing")
-        if counts.get(name, examples) != examples:
-            raise UsageError(
-                f"{folder / name} has {counts[name]} examples; {MANIFEST} lists {examples}"
-            )
-        if name in counts and files.sha256(folder / name) != digest:
-            raise UsageError(f"{folder / name} does not match the sha256 in {MANIFEST}")
+        expected = {folder / Path(name).name: str(entry["sha256"]) for name, entry in entries}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(f"{path} was not written by python -m pipeline.shards") from None
+    for file, digest in expected.items():
+        if not file.is_file() or (file in paths and files.sha256(file) != digest):
+            raise UsageError(f"{file} is missing or does not match the sha256 in {MANIFEST}")

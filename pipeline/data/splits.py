@@ -51,13 +51,7 @@ class Split:
 def shares(
     existing: Collection[str], options: Data, known: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Split that is held out of `train` -> its share.
-
-    Args:
-        existing: The splits of the source, which are not divided.
-        options: Of the config.
-        known: Split -> ids of an earlier run, if its splits are kept.
-    """
+    """Split that is held out of `train` -> its share; `existing` splits are not divided."""
     requested = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in requested.items() if name not in existing}
     return {name: share for name, share in missing.items() if share or len(known.get(name, ()))}
@@ -73,14 +67,9 @@ def parts(
 
     A hash of the seed and the id, or of the group if there are groups, is compared with the shares.
     The hash depends on nothing else: an example does not move when other examples or classes are
-    added or removed. Shares are met up to the noise of a coin toss for each example or group.
-
-    Args:
-        columns: `id`, and perhaps `group`, int64 (examples,).
-        shares: Of validation and test; a split that is missing has no share.
-        seed: Of the hash.
-        known: Split -> ids of an earlier run that stay in it; a new example of a known group joins
-            its group.
+    added or removed. Shares are met up to the noise of a coin toss for each example or group. The
+    examples in `known` (split -> ids of an earlier run) stay there, and new ones of a known group
+    join it.
     """
     ids = columns["id"]
     keys = columns.get("group", ids)
@@ -111,16 +100,8 @@ def divide(
     }
 
 
-def require_disjoint(
-    splits: Mapping[str, Split], locate: Callable[[int], str], kept: Path | None = None
-) -> None:
-    """Raises UsageError if splits share an id or a group.
-
-    Args:
-        splits: Of the source, or of `divide`.
-        locate: Id -> the name of the example in messages.
-        kept: The earlier run whose splits are kept, if any: it may have had no groups.
-    """
+def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
+    """Raises UsageError if splits share an id or a group; `locate` names the example of an id."""
     for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
         ids = np.intersect1d(first.column("id"), second.column("id"))
         if len(ids):
@@ -132,36 +113,28 @@ def require_disjoint(
             continue
         groups = np.intersect1d(first.column("group"), second.column("group"))
         if len(groups):
-            names = (
-                locate(int(split.column("id")[split.column("group") == groups[0]][0]))
-                for split in (first, second)
-            )
-            remedy = "move each group into one split, or remove the groups"
-            if kept:
-                remedy = f"remove the groups, or --data.splits {kept}"
+            id = first.column("id")[first.column("group") == groups[0]][0]
             raise UsageError(
-                f"{len(groups):,} groups are in both {one} and {other}, such as the group of "
-                f"{' and '.join(names)}; {remedy}"
+                f"{len(groups):,} groups are in both {one} and {other}, such as that of "
+                f"{locate(int(id))}; move each group into one split, or remove the groups or "
+                "--data.splits"
             )
 
 
-def copies(splits: Mapping[str, Split]) -> dict[str, tuple[int, int, int]]:
-    """Which splits have images with the same pixels as an image of a preceding split.
+def copies(splits: Mapping[str, Split]) -> dict[str, int]:
+    """Split -> how many of its images have the same pixels as an image of a preceding split.
 
-    Returns:
-        Split -> number of such images, the id of the first of them, and of the image it equals.
-        Empty if decoded images are not kept: none is read for this.
+    Empty if decoded images are not kept: none is read for this.
     """
-    found: dict[str, tuple[int, int, int]] = {}
-    digests, ids = np.empty((2, 0), np.int64)  # of the preceding splits
+    found: dict[str, int] = {}
+    digests = np.empty(0, np.int64)  # of the preceding splits
     for name, split in splits.items():
         if split.store.digest is None:
             return {}
-        own, own_ids = split.store.digest[split.rows], split.column("id")
-        if len(again := np.flatnonzero(np.isin(own, digests))):
-            first = again[0]
-            found[name] = len(again), int(own_ids[first]), int(ids[digests == own[first]][0])
-        digests, ids = np.append(digests, own), np.append(ids, own_ids)
+        own = split.store.digest[split.rows]
+        if count := int(np.isin(own, digests).sum()):
+            found[name] = count
+        digests = np.append(digests, own)
     return found
 
 
@@ -170,12 +143,8 @@ def without_copies(
 ) -> tuple[dict[str, Split], dict[str, int]]:
     """Excludes near duplicates of held-out examples: those of test, then those of validation.
 
-    Args:
-        splits: Parts of one split of the source.
-        groups: Id -> group of near duplicates; the other examples have none.
-
-    Returns:
-        The remaining splits, and split -> how many examples are excluded, if any.
+    `groups` maps ids to groups of near duplicates. Returns the remaining splits, and split -> how
+    many examples are excluded, if any.
     """
     left, counts = dict(splits), {}
     held_out: set[int] = set()
@@ -192,12 +161,7 @@ def without_copies(
 
 
 class Sampled(Source):
-    """A subset of a source's examples.
-
-    Args:
-        whole: The source.
-        rows: Split -> positions in it, int64, in ascending order.
-    """
+    """A subset of a source's examples: split -> positions in it, int64, in ascending order."""
 
     def __init__(self, whole: Source, rows: Mapping[str, np.ndarray]) -> None:
         self.whole = whole
@@ -221,7 +185,6 @@ class Sampled(Source):
         return None if reader is None else lambda position: reader(tf.gather(rows, position))
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        """From memory."""
         return dict(self._columns[split])
 
     def fingerprint(self) -> str | None:
@@ -231,7 +194,6 @@ class Sampled(Source):
         return whole and hashlib.sha256(whole.encode() + ids).hexdigest()
 
     def location(self, id: int) -> str:
-        """Of the source."""
         return self.whole.location(id)
 
 
@@ -260,16 +222,10 @@ def sample(
 ) -> np.ndarray:
     """Positions of `count` examples, or of all if there are fewer, int64 in ascending order.
 
-    Each part has its share of the sample, and in it each class, chosen by the smallest hashes of
-    the ids: examples that are added to a class replace only examples with larger hashes. If `count`
-    is large enough, each part has an example and part 0 one of each class.
-
-    Args:
-        ids: int64 (examples,).
-        labels: Classes, whole numbers (examples,); otherwise all examples count as one class.
-        part: The part of each example, int64 (examples,).
-        count: Size of the sample.
-        seed: Of the hash.
+    Each part has its share of the sample, and in it each class (`labels`, if whole numbers), chosen
+    by the smallest hashes of the ids: examples that are added to a class replace only examples with
+    larger hashes. If `count` is large enough, each part has an example and part 0 one of each
+    class.
     """
     classes = np.zeros_like(ids)
     if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
@@ -299,19 +255,12 @@ def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def require_same_examples(
     path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
 ) -> None:
-    """Raises UsageError if the splits differ from those of the run that is resumed.
-
-    Args:
-        path: Written by `write_examples`; nothing is required if it does not exist.
-        splits: The current ones.
-        locate: Id -> the name of the example in messages.
-    """
+    """Raises UsageError if the splits differ from those that `write_examples` wrote, if it did."""
     if not path.exists():
         return
     before = read_examples(path)
-    if not splits.keys() <= before.keys():
-        raise UsageError(f"{path} is damaged; {_RESTART}")
-    for name, old in before.items():
+    for name in before.keys() | splits.keys():
+        old = before.get(name, np.empty(0, np.int64))
         new = splits[name].column("id") if name in splits else np.empty(0, np.int64)
         if np.array_equal(old, new):
             continue
@@ -339,9 +288,8 @@ def read_examples(path: Path, remedy: str = _RESTART) -> dict[str, np.ndarray]:
     try:
         # Written without compression: its content is no larger than the file.
         ids = npz.read(path, path.stat().st_size)
-        good = all(column.dtype == np.int64 and column.ndim == 1 for column in ids.values())
     except (OSError, ValueError):
-        good = False
-    if not good or not ids.keys() <= set(SPLITS):
+        ids = {"": np.empty(0)}
+    if not ids.keys() <= set(SPLITS) or any(c.dtype != np.int64 for c in ids.values()):
         raise UsageError(f"{path} is damaged; {remedy}")
     return ids

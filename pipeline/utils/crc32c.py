@@ -1,4 +1,4 @@
-"""The checksum of TFRecord files: of many short rows, or of megabytes, without looping over bytes.
+"""The checksum of TFRecord files: of megabytes, without looping over bytes.
 
 Castagnoli's CRC-32C (RFC 3720, appendix B.4), masked as TensorFlow stores it
 (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
@@ -20,11 +20,6 @@ _ONE_BY_ONE = _TABLE.tolist()
 _SHORT = 4096  # bytes up to which the plain loop is as fast
 
 
-def of_rows(rows: np.ndarray) -> np.ndarray:
-    """Masked checksums uint32 (rows,) of uint8 (rows, length), a step for each column."""
-    return _masked(~_states(rows, np.full(len(rows), 0xFFFFFFFF, np.uint32)))
-
-
 def of_bytes(data: bytes) -> int:
     """Masked checksum of one string; 10 MB take about a tenth of a second.
 
@@ -37,9 +32,8 @@ def of_bytes(data: bytes) -> int:
             state = _ONE_BY_ONE[(state ^ byte) & 0xFF] ^ state >> 8
         return int(_masked(~np.array([state], np.uint32))[0])
     side = 1 << ((len(data) - 1).bit_length() + 1) // 2
-    padded = np.zeros(
-        side * side, np.uint8
-    )  # leading zeros do not change a sum that starts at zero,
+    # Leading zeros do not change a sum that starts at zero,
+    padded = np.zeros(side * side, np.uint8)
     start = padded.size - len(data)
     padded[start:] = np.frombuffer(data, np.uint8)
     padded[start : start + 4] ^= 0xFF  # and the start 0xFFFFFFFF is these four bytes' complement

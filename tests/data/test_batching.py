@@ -108,5 +108,5 @@ def test_a_run_is_not_resumed_with_other_class_names(tmp_path):
     run.path.mkdir()
     dataset.load(arrays_config(path).changed(run_directory=run.path)).write(run)
     settings = arrays_config(path, class_names=["a", "b", "c"]).changed(run_directory=run.path)
-    with pytest.raises(UsageError, match=r"class names .*'0', '1', '2'.*'a'"):
+    with pytest.raises(UsageError, match=r"class names of the data have changed"):
         dataset.load(settings)

@@ -1,5 +1,7 @@
 """Caching changes no bit; an example that cannot be decoded is named."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
 from pipeline.contracts import Info, Share, Source
-from pipeline.data import batching, cache_policy, image_decoding, sequential_batches
+from pipeline.data import batching, cache_policy, sequential_batches
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -89,7 +91,7 @@ def test_no_bit_depends_on_the_cache(kind, reference):
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeypatch):
+def test_the_disk_cache_follows_the_data(tmp_path):
     def note(source=None, dropped=(), **options):
         decisions = load(source or Pictures(), dropped, cache="disk", **options)[1]
         return str(decisions[0])
@@ -103,10 +105,28 @@ def test_the_disk_cache_follows_the_data_and_what_decodes_them(tmp_path, monkeyp
     assert "found" in note(limit=20)
     assert "because the data changed" in note(limit=20, split_seed=1)
     assert "because the data changed" in note(limit=20)
-    code = tmp_path / "decoding.py"
-    code.write_text("another way")
-    monkeypatch.setattr(image_decoding, "__file__", str(code))
-    assert "because the code that decodes changed" in note(limit=20)
+
+
+def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
+    def note():
+        import own_task
+
+        task = own_task.Own(TASK.metadata)
+        return str(loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0])
+
+    own_base = tmp_path / "own_base.py"
+    own_base.write_text(
+        "from pipeline.tasks.image_classification import ImageClassification\n"
+        "class Base(ImageClassification):\n    pass\n"
+    )
+    (tmp_path / "own_task.py").write_text("from own_base import Base\nclass Own(Base):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for file in tmp_path.iterdir():
+        os.utime(file, (0, 0))  # older than this process
+    assert "did not exist" in note() and "found" in note()
+    own_base.write_text(own_base.read_text() + "other = 1\n")
+    assert "the code that decodes changed" in note()
+    assert "the code that decodes changed" in note(), "the loaded code may be older than the file"
 
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
@@ -146,7 +166,6 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     assert decided(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
     assert decided().value == "none"
-    assert "shuffled among its neighbors" in decided(Pictures(reads_by_index=False)).reason
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
     with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):

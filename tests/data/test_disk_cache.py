@@ -21,7 +21,7 @@ def columns():
 
 
 def place(directory):
-    return disk_cache.Place(directory, "birds", {"split": "train"}, {"the data": "a"})
+    return directory / "birds-train", {"the data": "a"}
 
 
 def obtain(where, fail=None):
@@ -32,7 +32,7 @@ def obtain(where, fail=None):
         if fail:
             raise fail
 
-    return disk_cache.obtained(where, SPECS, batches())
+    return disk_cache.obtained(*where, SPECS, batches())
 
 
 def caches(directory):
@@ -68,7 +68,7 @@ DAMAGES = {
 def test_a_damaged_cache_is_rebuilt(tmp_path, damage):
     where = place(tmp_path)
     obtain(where)
-    DAMAGES[damage](where.folder)
+    DAMAGES[damage](where[0])
     store, note = obtain(where)
     assert note.startswith("built, because")
     np.testing.assert_array_equal(store.take(np.arange(COUNT))["image"], columns()["image"])
@@ -81,7 +81,7 @@ def test_a_builder_that_died_leaves_nothing_behind(tmp_path):
         obtain(where, fail=KeyboardInterrupt())
     assert not caches(tmp_path)
     obtain(where)
-    assert caches(tmp_path) == [where.folder]
+    assert caches(tmp_path) == [where[0]]
 
 
 def test_two_runs_at_once_build_it_once(tmp_path):

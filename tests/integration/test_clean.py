@@ -1,7 +1,6 @@
 """Cleaning end to end: the command, and runs that apply its findings."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def run(root, capsys, *more):
 
 def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsys):
     (folder / "a/page.jpg").write_bytes(unclean.HTML)
-    (folder / "a/gone.png").symlink_to(folder / "nothing")
+    (folder / "a/gone.png").write_bytes(b"")
     save(folder / "b/again.png", noise(1))
     before = sorted(folder.rglob("*"))
     code, lines = run(folder, capsys)
@@ -38,10 +37,9 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[1].split() == ["reason", "examples", "action", "such", "as"]
     assert lines[2].startswith("undecodable         2  drop    a/gone.png (")
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
-    assert "1 file cannot be read" in lines[4] or "1 files cannot be read" in lines[4]
-    assert lines[5] == "manifest   cleaned/digits-1/manifest.jsonl"
-    assert lines[6] == "gallery    cleaned/digits-1/gallery.html"
-    assert lines[7] == (
+    assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
+    assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
+    assert lines[6] == (
         f"next       python -m pipeline.fit digits --source.name folder --source.path {folder} "
         "--clean.manifest cleaned/digits-1/manifest.jsonl"
     )
@@ -100,9 +98,9 @@ def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
         expected += [f"{count} in {name}"] * (count > 0)
         before |= set(images)
     assert len(expected) == 2, "no copy is in another split"
-    assert note.startswith(f"exact copies of images in another split: {', '.join(expected)} (such")
-    one, other = re.search(r"such as (.*) and (.*); --clean.enabled", note).groups()
-    assert one != other and (folder / one).read_bytes() == (folder / other).read_bytes()
+    assert note.startswith(
+        f"exact copies of images in another split: {', '.join(expected)} (--clean"
+    )
     cached = uncached.changed(data={"cache": "disk"})
     assert notes(cached)[0] == notes(cached)[0] == [note], "the second time from the cache"
     for handled in ({"enabled": True, "near": False}, {"allow_leakage": True}):

@@ -128,8 +128,8 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(bo
     monkeypatch.setattr(arrays.psutil, "virtual_memory", lambda: free)
     with pytest.raises(UsageError) as caught:
         arrays.arrays(path=Path("images.npz"))
-    said = "images.npz does not fit into the free memory: it unpacks to 4,227,"
-    assert str(caught.value).startswith(said) and "save images.npy" in str(caught.value)
+    said = "does not fit into memory (it unpacks to 4,227,"
+    assert said in str(caught.value) and "save images.npy" in str(caught.value)
     np.save("labels.npy", np.array([Bomb(box)], object), allow_pickle=True)
     np.save("images.npy", images)
     with pytest.raises(

@@ -30,13 +30,8 @@ def transform(
 ) -> tf.Tensor:
     """Samples each output pixel at the position in the image given by its matrix.
 
-    Args:
-        images: (batch, height, width, channels), any dtype, which is kept.
-        matrix: float64 (batch, 2, 3): (row, column, 1) of an output pixel -> (row, column) in the
-            input, both in pixels from the center of the image.
-        interpolation: Between the four nearest pixels, or the nearest one.
-        fill: Outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at its
-            border pixels (`reflect`).
+    `matrix`, float64 (batch, 2, 3), maps (row, column, 1) of an output pixel to (row, column) in
+    the input, both in pixels from the center of the image.
     """
     height, width = images.shape[1:3]
     rows, columns = (np.arange(size) - (size - 1) / 2 for size in (height, width))
@@ -66,14 +61,8 @@ def windows(
     """Windows of the images, bilinearly resized to the size of the images.
 
     Pixel centers at halves, border pixels repeated: as `tf.image.resize` of the window alone. A
-    window is never larger than its image, so antialiasing is not needed.
-
-    Args:
-        images: (batch, height, width, channels), any dtype, which is kept.
-        top: First row of each window, int64 (batch,).
-        left: First column.
-        high: Rows, at least 1.
-        wide: Columns, at least 1.
+    window (`high` rows from `top` on, `wide` columns from `left` on, int64 (batch,)) is never
+    larger than its image, so antialiasing is not needed.
     """
     values = tf.cast(images, tf.float32)
     for axis, start, length in ((1, top, high), (2, left, wide)):

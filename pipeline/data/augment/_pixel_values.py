@@ -22,12 +22,6 @@ def of(batch: Example, operation: str) -> tf.Tensor:
     return batch["image"]
 
 
-def refuse_boxes(batch: Example, operation: str) -> None:
-    """Raises UsageError for examples with `boxes`, which the operation would invalidate."""
-    if "boxes" in batch:
-        raise UsageError(f"--data.augment: {operation} cannot be used on examples with boxes")
-
-
 def white(dtype: tf.DType) -> float:
     """The brightest level."""
     return float(dtype.max) if dtype.is_integer else 1.0
@@ -55,11 +49,7 @@ def in_rectangle(
 ) -> tf.Tensor:
     """Pixels of `images` inside the rectangle of rows and columns, of `others` elsewhere.
 
-    Args:
-        rows: bool (batch, height).
-        columns: bool (batch, width).
-        images: Of the shape of `others`, or broadcastable to it.
-        others: (batch, height, width, channels).
+    `rows` is bool (batch, height), `columns` bool (batch, width).
     """
     if not others.dtype.is_integer:
         return tf.where(rows[:, :, None, None] & columns[:, None, :, None], images, others)
@@ -69,8 +59,3 @@ def in_rectangle(
     mask = tf.cast(rows, others.dtype)[:, :, None] * columns[:, None, :]
     mask = tf.reshape(mask, tf.shape(others))
     return others ^ ((images ^ others) & mask)
-
-
-def each(values: tf.Tensor) -> tf.Tensor:
-    """One number per image, (batch,), for broadcasting over the image."""
-    return values[:, None, None, None]

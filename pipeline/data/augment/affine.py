@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _geometry, _pixel_values
+from pipeline.data.augment import _geometry, _pixel_values
 
 
 def affine(
@@ -23,12 +23,9 @@ def affine(
 ) -> Example:
     """Shears, scales and rotates each image around its center, then translates it.
 
-    All amounts are uniform, drawn from 1025 steps. Boxes become the smallest upright ones around
-    their transformed corners; a box whose center leaves the image is masked.
+    All amounts are uniform, drawn from 1025 steps.
 
     Args:
-        batch: With `image`, and perhaps `boxes`.
-        seeds: One per example.
         rotation: Largest angle in degrees, in both directions.
         translation: Largest shift along each axis, in both directions, as a share of that side.
         scale: Smallest and largest magnification.
@@ -50,10 +47,6 @@ def affine(
     rows = tf.stack([size * (cosine - sine * slant), -size * sine, down], axis=-1)
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)
-    if "boxes" in batch:
-        sides = np.array([height, width], np.float64)
-        moved = _boxes.mapped(batch["boxes"], matrix, sides)
-        batch = _boxes.moved(batch, moved)
     turned = _geometry.transform(images, _geometry.inverse(matrix), interpolation, fill)
     return {**batch, "image": turned}
 

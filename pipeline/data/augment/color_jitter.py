@@ -25,8 +25,6 @@ def color_jitter(
     not change grayscale images.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         brightness: Strength of this change; 0 for none.
         contrast: As above.
         saturation: As above.

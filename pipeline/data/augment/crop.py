@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _pixel_values
+from pipeline.data.augment import _pixel_values
 from pipeline.utils.errors import UsageError
 
 
@@ -24,8 +24,6 @@ def crop(
     by two gathers without the padded image.
 
     Args:
-        batch: With `image`, and perhaps `boxes`.
-        seeds: One per example.
         padding: Pixels on each side; below the image's smaller side.
         fill: Outside the image: `zero`, or the image mirrored at its border pixels (`reflect`).
     """
@@ -33,11 +31,9 @@ def crop(
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
         raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
-    shares = []
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
-        shares.append(tf.cast(shift, tf.float32) / size)
         index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]  # (batch, size)
         inside = (index >= 0) & (index < size)
         index = tf.abs(index)
@@ -47,7 +43,4 @@ def crop(
             index = tf.where(inside, index, size)
             images = tf.pad(images, [(0, int(i == axis)) for i in range(4)])
         images = tf.gather(images, index, axis=axis, batch_dims=1)
-    if "boxes" in batch:
-        offset = tf.stack(2 * shares, axis=-1)[:, None, :]
-        batch = _boxes.moved(batch, batch["boxes"] - offset)
     return {**batch, "image": images}

@@ -24,11 +24,9 @@ def erase(
     Zhong et al., "Random erasing data augmentation", AAAI 2020: a share of the area, uniform, and
     height over width, log-uniform. A side that would be longer than the image's is cut to it,
     while the authors draw again. With one area, `ratio=1,1` and probability 1 it is the cutout of
-    DeVries and Taylor, arXiv 1708.04552, kept inside the image. Boxes are unchanged.
+    DeVries and Taylor, arXiv 1708.04552, kept inside the image.
 
     Args:
-        batch: With `image`.
-        seeds: One per example.
         probability: That an image is changed.
         area: Smallest and largest share of the image.
         ratio: Smallest and largest height over width.

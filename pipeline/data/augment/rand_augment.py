@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _color, _geometry, _pixel_values
+from pipeline.data.augment import _color, _geometry, _pixel_values
 from pipeline.utils.errors import UsageError
 
 # The set of the paper, section 3. The first `_TABLES` operations are lookup tables of levels.
@@ -29,11 +29,9 @@ def rand_augment(
 
     Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's RandAugment and
     Pillow's operations; geometric ones are around the center, by the nearest pixel, with level 0
-    outside, and transform boxes too. Signs are random. For 8-bit images only.
+    outside. Signs are random. For 8-bit images only.
 
     Args:
-        batch: With `image` uint8, and perhaps `boxes`; a box whose center leaves is masked.
-        seeds: One per example.
         layers: Operations for each image.
         magnitude: 0 for hardly any change, 30 for the strongest.
     """
@@ -49,10 +47,6 @@ def rand_augment(
         images = _recolored(images, kind, sign, magnitude / 30)
         matrix = _matrix(images, kind, tf.cast(sign, tf.float64), magnitude / 30)
         images = _geometry.transform(images, matrix, "nearest", "zero")
-        if "boxes" in batch:
-            sides = np.array(images.shape[1:3], np.float64)
-            forward = _geometry.inverse(matrix)
-            batch = _boxes.moved(batch, _boxes.mapped(batch["boxes"], forward, sides))
     return {**batch, "image": images}
 
 

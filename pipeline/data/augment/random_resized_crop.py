@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _geometry, _pixel_values
+from pipeline.data.augment import _geometry, _pixel_values
 
 
 def random_resized_crop(
@@ -25,8 +25,6 @@ def random_resized_crop(
     larger than the image, antialiasing would change nothing.
 
     Args:
-        batch: With `image`, and perhaps `boxes`; a box whose center is outside is masked.
-        seeds: One per example.
         scale: Smallest and largest share of the area, uniform.
         ratio: Smallest and largest width over height in pixels, log-uniform.
         probability: That an image is changed.
@@ -44,9 +42,4 @@ def random_resized_crop(
         length = tf.where(chosen, length, tf.cast(size, tf.int64))
         starts.append(draw.integers(seeds, size - length + 1, draw=3 + number))
         lengths.append(length)
-    if "boxes" in batch:
-        sizes = np.array([height, width, height, width], np.float32)
-        start = tf.cast(tf.stack(2 * starts, axis=-1), tf.float32)[:, None]
-        length = tf.cast(tf.stack(2 * lengths, axis=-1), tf.float32)[:, None]
-        batch = _boxes.moved(batch, (batch["boxes"] * sizes - start) / length)
     return {**batch, "image": _geometry.windows(images, *starts, *lengths)}

@@ -1,21 +1,26 @@
-"""A source whose examples are arrays in memory, shared by the sources that read such data."""
+"""A source of arrays: in memory, or images in `.npy` files, which are read one at a time."""
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.data.split_names import SPLITS
 from pipeline.utils.tf_data import is_short
 
 
 class ArraySource(Source):
-    """One split `train`; the id of an example is its index.
+    """The id of an example is its index, with the number of the split above 40 bits.
 
     Args:
-        columns: Field of an example (`image`, `label`, ...) -> array of any dtype, (examples, ...),
-            all of the same length, at least 1.
+        train: Field of an example (`image`, `label`, ...) -> array of any dtype, (examples, ...),
+            all of the same length, at least 1. The rows of a memory map of a whole file in C order
+            are read by `pread`: unlike its pages, they do not count as memory of this process.
+        others: The columns of validation and test.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
         name: Of the data, for messages, such as a file name.
@@ -23,45 +28,84 @@ class ArraySource(Source):
 
     def __init__(
         self,
-        columns: Mapping[str, np.ndarray],
+        train: Mapping[str, np.ndarray],
+        others: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         *,
         class_names: tuple[str, ...] | None = None,
         feature_names: tuple[str, ...] | None = None,
         name: str = "",
     ) -> None:
-        (count,) = {len(column) for column in columns.values()}
-        self._columns = {"id": np.arange(count, dtype=np.int64), **columns}
         self._name = name
+        self._columns: dict[str, dict[str, np.ndarray]] = {}
+        for split, columns in {"train": train, **(others or {})}.items():
+            (count,) = {len(column) for column in columns.values()}
+            ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
+            self._columns[split] = {"id": ids, **columns}
+        fields = self._columns["train"].items()
         self.info = Info(
-            splits={"train": count},
-            fields={k: tf.TensorSpec(v.shape[1:], v.dtype) for k, v in self._columns.items()},
+            splits={split: len(columns["id"]) for split, columns in self._columns.items()},
+            fields={name: tf.TensorSpec(values.shape[1:], values.dtype) for name, values in fields},
             class_names=class_names,
             feature_names=feature_names,
         )
 
     def examples(self, split: str) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(self._columns)
+        positions = tf.data.Dataset.range(self.info.splits[split])
+        return positions.map(self.reader(split), num_parallel_calls=2, deterministic=True)
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        columns = {name: tf.constant(column) for name, column in self._columns.items()}
-        return lambda position: {k: tf.gather(column, position) for k, column in columns.items()}
+        columns = self._columns[split]
+        mapped = {n: column for n, column in columns.items() if isinstance(column, np.memmap)}
+        kept = {n: tf.constant(column) for n, column in columns.items() if n not in mapped}
+
+        def read(position: tf.Tensor) -> Example:
+            row = {name: tf.gather(column, position) for name, column in kept.items()}
+            for name, column in mapped.items():
+                # TensorFlow's FixedLengthRecordDataset would read all rows before this one.
+                found = tf.numpy_function(
+                    lambda at, column=column: _row(column, int(at)), [position], column.dtype
+                )
+                row[name] = tf.ensure_shape(found, column.shape[1:])
+            return row
+
+        return read
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
-        return {name: self._columns[name] for name in short}
+        return {name: self._columns[split][name] for name in short}
 
     def fingerprint(self) -> str:
-        """Hash of all arrays and names."""
+        """Hash of all names and arrays; of a memory map, of the file's path, size and time."""
         digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
-        for name, column in sorted(self._columns.items()):
-            digest.update(repr((name, column.dtype.str, column.shape)).encode())
-            digest.update(np.ascontiguousarray(column).data)
+        for columns in self._columns.values():
+            for name, column in sorted(columns.items()):
+                digest.update(repr((name, column.dtype.str, column.shape)).encode())
+                if isinstance(column, np.memmap):
+                    found = Path(column.filename or "").stat()
+                    state = (column.filename, found.st_size, found.st_ctime_ns)
+                    digest.update(repr(state).encode())
+                else:
+                    digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
     def content(self) -> str:
-        """The fingerprint."""
-        return self.fingerprint()
+        """The fingerprint, if all arrays are in memory."""
+        mapped = any(isinstance(v, np.memmap) for c in self._columns.values() for v in c.values())
+        return super().content() if mapped else self.fingerprint()
 
     def location(self, id: int) -> str:
         """Such as `example 17 of mine.npz`."""
-        return f"example {id} of {self._name}" if self._name else f"example {id}"
+        split, position = divmod(id, 1 << 40)
+        where = f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
+        return f"example {position} of {where}" if where else f"example {position}"
+
+
+def _row(column: np.memmap, position: int) -> np.ndarray:
+    size = column[0].nbytes
+    with open(column.filename or "", "rb", buffering=0) as file:
+        content = os.pread(file.fileno(), size, column.offset + position * size)
+    if len(content) != size:
+        raise tf.errors.DataLossError(
+            None, None, f"{column.filename} was truncated while it was in use"
+        )
+    return np.frombuffer(content, column.dtype).reshape(column.shape[1:])

@@ -1,7 +1,6 @@
 """Which features of a tf.Example are the image, the label and the group."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -11,52 +10,38 @@ from pipeline.utils.errors import UsageError, suggest
 # Common names of these features, the preferred one first.
 _KNOWN = {
     "image": ("image/encoded", "image", "image_raw", "image_bytes", "encoded", "jpeg", "png"),
-    "label": ("image/class/label", "label", "labels", "class", "class_id", "image/class/text"),
+    "label": ("image/class/label", "label", "labels", "class", "class_id"),
     "group": (),
 }
+_TYPES = {"image": "bytes", "label": "int64"}
 
-
-class Feature(NamedTuple):
-    """A feature with one value in each example."""
-
-    name: str
-    whole: bool
-    """Whether it is an int64; else it is bytes."""
-
-
-Layout = Mapping[str, Feature]
-"""Field (image, label, perhaps group) -> its feature."""
+Layout = Mapping[str, tuple[str, str]]
+"""Field (image, label, perhaps group) -> its feature, and the type of its value, int64 or bytes."""
 
 
 def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
-    """The layout of the first example.
+    """The layout of the first example, a serialized tf.Example; UsageError if it has none.
 
-    Args:
-        record: A serialized tf.Example.
-        wanted: image, label, group -> name of the feature; None: the first known name.
-        where: The example, for messages.
-
-    Raises:
-        UsageError: There is no such feature, or it is not one value of the right type.
+    `wanted` maps image, label and group to the name of the feature; None: the first known name.
     """
     content = _content(record, where)
     layout = {}
     for field, names in _KNOWN.items():
         name = wanted[field] or next((name for name in names if name in content), None)
-        if name is None and field != "group":
+        if name is not None:
+            found = "int64" if content.get(name, ("", []))[0] == "int64" else "bytes"
+            layout[field] = name, _TYPES.get(field, found)
+        elif field != "group":
             raise UsageError(
                 f"{where}: unknown feature for the {field}; name it with --source.{field}; "
                 f"choose from {', '.join(sorted(content)) or 'none'}"
             )
-        if name is not None:
-            whole = field != "image" and name in content and content[name][0] == "int64"
-            layout[field] = Feature(name, whole)
     require(layout, record, where)
-    image = content[layout["image"].name][1][0]
-    if not image_formats.is_image(image):
+    name, _ = layout["image"]
+    if not image_formats.is_image(content[name][1][0]):
         raise UsageError(
-            f"{where}: the feature {layout['image'].name!r} (--source.image) is not a "
-            f"{image_formats.NAMES} file; encode raw pixels with tf.io.encode_png"
+            f"{where}: the feature {name!r} (--source.image) is not a {image_formats.NAMES} file; "
+            "encode raw pixels with tf.io.encode_png"
         )
     return layout
 
@@ -64,32 +49,31 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
 def require(layout: Layout, record: bytes, where: str) -> None:
     """Raises UsageError unless a serialized tf.Example has this layout."""
     content = _content(record, where)
-    for field, feature in layout.items():
-        if feature.name not in content:
+    for field, (name, expected) in layout.items():
+        if name not in content:
             raise UsageError(
-                f"{where} has no feature {feature.name!r} (--source.{field}); "
-                f"{suggest(feature.name, content)}"
+                f"{where} has no feature {name!r} (--source.{field}); {suggest(name, content)}"
             )
-        kind, values = content[feature.name]
-        expected = "int64" if feature.whole else "bytes"
+        kind, values = content[name]
         if kind != expected or len(values) != 1:
             raise UsageError(
-                f"{where}: the feature {feature.name!r} (--source.{field}) must be one value of "
+                f"{where}: the feature {name!r} (--source.{field}) must be one value of "
                 f"{expected}; got {len(values)} of {kind}"
             )
 
 
 def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Serialized tf.Examples to their fields, int64 or string, of the same shape, () or (n,).
+    """Serialized tf.Examples to their fields, of the same shape, () or (n,); texts hashed.
 
     Raises tf.errors.InvalidArgumentError for an example with another layout.
     """
-    spec = {
-        feature.name: tf.io.FixedLenFeature((), tf.int64 if feature.whole else tf.string)
-        for feature in layout.values()
-    }
-    found = tf.io.parse_example(records, spec)
-    return {field: found[feature.name] for field, feature in layout.items()}
+    types = {"int64": tf.int64, "bytes": tf.string}
+    spec = {name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()}
+    values = tf.io.parse_example(records, spec)
+    found = {field: values[name] for field, (name, _) in layout.items()}
+    if "group" in found and found["group"].dtype == tf.string:
+        found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
+    return found
 
 
 def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:

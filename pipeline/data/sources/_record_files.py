@@ -5,18 +5,19 @@ all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFR
 details").
 """
 
-import abc
+import contextlib
 import dataclasses
 import mmap
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
-from pipeline.utils import crc32c
+from pipeline.contracts import Example, Info, Source
+from pipeline.data.sources import _example_features
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import joined
 
@@ -72,8 +73,7 @@ class Records:
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
         """The bytes of these records, int64 (n,), in this order; consecutive ones are read at once.
 
-        A damaged record ends it with a tf.errors.DataLossError that does not name the record; see
-        `require_sound`.
+        A damaged record ends it with a tf.errors.DataLossError; `require_sound` names the record.
         """
         files, inside = self.places(numbers)
         begins = np.flatnonzero(np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)])
@@ -103,34 +103,43 @@ class RecordSource(Source):
     """Examples in TFRecord files, read in sequence or by number.
 
     `image` is a string of shape (), an encoded file; `label` and `group` are int64.
-
-    Args:
-        records: All records of all splits.
-        ids: int64 (records,).
-        numbers: Split -> numbers of its records, int64.
     """
 
-    def __init__(self, records: Records, ids: np.ndarray, numbers: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        ids: np.ndarray,
+        numbers: dict[str, np.ndarray],
+        layout: _example_features.Layout,
+    ) -> None:
         self._records, self._ids, self._numbers = records, ids, numbers
+        self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
-    @abc.abstractmethod
-    def _parse(self, record: tf.Tensor) -> Example:
-        """All fields of a serialized example but its id."""
-
-    @abc.abstractmethod
-    def _parse_short(self, records: tf.Tensor) -> Example:
-        """The fields of a batch of serialized examples that are numbers."""
+    def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
+        return Info(
+            splits={split: len(several) for split, several in self._numbers.items()},
+            fields={
+                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
+                for name in ("id", *self._layout)
+            },
+            class_names=class_names,
+            image_shape=image_shape,
+        )
 
     def _explain(self, split: str) -> None:
-        """Raises UsageError naming the first record of a split that cannot be read."""
-        self._records.require_sound(self._numbers[split])
+        """Raises UsageError naming the first record that is damaged or has another layout."""
+        numbers = self._numbers[split]
+        self._records.require_sound(numbers)
+        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
+            where = self._records.location(number)
+            _example_features.require(self._layout, record.numpy(), where)
 
     def examples(self, split: str) -> tf.data.Dataset:
         numbers = self._numbers[split]
         ids = tf.data.Dataset.from_tensor_slices(self._ids[numbers])
         return tf.data.Dataset.zip(ids, self._records.sequence(numbers)).map(
-            lambda id, record: {"id": id, **self._parse(record)},
+            lambda id, record: {"id": id, **_example_features.parse(self._layout, record)},
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -141,7 +150,7 @@ class RecordSource(Source):
 
         def read(position: tf.Tensor) -> Example:
             record = self._records.read(tf.gather(numbers, position))
-            return {"id": tf.gather(ids, position), **self._parse(record)}
+            return {"id": tf.gather(ids, position), **_example_features.parse(self._layout, record)}
 
         return read
 
@@ -149,7 +158,9 @@ class RecordSource(Source):
         """All records are read once; no image is parsed."""
         if split not in self._columns:
             numbers = self._numbers[split]
-            rows = self._records.sequence(numbers).batch(256).map(self._parse_short, 2)
+            short = {name: feature for name, feature in self._layout.items() if name != "image"}
+            rows = self._records.sequence(numbers).batch(256)
+            rows = rows.map(lambda records: _example_features.parse(short, records), 2)
             try:
                 self._columns[split] = {"id": self._ids[numbers], **joined(rows, split)}
             except UsageError:
@@ -159,11 +170,7 @@ class RecordSource(Source):
 
 
 def index(files: Sequence[Path]) -> Records:
-    """Finds all records by following their lengths; the bytes themselves are not read.
-
-    Raises:
-        UsageError: A file cannot be read, is not a TFRecord file, or is truncated.
-    """
+    """Finds all records by following their lengths; UsageError if a file is damaged."""
     offsets = [_offsets(path) for path in files]
     first = np.cumsum([0, *(len(places) for places in offsets)])
     return Records(tuple(files), np.concatenate(offsets), first.astype(np.int64))
@@ -171,29 +178,29 @@ def index(files: Sequence[Path]) -> Records:
 
 def _offsets(path: Path) -> np.ndarray:
     """Position of each record, int64 (records,)."""
+    places, at = [], 0
     try:
         size = path.stat().st_size
         if not size:
             return np.zeros(0, np.int64)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            places, at = [], 0
             while at + 12 <= size:
                 places.append(at)
                 at += _LENGTH(raw, at)[0] + 16
-            _require_lengths(path, raw, np.array(places, np.int64))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if at != size:
-        number = len(places) - (at > size)
-        raise UsageError(f"{path} is truncated in record {number}; copy or write it again")
+        raise UsageError(
+            f"{path}: record {_intact(path)} is damaged or truncated, or it is not a TFRecord file "
+            "(or compressed); copy or write it again"
+        )
     return np.array(places, np.int64)
 
 
-def _require_lengths(path: Path, raw: mmap.mmap, places: np.ndarray) -> None:
-    """Verifies the checksums of all lengths, in 8 steps for all records together."""
-    heads = np.frombuffer(b"".join(raw[at : at + 12] for at in places), np.uint8).reshape(-1, 12)
-    wrong = np.flatnonzero(crc32c.of_rows(heads[:, :8]) != heads[:, 8:].copy().view("<u4")[:, 0])
-    if len(wrong) and wrong[0] == 0:
-        raise UsageError(f"{path} is not a TFRecord file (or it is compressed); write it again")
-    if len(wrong):
-        raise UsageError(f"{path}: the length of record {wrong[0]} is damaged; copy the file again")
+def _intact(path: Path) -> int:
+    """Number of records before the first damaged one."""
+    count = 0
+    with contextlib.suppress(tf.errors.OpError):
+        for _ in tf.data.TFRecordDataset(str(path)):
+            count += 1
+    return count

@@ -12,12 +12,8 @@ from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._npy_source import NpySource
 from pipeline.utils import npz
-from pipeline.utils.errors import UsageError
-
-_KEYS = ("images", "labels", "groups", "class_names")
-_LARGEST = 2**31 - 1  # of a label; larger ones are never classes
+from pipeline.utils.errors import UsageError, reason
 
 
 def arrays(*, path: Annotated[Path, "exists"]) -> Source:
@@ -27,158 +23,113 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
         path: A file, or a directory with `KEY.npy` for each key, which is read in pieces and may be
             larger than the memory; or a directory with such directories train, and perhaps
             validation (valid, val) and test. `images`: uint8 of shape (n, height, width) or (n,
-            height, width, channels); `labels`: whole numbers of shape (n,) or (n, 1), 0 ... classes
-            - 1; `groups` (optional): whole numbers or strings of shape (n,), examples with the same
-            value stay in one split; `class_names` (optional, in the directory of train): strings of
-            shape (classes,), otherwise the classes are named "0", "1", ...
-
-    Raises:
-        UsageError: A file or key is missing, cannot be read, or is not as described above.
+            height, width, channels); `labels`: integers of shape (n,) or (n, 1), 0 ... classes - 1;
+            `groups` (optional): integers or strings of shape (n,), examples with the same value
+            stay in one split; `class_names` (optional, in the directory of train): strings of shape
+            (classes,), otherwise the classes are named "0", "1", ...
     """
-    return _directory(path) if path.is_dir() else _archive(path)
-
-
-def _archive(path: Path) -> Source:
-    columns = _read(path)
-    for key in ("images", "labels"):
-        if key not in columns:
-            keys = ", ".join(npz.names(path)) or "none"
-            raise UsageError(f"{path} has no key {key!r}; its keys are {keys}")
-    short = _short(columns, path)
-    names = _class_names(short["label"], columns.get("class_names"), path)
-    examples = {"image": _pixels(columns["images"], path), **short}
-    return ArraySource(examples, class_names=names, name=path.name)
-
-
-def _directory(root: Path) -> Source:
-    folders = split_names.directories(root, [p.name for p in _files(root) if p.is_dir()])
-    folders = folders if "train" in folders else {"train": root}
-    images: dict[str, np.memmap] = {}
-    short: dict[str, dict[str, np.ndarray]] = {}
-    names: tuple[str, ...] = ()
+    try:
+        folders = _folders(path) if path.is_dir() else {"train": path}
+        found = {split: _read(folder) for split, folder in folders.items()}
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    splits = {split: _examples(found[split], folder) for split, folder in folders.items()}
+    given = found["train"].get("class_names")
+    if given is None:
+        names = _label_names.from_labels(splits["train"]["label"], str(path), "class_names")
+    else:
+        strings = given.dtype.kind == "U" and given.ndim == 1
+        names = _label_names.distinct(given.tolist() if strings else (), f"{path}: class_names")
+    shape = splits["train"]["image"].shape[1:]
     for split, folder in folders.items():
-        paths = [path for path in _files(folder) if path.suffix == ".npy" and path.stem in _KEYS]
-        columns = {path.stem: _load(path) for path in paths}
-        for key in ("images", "labels"):
-            if key not in columns:
-                raise UsageError(f"{folder} has no {key}.npy")
-        short[split] = _short(columns, folder)
-        images[split] = _pixels(columns["images"], folder / "images.npy")
-        if not images[split].flags.c_contiguous:
+        other = splits[split]["image"].shape[1:]
+        if other != shape:
             raise UsageError(
-                f"{folder}/images.npy is in Fortran order; save numpy.ascontiguousarray(images)"
+                f"{folder}: images have shape {other}, but those of train have {shape}"
             )
-        if images[split].shape[1:] != images["train"].shape[1:]:
-            raise UsageError(
-                f"{folder}: images have shape {images[split].shape[1:]}, but those of train "
-                f"{images['train'].shape[1:]}"
-            )
-        given = columns.get("class_names")
-        if split == "train":
-            names = _class_names(short["train"]["label"], given, folder)
-        elif given is not None and given.tolist() != list(names):
+        if found[split].get("class_names", np.array(names)).tolist() != list(names):
             raise UsageError(
                 f"{folder}/class_names.npy differs from that of train; use the same in all splits"
             )
-    return NpySource(images, short, names)
+    train = splits.pop("train")
+    return ArraySource(train, splits, class_names=names, name=path.name)
 
 
-def _files(folder: Path) -> list[Path]:
+def _folders(root: Path) -> dict[str, Path]:
+    found = split_names.directories(root, [p.name for p in root.iterdir() if p.is_dir()])
+    return found if "train" in found else {"train": root}
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an archive, or of a directory, in which their content stays in the files."""
+    if path.is_dir():
+        return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
     try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+        return npz.read(path, psutil.virtual_memory().available)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is not an .npz of plain arrays, or does not fit into memory "
+            f"({reason(error)}); write it with numpy.savez(path, images=images, labels=labels), or "
+            "save images.npy and labels.npy into a directory, which is read in pieces"
+        ) from None
 
 
-def _load(path: Path) -> np.memmap:
-    """An array whose content stays in its file."""
+def _mapped(path: Path) -> np.memmap:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except OSError:
+        raise
     except Exception:  # NumPy raises many kinds for damaged files
         raise UsageError(
             f"{path} is not a complete .npy file of a plain array; write it with numpy.save"
         ) from None
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        return npz.read(path, psutil.virtual_memory().available, _KEYS)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except npz.TooLarge as error:
+def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """The fields `label`, perhaps `group`, and `image` with an axis for the channels."""
+    for key in ("images", "labels"):
+        if key not in columns:
+            raise UsageError(f"{path} has no {key}; it has {', '.join(columns) or 'no arrays'}")
+    images, labels = _pixels(columns["images"], path), columns["labels"]
+    if labels.ndim == 2 and labels.shape[1] == 1:  # as in keras.datasets
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(
-            f"{path} does not fit into the free memory: {error}; save images.npy and labels.npy "
-            "into a directory, which is read in pieces"
-        ) from None
-    except ValueError:
-        raise UsageError(
-            f"{path} is not an .npz of plain arrays; write it with "
-            "numpy.savez(path, images=images, labels=labels)"
-        ) from None
+            f"{path}: labels must be integers of shape (n,); got {labels.dtype} of shape "
+            f"{labels.shape}; for one-hot labels save np.argmax(labels, 1)"
+        )
+    if len(images) != len(labels) or not len(labels):
+        raise UsageError(f"{path}: {len(images)} images but {len(labels)} labels")
+    short = {"label": np.array(labels, np.int64)}
+    if "groups" in columns:
+        short["group"] = _groups(columns["groups"], len(images), path)
+    return {**short, "image": images}
 
 
 def _pixels(images: Any, path: Path) -> Any:
-    """The images, with an axis for the channels."""
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+    shaped = images[..., None] if images.ndim == 3 else images
+    if images.dtype != np.uint8 or shaped.ndim != 4 or shaped.shape[3] not in (1, 3):
         raise UsageError(
-            f"{path}: images must be uint8 of shape (n, height, width[, channels]); "
+            f"{path}: images must be uint8 of shape (n, height, width[, 1 or 3]); "
             f"got {images.dtype} of shape {images.shape}; for images from 0 to 1 save "
             "np.rint(images * 255).astype(np.uint8)"
         )
-    images = images[..., None] if images.ndim == 3 else images
-    if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
-        raise UsageError(f"{path}: images must have pixels and 1 or 3 channels; got {images.shape}")
-    return images
-
-
-def _short(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label` and perhaps `group`, int64, of as many examples as there are images."""
-    images, labels = columns["images"], columns["labels"]
-    count = len(images) if images.ndim else 0
-    if labels.ndim == 2 and labels.shape[1] == 1:  # as in keras.datasets
-        labels = labels[:, 0]
-    if labels.ndim != 1 or labels.dtype.kind not in "iuf":
-        one_hot = "; for one-hot labels save np.argmax(labels, 1)" if labels.ndim == 2 else ""
+    if 0 in shaped.shape[1:] or not shaped.flags.c_contiguous:
         raise UsageError(
-            f"{path}: labels must be whole numbers of shape (n,); got {labels.dtype} of shape "
-            f"{labels.shape}{one_hot}"
+            f"{path}: images must have pixels, in C order: numpy.ascontiguousarray(images)"
         )
-    if count != len(labels):
-        raise UsageError(f"{path}: {count} images but {len(labels)} labels")
-    if not count:
-        raise UsageError(f"{path} has no examples")
-    values = labels.astype(np.float64)
-    wrong = ~((values == np.floor(values)) & (np.abs(values) <= _LARGEST))
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        raise UsageError(
-            f"{path}: label {labels[at]} of example {at} is not a class "
-            f"({int(wrong.sum())} such labels); classes are 0, 1, 2, ..."
-        )
-    short = {"label": labels.astype(np.int64)}
-    if "groups" in columns:
-        short["group"] = _groups(columns["groups"], count, path)
-    return short
+    return shaped
 
 
 def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
     if groups.shape != (count,) or groups.dtype.kind not in "iuU":
         raise UsageError(
-            f"{path}: groups must be whole numbers or strings of shape ({count},); "
+            f"{path}: groups must be integers or strings of shape ({count},); "
             f"got {groups.dtype} of shape {groups.shape}"
         )
     if groups.dtype.kind != "U":
-        return groups.astype(np.int64)
+        return np.array(groups, np.int64)
     texts, places = np.unique(groups, return_inverse=True)
     digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     hashes = [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
     return np.array(hashes, np.int64)[places]
-
-
-def _class_names(labels: np.ndarray, given: np.ndarray | None, path: Path) -> tuple[str, ...]:
-    if given is None:
-        return _label_names.from_labels(labels, str(path), "class_names")
-    strings = given.dtype.kind == "U" and given.ndim == 1
-    return _label_names.distinct(given.tolist() if strings else (), f"{path}: class_names")

@@ -1,10 +1,8 @@
 """A directory of image files, one sub-directory for each class."""
 
-import contextlib
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -29,15 +27,13 @@ class _File(NamedTuple):
     """Path below the root, with `/`."""
     size: int
     time: int
-    """0 for a file that cannot be read; it counts as an empty one."""
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
     """The files of `CLASS/...`, or of `train/CLASS/...` and such directories for the other splits.
 
     Files are JPEG, PNG, GIF, BMP or WebP by their suffixes, at any depth below the class, sorted by
-    path; hidden files are ignored, others too, with a note. A file that cannot be read is an
-    example that cannot be decoded, which cleaning reports. A class without files in train is an
+    path; hidden files are ignored, others too, with a note. A class without files in train is an
     error. The id of an example is a hash of its path below the root, so adding files changes no
     other id.
 
@@ -47,9 +43,6 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         group: Regular expression, searched in the path below the root. Files with the same match
             (of its first group, if it has one) stay in one split, such as all images of one
             patient: `patient(\\d+)`.
-
-    Raises:
-        UsageError: There are no classes, a class is empty, or a file has no group.
     """
     if not path.is_dir():
         raise UsageError(f"--source.path: {path} is not a directory")
@@ -62,7 +55,6 @@ class Folder(Source):
     def __init__(self, root: Path, group: str | None) -> None:
         self._root = root
         self._ignored: list[str] = []
-        self._unreadable: list[str] = []
         folders = _split_folders(root)
         names, _ = _list(folders["train"])
         if not names:
@@ -80,13 +72,13 @@ class Folder(Source):
                 columns["group"] = _groups(files, group)
             self._files[split], self._columns[split] = files, columns
         fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
-        readable = (root / f.relative for files in self._files.values() for f in files if f.time)
+        paths = (root / file.relative for files in self._files.values() for file in files)
         self.info = Info(
             splits={split: len(files) for split, files in self._files.items()},
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
             class_names=classes,
-            image_shape=common_shape(map(_beginning, readable)),
-            notes=tuple(self._notes()),
+            image_shape=common_shape(map(_beginning, paths)),
+            notes=(self._note(),) if self._ignored else (),
         )
 
     def _scan(
@@ -116,44 +108,28 @@ class Folder(Source):
         """Image files at any depth; links to directories are not followed."""
         for place, folders, files in os.walk(folder, onerror=_raise):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-            self._ignored += [f"{name} (a link to a directory)" for name in links]
+            self._ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
             for name in files:
                 if name.startswith("."):
                     continue
-                if Path(name).suffix.lower() in image_formats.SUFFIXES:
-                    yield self._file(Path(place, name))
+                path = Path(place, name)
+                if path.suffix.lower() in image_formats.SUFFIXES and _is_readable(path):
+                    # Unlike the time of modification, this one cannot be set by the user.
+                    found, relative = path.stat(), path.relative_to(self._root).as_posix()
+                    yield _File(relative, found.st_size, found.st_ctime_ns)
                 else:
                     self._ignored.append(name)
 
-    def _file(self, path: Path) -> _File:
-        """The file's size and time; it is not opened, as opening a pipe would block."""
-        relative = path.relative_to(self._root).as_posix()
-        with contextlib.suppress(OSError):
-            found = path.stat()
-            good = stat.S_ISREG(found.st_mode) and found.st_size <= image_formats.MOST_BYTES
-            if good and os.access(path, os.R_OK):
-                # Unlike the time of modification, this one cannot be set by the user.
-                return _File(relative, found.st_size, found.st_ctime_ns)
-        self._unreadable.append(relative)
-        return _File(relative, 0, 0)
-
-    def _notes(self) -> Iterator[str]:
-        if ignored := self._ignored:
-            yield (
-                f"{self._root}: {len(ignored)} files without the suffix of an image, or links to "
-                f"directories, are ignored, such as {', '.join(sorted(set(ignored))[:3])}"
-            )
-        if unreadable := self._unreadable:
-            yield (
-                f"{self._root}: {len(unreadable)} files cannot be read, or are larger than "
-                f"{image_formats.MOST_BYTES >> 20} MiB, such as {min(unreadable)}; --clean.enabled "
-                "excludes them"
-            )
+    def _note(self) -> str:
+        some = ", ".join(sorted(set(self._ignored))[:3])
+        return (
+            f"{self._root}: {len(self._ignored)} entries are ignored, such as {some}: they are not "
+            "image files by their suffixes, cannot be read, are larger than "
+            f"{image_formats.MOST_BYTES >> 20} MiB, or are links to directories"
+        )
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
-        readable = (self._root / f.relative if f.time else os.devnull for f in self._files[split])
-        paths = [os.fsencode(path) for path in readable]
+        paths = [os.fsencode(self._root / file.relative) for file in self._files[split]]
         columns = {"path": tf.constant(paths, tf.string, (len(paths),))}
         return columns | {k: tf.constant(v) for k, v in self._columns[split].items()}
 
@@ -187,13 +163,16 @@ def _read(row: dict[str, tf.Tensor]) -> Example:
     return {**fields, "image": tf.io.read_file(row["path"])}
 
 
+def _is_readable(path: Path) -> bool:
+    """Whether it is a file; opening a pipe would block."""
+    good = path.is_file() and path.stat().st_size <= image_formats.MOST_BYTES
+    return good and os.access(path, os.R_OK)
+
+
 def _beginning(path: Path) -> bytes:
     """Enough for the header, even after a color profile and a thumbnail."""
-    try:
-        with path.open("rb") as file:
-            return file.read(2**18)
-    except OSError:  # decoding or cleaning reports it
-        return b""
+    with path.open("rb") as file:
+        return file.read(2**18)
 
 
 def _hash(text: str) -> int:
@@ -222,17 +201,13 @@ def _list(folder: Path) -> tuple[list[str], list[str]]:
 def _split_folders(root: Path) -> dict[str, Path]:
     """Split -> its directory; `train` is the root itself if no sub-directory has that name."""
     names = set(_list(root)[0])
-    if "train" not in names:
-        if not names or not {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES:
-            return {"train": root}
+    similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
+    if "train" not in names and not (names and similar):
+        return {"train": root}
+    if "train" not in names or names - _NAMES:
         raise UsageError(
-            f"{root} has {', '.join(sorted(names))} but no directory train; splits are named "
-            "train, validation and test"
-        )
-    if others := names - _NAMES:
-        raise UsageError(
-            f"{root / min(others)} is not a split, unlike train next to it; move it away, or "
-            "rename it to validation or test"
+            f"{root} has the directories {', '.join(sorted(names))}; splits must be named train, "
+            "validation and test, next to nothing else"
         )
     return split_names.directories(root, names)
 
@@ -246,9 +221,7 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
         ) from None
     matches = [compiled.search(file.relative) for file in files]
     texts = [match[1 if compiled.groups else 0] or "" if match else "" for match in matches]
-    if missing := [file.relative for file, text in zip(files, texts, strict=True) if not text]:
-        raise UsageError(
-            f"--source.group {pattern!r} does not match {missing[0]} "
-            f"({len(missing):,} of {len(files):,} files of its split do not match)"
-        )
+    if "" in texts:
+        first = files[texts.index("")].relative
+        raise UsageError(f"--source.group {pattern!r} does not match {first}")
     return np.array([_hash(text) for text in texts], np.int64)

@@ -1,18 +1,17 @@
 """Any prepared image classification dataset of TensorFlow Datasets (TFDS)."""
 
 import hashlib
-import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
+from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.sources import _record_files
+from pipeline.data.sources._example_features import Layout
 from pipeline.utils.errors import UsageError, suggest
 
 
@@ -36,13 +35,9 @@ def tfds(
             `train+test`. Other splits are the builder's, if it has them.
         group: Name of a feature, one number or text; examples with the same value stay in one
             split.
-
-    Raises:
-        UsageError: The builder does not exist, is not prepared, is not for image classification,
-            two splits share examples, or a file is damaged.
     """
     builder = _builder(dataset, path)
-    features = _features(builder, group)
+    layout = _layout(builder, group)
     if not builder.is_prepared():
         above = len(builder.info.full_name.split("/")) - 1  # name[/config]/version
         where = path or Path(builder.data_dir).parents[above]
@@ -50,20 +45,14 @@ def tfds(
             f"{dataset} is not prepared in {where}; on a machine with a network run: "
             f"tfds build {dataset} --data_dir {where}  (or give its directory with --source.path)"
         )
-    return Tfds(builder, features, splits or {})
+    return Tfds(builder, layout, splits or {})
 
 
 class Tfds(_record_files.RecordSource):
-    """A builder whose data are on disk in TFRecord files.
+    """A builder whose data are on disk in TFRecord files; arguments as for `tfds`."""
 
-    Args:
-        builder: Of TensorFlow Datasets.
-        features: `image`, `label` and perhaps `group` -> name of the builder's feature.
-        splits: Split -> what to read, in TFDS's notation.
-    """
-
-    def __init__(self, builder: Any, features: dict[str, str], splits: Mapping[Any, str]) -> None:
-        self._builder, self._features = builder, features
+    def __init__(self, builder: Any, layout: Layout, splits: Mapping[Any, str]) -> None:
+        self._builder = builder
         self._splits = _chosen(builder, splits)
         self._split_of = _split_numbers(builder)
         records, starts = _records(builder)
@@ -72,51 +61,16 @@ class Tfds(_record_files.RecordSource):
             for name, split in builder.info.splits.items()
         ]
         numbers = {s: _numbers(builder, wanted, starts) for s, wanted in self._splits.items()}
-        super().__init__(records, np.concatenate(ids), numbers)
-        self._require_disjoint()
-        image, label = (builder.info.features[features[name]] for name in ("image", "label"))
-        self.info = Info(
-            splits={split: len(numbers) for split, numbers in self._numbers.items()},
-            fields={
-                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
-                for name in ("id", *features)
-            },
-            class_names=tuple(label.names),
-            # An alpha channel is dropped, in training as in serving.
-            image_shape=(*image.shape[:2], 1 if image.shape[2] == 1 else 3),
-        )
-
-    def _require_disjoint(self) -> None:
-        for (one, first), (other, second) in itertools.combinations(self._numbers.items(), 2):
-            if shared := len(np.intersect1d(first, second)):
-                raise UsageError(
-                    f"--source.splits: {one} ({self._splits[one]}) and {other} "
-                    f"({self._splits[other]}) share {shared:,} examples"
-                )
-
-    def _partial(self, names: Iterable[str]) -> tuple[Any, Any]:
-        """TFDS's features for these fields alone, and decoders that leave images encoded."""
-        import tensorflow_datasets as tfds
-
-        keys = {name: self._features[name] for name in names}
-        skip = {key: tfds.decode.SkipDecoding() for n, key in keys.items() if n == "image"}
-        part = tfds.decode.PartialDecoding(dict.fromkeys(keys.values(), True), decoders=skip)
-        return part.extract_features(self._builder.info.features), part.decoders
-
-    def _parse(self, record: tf.Tensor) -> Example:
-        features, decoders = self._partial(self._features)
-        found = features.deserialize_example(record, decoders=decoders)
-        return {name: _plain(name, found[key]) for name, key in self._features.items()}
-
-    def _parse_short(self, records: tf.Tensor) -> Example:
-        keys = {name: key for name, key in self._features.items() if name != "image"}
-        found = tf.io.parse_example(records, self._partial(keys)[0].tf_example_spec)
-        return {name: _plain(name, found[key]) for name, key in keys.items()}
+        super().__init__(records, np.concatenate(ids), numbers, layout)
+        image, label = (builder.info.features[layout[name][0]] for name in ("image", "label"))
+        # An alpha channel is dropped, in training as in serving.
+        shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
+        self.info = self._info(tuple(label.names), shape)
 
     def fingerprint(self) -> str:
         """Hash of the builder's full name, the splits, and the sizes and times of its files."""
         files = [(p.name, p.stat().st_size, p.stat().st_ctime_ns) for p in self._records.files]
-        state = (self._builder.info.full_name, self._splits, self._features, files)
+        state = (self._builder.info.full_name, self._splits, self._layout, files)
         return hashlib.sha256(repr(state).encode()).hexdigest()
 
     def location(self, id: int) -> str:
@@ -124,15 +78,6 @@ class Tfds(_record_files.RecordSource):
         names = {number: name for name, number in self._split_of.items()}
         number, record = divmod(id, 1 << 40)
         return f"record {record} of {self._builder.name}'s {names.get(number, number)}"
-
-
-def _plain(name: str, values: tf.Tensor) -> tf.Tensor:
-    """Numbers, or hashes of texts, as int64; images unchanged."""
-    if name == "image":
-        return values
-    if values.dtype == tf.string:
-        return tf.strings.to_hash_bucket_fast(values, 2**63 - 1)
-    return tf.cast(values, tf.int64)
 
 
 def _split_numbers(builder: Any) -> dict[str, int]:
@@ -183,13 +128,13 @@ def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
     try:
         instructions = builder.info.splits[wanted].file_instructions
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        reason = " ".join(str(error).strip("'\"").split("\n", 1)[:1])
-        raise UsageError(f"--source.splits: TFDS rejects {wanted!r}: {reason}") from None
+        raise UsageError(
+            f"--source.splits: TFDS rejects {wanted!r}: {_first_line(error)}"
+        ) from None
     runs = [starts[str(i.filename)] + i.skip + np.arange(i.take) for i in instructions]
-    numbers = np.concatenate([np.empty(0, np.int64), *runs]).astype(np.int64)
-    if not len(numbers):
+    if not runs:
         raise UsageError(f"--source.splits: {wanted!r} of {builder.name} has no examples")
-    return numbers
+    return np.concatenate(runs).astype(np.int64)
 
 
 def _builder(dataset: str, path: Path | None) -> Any:
@@ -200,50 +145,42 @@ def _builder(dataset: str, path: Path | None) -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
-    except tfds.core.DatasetNotFoundError:
-        hint = suggest(dataset, tfds.list_builders(with_community_datasets=False))
-        if len(hint) > 100:  # not close to any of more than a thousand names
-            hint = "the names are at tensorflow.org/datasets/catalog"
-        raise UsageError(f"--source.dataset: unknown dataset {dataset!r}; {hint}") from None
     except Exception as error:  # TFDS's parser and the builders raise many kinds
-        first = str(error).strip().partition("\n")[0]
-        raise UsageError(f"--source.dataset: TFDS rejects {dataset!r}: {first}") from None
+        raise UsageError(
+            f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}; the names are at "
+            "tensorflow.org/datasets/catalog"
+        ) from None
 
 
-def _features(builder: Any, group: str | None) -> dict[str, str]:
-    """`image`, `label` and perhaps `group` -> name of the feature.
+def _first_line(error: Exception) -> str:
+    return str(error).strip("'\" \n").partition("\n")[0]
 
-    Raises UsageError unless the builder is for image classification and has the group.
-    """
+
+def _layout(builder: Any, group: str | None) -> Layout:
+    """The builder's features for `image`, `label` and perhaps `group`; UsageError without these."""
     import tensorflow_datasets as tfds
 
     features = builder.info.features
     items = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    images = [
-        name
-        for name, kind in items.items()
-        if isinstance(kind, tfds.features.Image) and kind.np_dtype == np.uint8
-    ]
-    labels = [name for name, kind in items.items() if isinstance(kind, tfds.features.ClassLabel)]
-    supervised = builder.info.supervised_keys or ()
-    for found in (images, labels):
-        found.sort(key=lambda name: name not in supervised)  # the builder's own choice comes first
+    # The builder's own choice comes first.
+    names = sorted(items, key=lambda name: name not in (builder.info.supervised_keys or ()))
+    images = [name for name in names if isinstance(items[name], tfds.features.Image)]
+    images = [name for name in images if items[name].np_dtype == np.uint8]
+    labels = [name for name in names if isinstance(items[name], tfds.features.ClassLabel)]
     if not images or not labels:
         raise UsageError(
             f"{builder.name} is not for image classification: it needs an 8-bit Image and a "
             f"ClassLabel; its features are {', '.join(items) or type(features).__name__}"
         )
-    chosen = {"image": images[0], "label": labels[0]}
-    return chosen if group is None else {**chosen, "group": _group(items, group)}
-
-
-def _group(features: dict[str, Any], name: str) -> str:
-    """The name, if it is that of a number or a text."""
-    if name not in features:
-        raise UsageError(f"--source.group: unknown feature {name!r}; {suggest(name, features)}")
-    spec = features[name].get_tensor_info()
-    if getattr(spec, "shape", None) != () or np.dtype(spec.np_dtype).kind not in "iuOSU":
+    chosen = {"image": (images[0], "bytes"), "label": (labels[0], "int64")}
+    if group is None:
+        return chosen
+    if group not in items:
+        raise UsageError(f"--source.group: unknown feature {group!r}; {suggest(group, items)}")
+    spec = items[group].get_tensor_info()
+    kind = np.dtype(getattr(spec, "np_dtype", float)).kind
+    if getattr(spec, "shape", None) != () or kind not in "iuOSU":
         raise UsageError(
-            f"--source.group: the feature {name!r} must be a single whole number or text"
+            f"--source.group: the feature {group!r} must be a single whole number or text"
         )
-    return name
+    return {**chosen, "group": (group, "int64" if kind in "iu" else "bytes")}

@@ -5,25 +5,22 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
+from pipeline.contracts import Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
-from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 # Words in the name of a file or its directory that name the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
-_CLASSES = "labels.txt"
 # An id is a hash of the file's path, and in these lowest bits the number of the record.
 _BITS = 24
 
@@ -45,15 +42,9 @@ def tfrecord(
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, a whole number or a text; None: found by its name.
+        label: Feature with the label, a whole number; None: found by its name.
         group: Feature, a whole number or a text; examples with the same value stay in one split.
-        class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
-            directory, else the labels themselves.
-
-    Raises:
-        UsageError: No such files or features; a shard is missing, truncated or damaged
-            (`shards.json`, written by `python -m pipeline.shards`, reveals truncation between two
-            records).
+        class_names: Names of the classes 0, 1, ...; by default the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
@@ -62,7 +53,7 @@ class TFRecords(RecordSource):
     """The examples of TFRecord files; arguments as for `tfrecord`."""
 
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
-        self._root, divided, notes = _files(path)
+        self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
         records = shards.records(files)
         self._hashes = _hashes(records, self._root)
@@ -72,80 +63,32 @@ class TFRecords(RecordSource):
         for split in divided:
             if not len(numbers[split]):
                 raise UsageError(f"{divided[split][0]}: the files for {split} have no examples")
-        file, inside = records.places(np.arange(len(records)))
-        super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers)
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
-        self._layout = _example_features.detect(record, features, records.location(first[0]))
-        self._names: tuple[str, ...] = ()  # until they are known
+        layout = _example_features.detect(record, features, records.location(first[0]))
+        file, inside = records.places(np.arange(len(records)))
+        super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
         self._names = self._class_names(names)
-        self.info = Info(
-            splits={split: len(several) for split, several in numbers.items()},
-            fields={
-                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
-                for name in ("id", *self._layout)
-            },
-            class_names=self._names,
-            image_shape=common_shape(self._values("image")),
-            notes=(*notes, *filter(None, [shards.note(files)])),
-        )
+        self.info = self._info(self._names, common_shape(self._images()))
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
-        file = self._root / _CLASSES
         if given:
             return _label_names.distinct(given, "--source.class-names")
-        if file.exists():
-            return _label_names.distinct(_lines(file), f"the lines of {file}")
-        if self._layout["label"].whole:
-            option = f"--source.class-names, or {_CLASSES} next to the files"
-            labels = self.columns("train")["label"]
-            return _label_names.from_labels(labels, str(self._root), option)
-        texts = sorted(map(_text, set(self._values("label"))))
-        return _label_names.distinct(texts, f"{self._root}: the labels")
+        labels = self.columns("train")["label"]
+        return _label_names.from_labels(labels, str(self._root), "--source.class-names")
 
-    def _values(self, field: str) -> Iterator[bytes]:
-        """The unchanged values of one field in train."""
-        layout = {field: self._layout[field]}
+    def _images(self) -> Iterator[bytes]:
+        """The encoded images of train."""
+        layout = {"image": self._layout["image"]}
         batches = self._records.sequence(self._numbers["train"]).batch(256)
         batches = batches.map(lambda records: _example_features.parse(layout, records), 2)
         try:
             for batch in without_autotune(batches.prefetch(2)).as_numpy_iterator():
-                yield from batch[field]
+                yield from batch["image"]
         except READ_ERRORS as error:
             self._explain("train")
             raise UsageError(f"the split 'train' cannot be read: {reason(error)}") from None
-
-    def _parse(self, record: tf.Tensor) -> Example:
-        return self._as_numbers(_example_features.parse(self._layout, record))
-
-    def _parse_short(self, records: tf.Tensor) -> Example:
-        short = {name: feature for name, feature in self._layout.items() if name != "image"}
-        return self._as_numbers(_example_features.parse(short, records))
-
-    def _as_numbers(self, found: Example) -> Example:
-        """The fields with labels and groups as int64."""
-        if not self._layout["label"].whole:
-            same = tf.equal(self._names, found["label"][..., None])
-            known = tf.reduce_all(tf.reduce_any(same, axis=-1))
-            with tf.control_dependencies([tf.debugging.Assert(known, [found["label"]])]):
-                found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
-        if "group" in found and not self._layout["group"].whole:
-            found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
-        return found
-
-    def _explain(self, split: str) -> None:
-        """Raises UsageError naming the first record that is damaged or unlike the first one."""
-        super()._explain(split)
-        numbers, label = self._numbers[split], self._layout["label"]
-        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
-            where = self._records.location(number)
-            _example_features.require(self._layout, record.numpy(), where)
-            if not label.whole and self._names:
-                name = _text(_example_features.parse({"label": label}, record)["label"].numpy())
-                if name not in self._names:
-                    hint = suggest(name, self._names)
-                    raise UsageError(f"{where}: unknown class {name!r}; {hint}")
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
@@ -160,48 +103,35 @@ class TFRecords(RecordSource):
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
 
 
-def _text(label: Any) -> str:
-    return label.decode("utf-8", "replace")
-
-
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = safe_io.read_text(path).split("\n")
-    except (OSError, ValueError):
-        raise UsageError(f"{path} cannot be read as UTF-8 text") from None
-    return [line.strip() for line in (lines[:-1] if not lines[-1] else lines)]
-
-
 def _hashes(records: Records, root: Path) -> np.ndarray:
     """The hash of each file's path, int64 (files,)."""
-    seen: dict[int, str] = {}
-    for path, count in zip(records.files, np.diff(records.first), strict=True):
-        name = _relative(path, root)
-        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-        number = int.from_bytes(digest[:8], "big") >> (1 + _BITS)  # 63 bits in all
-        if number in seen:
-            raise UsageError(f"{seen[number]} and {name} have the same id; rename one of them")
-        if count > 1 << _BITS:
-            raise UsageError(f"{path} has more than {1 << _BITS:,} records; split it")
-        seen[number] = name
-    return np.array(list(seen), np.int64)
+    names = [_relative(path, root).encode("utf-8", "surrogateescape") for path in records.files]
+    digests = [hashlib.sha256(name).digest()[:8] for name in names]
+    # 63 bits with the number of the record.
+    hashes = np.array([int.from_bytes(d, "big") >> (1 + _BITS) for d in digests], np.int64)
+    if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
+        raise UsageError(
+            f"{root}: two files have the same id, or one has more than {1 << _BITS:,} records; "
+            "rename or split them"
+        )
+    return hashes
 
 
-def _files(path: Path) -> tuple[Path, dict[str, list[Path]], tuple[str, ...]]:
-    """The root, split -> its files in sorted order, and a note about ignored files."""
-    root, ignored = path.parent, []
+def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
+    """The root, and split -> its files in sorted order."""
+    root = path.parent
     if path.is_dir():
-        root, found = path, []
-        folders = [path, *(path / name for name in _names(path) if _split_of(name))]
-        for file in (folder / n for folder in folders if folder.is_dir() for n in _names(folder)):
-            if shards.is_shard(file.name):
-                found.append(file)
-            elif file.is_file() and file.name not in (_CLASSES, shards.MANIFEST):
-                ignored.append(file.name)
+        root, folders = path, [path]
+        try:
+            folders += sorted(p for p in path.iterdir() if p.is_dir() and _split_of(p.name))
+            found = [file for folder in folders for file in sorted(folder.iterdir())]
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        found = [file for file in found if shards.is_shard(file.name)]
     elif glob.has_magic(str(path)):
         found = sorted(Path(name) for name in glob.glob(str(path)) if Path(name).is_file())
         root = next(p for p in path.parents if not glob.has_magic(str(p)))
@@ -209,22 +139,13 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]], tuple[str, ...]]:
         found = [path]
     if not found:
         raise UsageError(f"{path} contains no TFRecord files, such as train-00000-of-00010")
-    note = f"{root}: {len(ignored)} other files are ignored, such as {', '.join(ignored[:3])}"
-    return root, _divided(found, root), (note,) if ignored else ()
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    return root, _divided(found, root)
 
 
 def _split_of(name: str) -> str | None:
     words = {_WORDS[word] for word in _WORD.findall(name.lower())}
     if len(words) > 1:
-        several = ", ".join(split for split in split_names.SPLITS if split in words)
-        raise UsageError(f"{name} names several splits: {several}; rename it")
+        raise UsageError(f"{name} names several splits: {', '.join(sorted(words))}; rename it")
     return words.pop() if words else None
 
 
@@ -232,13 +153,11 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
     names = {path: _split_of(_relative(path, root)) for path in files}
     if set(names.values()) == {None}:
         return {"train": files}
-    for path, split in names.items():
-        if split is None:
-            raise UsageError(
-                f"{path}: its name must contain train, validation or test, as other names do"
-            )
     divided = {split: [p for p in files if names[p] == split] for split in split_names.SPLITS}
-    divided = {split: several for split, several in divided.items() if several}
-    if "train" not in divided:
-        raise UsageError(f"{root} has files for {', '.join(divided)}, but none for train")
-    return divided
+    if None in names.values() or not divided["train"]:
+        other = next((path for path in files if names[path] is None), root)
+        raise UsageError(
+            f"{other}: the name of each file must contain train, validation or test, and there "
+            "must be files for train; rename them"
+        )
+    return {split: several for split, several in divided.items() if several}

@@ -1,4 +1,4 @@
-"""Augmentations that move pixels: as SciPy does it, and boxes move along."""
+"""Augmentations that move pixels: as SciPy does it."""
 
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.data import seeds
-from pipeline.data.augment import _pairs
+from pipeline.data.augment import mixing
 from pipeline.utils.errors import UsageError
 
 CLASSES = 4
@@ -45,7 +45,7 @@ def test_shares_are_beta_distributed(alpha):
     from scipy import stats
 
     own = seeds.example_seeds(0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64))
-    drawn = seeds.choice(own, _pairs.shares(alpha)).numpy()
+    drawn = seeds.choice(own, mixing._shares(alpha)).numpy()
     assert drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
     # Rounding to 2**-16 makes steps, which near the ends of Beta(0.2, 0.2) are large ones.
     inner = drawn[(drawn > 0.01) & (drawn < 0.99)]

@@ -58,10 +58,10 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
 
 
 DAMAGED = {
-    "the last byte": (lambda raw, last: raw[:-1], "truncated in record 10; copy or write it again"),
-    "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "truncated in record 11"),
+    "the last byte": (lambda raw, last: raw[:-1], "record 10 .* copy or write it again"),
+    "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "record 11 is damaged"),
     "HTML": (lambda raw, last: b"<html>" * 9, "not a TFRecord file"),
-    "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), r"not a TFRecord file \(or it is compres"),
+    "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), r"not a TFRecord file \(or compres"),
 }
 
 
@@ -86,12 +86,12 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     (tmp_path / "shards.json").write_text(printed)
     records, raw = shards.records(files), files[1].read_bytes()
     files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
-    with pytest.raises(UsageError, match="00001-of-00003 has 7 examples; shards.json lists 12"):
+    with pytest.raises(UsageError, match="00001-of-00003 is missing or does not"):
         shards.records(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
-    with pytest.raises(UsageError, match="00002-of-00003 does not match the sha256"):
+    with pytest.raises(UsageError, match="00002-of-00003 is missing or does not match the sha256"):
         shards.records(files)
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
-    with pytest.raises(UsageError, match="x.tfrecord is listed in shards.json but missing"):
+    with pytest.raises(UsageError, match="x.tfrecord is missing or"):
         shards.records(files)

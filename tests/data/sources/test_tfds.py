@@ -106,11 +106,10 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"splits": {"train": "train[:20]", "test": "train[15:]"}}, "15:.*share 5 examples"),
         ({"splits": {"train": "trian"}}, "TFDS rejects 'trian': Unknown split 'trian'"),
         ({"group": "patent"}, "unknown feature 'patent'; did you mean 'patient'"),
         ({"group": "image"}, "'image' must be a single whole number or text"),
-        ({"dataset": "fashion_mnis"}, "unknown dataset 'fashion_mnis'; did you mean 'fashion_mn"),
+        ({"dataset": "zzzzzzzzzzzz"}, "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at"),
         ({"dataset": ""}, "--source.dataset"),
         ({"dataset": "bare"}, "bare is not for image classification"),
     ],

@@ -70,10 +70,6 @@ def test_records_are_examples_in_the_order_of_their_files(root):
     assert source.location(int(read(source, "test")[1]["id"])) == "record 1 of test/x.TFRecords"
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 22 and min(ids) >= 0
-    note, bare = source.info.notes
-    assert "1 other files are ignored, such as notes.md" in note
-    assert bare.startswith(f"{root} has no shards.json, so a file that was truncated between two")
-    assert f"python -m pipeline.shards '{root}' > '{root}/shards.json' writes one" in bare
 
 
 def test_a_group_is_a_feature(root):
@@ -86,17 +82,9 @@ def test_a_group_is_a_feature(root):
     assert source.columns("test")["group"][0] == columns["group"][0]  # the same text
 
 
-def test_labels_are_numbers_or_texts_with_names_or_without(root):
+def test_classes_are_named_by_an_option(root):
     names = ("a", "b", "c", "d")
     assert tfrecord(path=root, class_names=names).info.class_names == names
-    texts = tfrecord(path=root, label="patient")
-    assert texts.info.class_names == ("p0", "p1", "p2")
-    assert texts.columns("train")["label"].tolist() == [0, 0, 1, 1, 2] * 3
-    assert [e["label"] for e in read(texts, "validation")] == [0, 0, 1, 1]
-    (root / "labels.txt").write_text("p2\np1\np0\n")
-    named = tfrecord(path=root, label="patient")
-    assert named.info.class_names == ("p2", "p1", "p0")
-    assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
 
 
 def test_a_layout_is_detected_or_given(tmp_path):
@@ -139,7 +127,7 @@ REJECTED = {
     ),
     "no split in a name": (
         lambda r: write(r / "more.tfrecord", rows(1)),
-        "more.tfrecord: its name must contain train, validation or test",
+        "more.tfrecord: the name of each file must contain train, validation or test",
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),

@@ -1,0 +1,108 @@
+"""MixUp and CutMix: blend each image with another image, or replace a rectangle of it.
+
+The partner of position i is i xor 1: 0 and 1, 2 and 3, ... As a batch is cut into parts of even
+size, for replicas and micro-batches, the pairs are those of the whole batch in every part.
+"""
+
+from typing import Annotated
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Example
+from pipeline.data import seeds as draw
+from pipeline.data.augment import _pixel_values
+from pipeline.utils.errors import UsageError
+
+
+def mixup(
+    batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 0.2
+) -> Example:
+    """A weighted mean of two images; the task weights both labels in the same way.
+
+    Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a separate weight for
+    each example.
+
+    Args:
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+            the weight of the original image.
+        alpha: The share is Beta(alpha, alpha) distributed.
+    """
+    batch = _labelled(batch, "mixup")
+    images = batch["image"]
+    share = draw.choice(seeds, _shares(alpha))
+    own, other = (tf.cast(i, tf.float32) for i in (images, _swapped(images)))
+    weight = share[:, None, None, None]
+    mixed = own * weight + other * (1 - weight)
+    return {**batch, "image": _pixel_values.restore(mixed, images.dtype), "share": share}
+
+
+def cutmix(
+    batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 1.0
+) -> Example:
+    """Copies a rectangle from the partner's image; labels are weighted by their areas.
+
+    Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and a uniform
+    center, and is cut at the border; then its area is computed again.
+
+    Args:
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+            the share of the original image, rounded to 2**-16.
+        alpha: The share is Beta(alpha, alpha) distributed before the cut at the border.
+    """
+    batch = _labelled(batch, "cutmix")
+    images = batch["image"]
+    # Roots from a table: they round differently on different devices.
+    side = draw.choice(seeds, np.sqrt(1 - _shares(alpha)))
+    inside: list[tf.Tensor] = []
+    area = tf.constant(1, tf.int64)
+    for axis, size in enumerate(images.shape[1:3]):
+        length = tf.cast(tf.floor(side * size), tf.int64)
+        first = draw.integers(seeds, size, draw=1 + axis) - length // 2
+        last = tf.minimum(first + length, size)
+        first = tf.maximum(first, 0)
+        area *= last - first
+        place = tf.range(size, dtype=tf.int64)[None, :]
+        inside.append((place >= first[:, None]) & (place < last[:, None]))
+    # In multiples of 2**-16: compilers divide by a constant in several ways.
+    whole = images.shape[1] * images.shape[2]
+    covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
+    share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
+    rows, columns = inside
+    mixed = _pixel_values.in_rectangle(rows, columns, _swapped(images), images)
+    return {**batch, "image": mixed, "share": share}
+
+
+def _labelled(batch: Example, operation: str) -> Example:
+    """The batch with `partner_label`, the label of each example's partner."""
+    images = _pixel_values.of(batch, operation)
+    if "label" not in batch:
+        raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")
+    if "partner_label" in batch:
+        raise UsageError(
+            f"--data.augment: {operation} cannot follow mixup or cutmix; use only one of them"
+        )
+    if images.shape[0] is None or images.shape[0] % 2:
+        raise UsageError(
+            f"--data.augment: {operation} pairs the examples of a micro-batch, here of "
+            f"{images.shape[0]}; --train.batch-size divided by the replicas and by "
+            "--train.accumulate must be even"
+        )
+    return {**batch, "partner_label": _swapped(batch["label"])}
+
+
+def _swapped(values: tf.Tensor) -> tf.Tensor:
+    """Adjacent examples exchanged: position i gets the value of i xor 1."""
+    pairs = tf.reshape(values, (-1, 2, *values.shape[1:]))
+    return tf.reshape(tf.reverse(pairs, [1]), values.shape)
+
+
+def _shares(alpha: float) -> np.ndarray:
+    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 steps.
+
+    A random one of them is Beta-distributed up to 2**-14 in probability.
+    """
+    from scipy import special
+
+    steps = (np.arange(1 << 14) + 0.5) / (1 << 14)
+    return np.round(special.betaincinv(alpha, alpha, steps) * (1 << 16)) / (1 << 16)
