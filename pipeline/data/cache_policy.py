@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from pipeline.runtime import devices
 from pipeline.utils.errors import UsageError
 
 _PACKAGE = Path(__file__).parents[1]
+_STARTED = time.time()
 # Of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
 # Of the free disk space, unless the disk cache is requested.
@@ -94,7 +96,7 @@ def _code_digest(source: Source, task: Task) -> str:
             found |= set(Path(file).parent.glob("**/*.py")) if "." in name else {Path(file)}
     for path in sorted(found):
         code.update(path.read_bytes())
-        if path.stat().st_mtime > psutil.Process().create_time():
+        if path.stat().st_mtime > _STARTED:
             code.update(os.urandom(16))  # an older version of it may be loaded
     return code.hexdigest()
 
