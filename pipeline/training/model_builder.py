@@ -59,13 +59,16 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
     """Raises UsageError if features come from a classifier's output layer: the head is another."""
-    layer = tensor._keras_history.operation
-    while isinstance(layer, keras.Model):
-        layer = layer.layers[-1]
+    layer, _, index = tensor._keras_history
+    while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
+        layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
     activation = getattr(layer, "activation", None) or layer
-    if getattr(activation, "__name__", type(activation).__name__).lower() == "softmax":
+    kind = getattr(activation, "__name__", type(activation).__name__).lower()
+    # A hidden layer may have several sigmoids; a single one is an answer.
+    is_answer = kind == "sigmoid" and tensor.shape[-1] == 1
+    if is_answer or kind in ("softmax", "log_softmax", "logsoftmax"):
         raise UsageError(
-            f"--model.name {model}: its features end in the softmax of layer {layer.name!r}, but "
+            f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
             "the task adds the output layer itself; return the features before the classifier, in "
             'keras.applications with include_top=False, pooling="avg"'
         )

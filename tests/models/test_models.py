@@ -75,9 +75,19 @@ def answered(x, count, activation):
     return last(keras.layers.Flatten()(x))
 
 
+def through(function):
+    return lambda x: function(answered(x, 10, None))
+
+
 CLASSIFIERS = {
     "softmax of layer 'last'": lambda x: answered(x, 10, "softmax"),
-    "softmax of layer 'layer'": lambda x: keras.layers.Softmax(name="layer")(answered(x, 10, None)),
+    "log_softmax of layer 'last'": lambda x: answered(x, 10, "log_softmax"),
+    "sigmoid of layer 'last'": lambda x: answered(x, 1, "sigmoid"),
+    "sigmoid of layer 'sigmoid": lambda x: keras.activations.sigmoid(answered(x, 1, None)),
+    "softmax of layer 'softmax": through(keras.activations.softmax),
+    "logsoftmax of layer 'log_softmax": lambda x: functional(x, keras.activations.log_softmax),
+    "softmax of layer 'layer'": through(keras.layers.Softmax(name="layer")),
+    "softmax of layer 'activation": through(keras.layers.Activation("softmax")),
     "softmax of layer 'answer'": lambda x: functional(x, keras.layers.Softmax(name="answer")),
     "softmax of layer 'predictions'": lambda x: keras.applications.MobileNet(
         input_shape=(32, 32, 3), weights=None, classes=10
