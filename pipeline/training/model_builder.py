@@ -152,7 +152,7 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
     if any("." in name for name in settings.data.augment):
         with explained(train, train.first_step, 1):
             (ticket,) = parts.take(1)
-            augment(micro_batch(ticket))
+            augment.require_range(micro_batch(ticket))
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:

@@ -62,6 +62,19 @@ def test_a_dotted_name_works_like_a_registered_one(tmp_path, monkeypatch):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
 
 
+def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    for name in "ab":
+        (tmp_path / f"models/{name}.py").write_text("def net(x):\n    ...\n")
+    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
+    registry._registered.cache_clear()
+    try:
+        with pytest.raises(UsageError, match="a.py and .*b.py both define 'net'; rename one of"):
+            registry.names("models")
+    finally:
+        registry._registered.cache_clear()
+
+
 def test_options_are_read_by_the_type_of_the_argument():
     def read(kind, name, **words):
         return registry.read_options(kind, name, words, "{}")
