@@ -10,6 +10,7 @@ from update_rules import BATCH, STEPS, prepared, trained
 from pipeline.config import registry
 from pipeline.training.callbacks.average_weights import AverageWeights
 from pipeline.training.callbacks.unfreeze import Unfreeze
+from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
