@@ -212,6 +212,10 @@ def _registered(registry: str) -> dict[str, Function]:
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
+            if name in found:
+                raise UsageError(
+                    f"{found[name].path} and {path} both define {name!r}; rename one of them"
+                )
             found[name] = Function(name, module, path, node)
     return found
 

@@ -1,9 +1,10 @@
 """The augmentations of a run, applied in their order on the host or inside the step."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, registry
@@ -12,6 +13,10 @@ from pipeline.data import seeds
 from pipeline.utils.errors import UsageError
 
 _WHOLE = Share()
+# Factor by which the largest pixel of a batch may shrink, or grow if images are floats. Rescaling
+# from 0 ... 255 to 0 ... 1 shrinks it by 255; `color_jitter` with its defaults makes floats up to 3
+# times as bright.
+_SCALE = 16
 
 
 class Augmenter:
@@ -32,6 +37,18 @@ class Augmenter:
 
         Raises UsageError, when traced, if one does not fit the examples or changes a dtype.
         """
+        for _, _, after in self._stages(batch):
+            batch = after
+        return batch
+
+    def require_range(self, batch: Example) -> None:
+        """Runs the operations eagerly; UsageError if one changes the scale of the pixels."""
+        for name, before, after in self._stages(batch):
+            if "image" in before:
+                _require_range(name, before["image"], after["image"])
+
+    def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
+        """(name, batch before, batch after) of each operation."""
         own = self.seeds(batch)
         lasting = seeds.example_seeds(self._seed, tf.constant(-1, tf.int64), batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
@@ -40,9 +57,10 @@ class Augmenter:
             _require_fields(name, batch, after)
             # tf.numpy_function returns tensors of unknown shape.
             kept = {field: tf.ensure_shape(after[field], batch[field].shape) for field in batch}
-            batch = {**after, **kept}
-            batch.pop("lasting_seed", None)
-        return batch
+            after = {**after, **kept}
+            after.pop("lasting_seed", None)
+            yield name, batch, after
+            batch = after
 
 
 def _require_fields(name: str, before: Example, after: Any) -> None:
@@ -61,6 +79,22 @@ def _require_fields(name: str, before: Example, after: Any) -> None:
                 f"--data.augment: {name} must return {field!r} as {given.dtype.name} of shape "
                 f"{given.shape}; got {made.dtype.name} of shape {made.shape}"
             )
+
+
+def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
+    """Raises UsageError if the images of a batch, taken together, have another scale.
+
+    A single image may become dark, and noise may leave the range of floats.
+    """
+    old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
+    # A black batch reveals nothing; integers cannot leave their range.
+    if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
+        levels = f" from 0 to {before.dtype.max}" if before.dtype.is_integer else ""
+        raise UsageError(
+            f"--data.augment: {name} must keep the range of the images, {before.dtype.name}"
+            f"{levels}; the largest value of the first batch is {old:g} before it and {new:g} "
+            "after it"
+        )
 
 
 def placed(

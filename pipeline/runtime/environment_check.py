@@ -1,4 +1,4 @@
-"""Checks whether this machine can train and export: packages, devices, memory and disk.
+"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and disk.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported like
 everything else.
@@ -23,7 +23,11 @@ PYTHONS = ((3, 11), (3, 13))
 """Oldest and newest supported version."""
 PACKAGES = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15.1,<4"}
 """Supported versions; setup.cfg has the same."""
+# Each of them installs the module `tensorflow`.
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
+_ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
+_NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
 import json, tensorflow as tf, keras
@@ -49,7 +53,9 @@ def check() -> Iterator[Finding]:
     """All findings, in the order in which they are shown."""
     yield _python()
     yield from _packages()
+    yield from _variables()
     yield from _tensorflow()
+    yield _cpu()
     yield _memory()
     yield from _disks()
 
@@ -63,25 +69,49 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
+    """Versions, several TensorFlows, and requirements of the packages on each other."""
+    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
+    found = {name: version for name in _TENSORFLOWS if (version := _version(name))}
+    if len(found) > 1:
+        names = ", ".join(f"{name} {version}" for name, version in found.items())
+        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
+        yield Finding("TensorFlow packages", names, "error", remedy)
     for name, supported in PACKAGES.items():
-        version = _version(name)
-        if version and SpecifierSet(supported).contains(version, prereleases=True):
-            yield Finding(name, version)
+        version = next(iter(found.values()), None) if name == "tensorflow" else _version(name)
+        remedy = f"pip install '{name}{supported}'"
+        if version is None:
+            yield Finding(name, "not installed", "error", remedy)
+        elif not SpecifierSet(supported).contains(version, prereleases=True):
+            yield Finding(name, version, "error", remedy)
         else:
-            remedy = f"pip install '{name}{supported}'"
-            yield Finding(name, version or "not installed", "error", remedy)
+            yield Finding(name, version)
+    yield Finding("numpy", _version("numpy") or "not installed")
+    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
+        for text in (metadata.requires(name) or ()) if _version(name) else ():
+            needed = Requirement(text)
+            if needed.name in PACKAGES or (needed.marker and not needed.marker.evaluate()):
+                continue
+            version = _version(needed.name)
+            if version is None or not needed.specifier.contains(version, prereleases=True):
+                value = f"{version or 'not installed'}, but {name} needs {needed.specifier or 'it'}"
+                remedy = f"pip install '{needed.name}{needed.specifier}'"
+                yield Finding(needed.name, value, "error", remedy)
 
 
 def _version(name: str) -> str | None:
-    names = (name, "tensorflow-cpu") if name == "tensorflow" else (name,)
-    for distribution in names:
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _variables() -> Iterator[Finding]:
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
+    if legacy.lower() not in ("", "0", "false"):
+        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
+        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
 
 
 def _tensorflow() -> Iterator[Finding]:
@@ -101,12 +131,25 @@ def _tensorflow() -> Iterator[Finding]:
         return
     except (ValueError, IndexError):
         value, remedy = (done.stderr.strip().splitlines() or ["no message"])[-1], reinstall
+        if done.returncode < 0:
+            value = f"ended by {signal.Signals(-done.returncode).name}"
         if done.returncode == -signal.SIGILL:
-            value, remedy = "ended by SIGILL", "use a CPU with AVX, which TensorFlow requires"
+            remedy = _NO_AVX
         yield Finding("import tensorflow", value[:200], "error", remedy.format(**PACKAGES))
         return
     yield Finding("import tensorflow", "works")
+    yield from _cuda()
     yield from _gpus(seen)
+
+
+def _cuda() -> Iterator[Finding]:
+    """The driver and libraries, which are required only if there is a driver."""
+    driver, problem = gpu_info.driver_version(), gpu_info.missing_libraries()
+    yield Finding("NVIDIA driver", driver or "not found")
+    if driver and problem:
+        yield Finding("CUDA libraries", "missing", "warning", problem)
+    else:
+        yield Finding("CUDA libraries", "none; only a GPU needs them" if problem else "found")
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
@@ -114,8 +157,33 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
         yield Finding("GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}")
+    memory = gpu_info.memory()
     for number, (name, (major, minor)) in enumerate(gpus):
-        yield Finding(f"GPU {number}", f"{name}, compute capability {major}.{minor}")
+        value = f"{name}, compute capability {major}.{minor}"
+        if len(memory) == len(gpus):
+            free, total = memory[number].free, memory[number].total
+            value += f", {_gib(free)} of {_gib(total)} free"
+        yield Finding(f"GPU {number}", value)
+
+
+def cpu_flags() -> set[str]:
+    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return set(next(line for line in file if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
+
+
+def _cpu() -> Finding:
+    flags = cpu_flags()
+    known = [name for name in _ISA if name in flags]
+    value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
+    if flags and "avx" not in flags:
+        return Finding("CPU", value, "error", _NO_AVX)
+    if flags and "avx2" not in flags:
+        return Finding("CPU", value, "warning", "use a CPU with AVX2: training is slow without it")
+    return Finding("CPU", value)
 
 
 def _memory() -> Finding:
@@ -129,12 +197,19 @@ def _memory() -> Finding:
 
 
 def _disks() -> Iterator[Finding]:
-    directories = {"current": Path.cwd(), "temporary": Path(tempfile.gettempdir())}
-    for kind, path in directories.items():
-        free = shutil.disk_usage(path).free
-        name, value = f"{kind} directory", f"{path}: {_gib(free)} free"
-        if not os.access(path, os.W_OK):
-            yield Finding(name, value, "error", "make it writable, or choose another one")
+    default = "~/tensorflow_datasets"
+    places = {
+        "current directory": Path.cwd(),
+        "temporary directory": Path(tempfile.gettempdir()),
+        "TFDS data directory": Path(os.environ.get("TFDS_DATA_DIR", default)).expanduser(),
+    }
+    for name, path in places.items():
+        existing = next(place for place in (path, *path.parents) if place.exists())
+        free = shutil.disk_usage(existing).free
+        value = f"{path}: {_gib(free)} free"
+        if not os.access(existing, os.W_OK):
+            status = "warning" if name.startswith("TFDS") else "error"
+            yield Finding(name, value, status, f"make {existing} writable, or choose another one")
         elif free < _LEAST_DISK:
             yield Finding(name, value, "warning", "free some disk space")
         else:

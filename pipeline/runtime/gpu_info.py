@@ -1,6 +1,8 @@
 """Information about the GPUs without TensorFlow: whether there are any, their memory, problems."""
 
+import ctypes
 import dataclasses
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +14,19 @@ _QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,no
 _TIMEOUT = 20  # seconds; the driver may have to wake up
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+# The libraries of the driver and of TensorFlow 2.21 -> NVIDIA's Python packages.
+_LIBRARIES = {
+    "libcuda.so.1": None,
+    "libcudart.so.12": "cuda_runtime",
+    "libcublas.so.12": "cublas",
+    "libcufft.so.11": "cufft",
+    "libcusolver.so.11": "cusolver",
+    "libcusparse.so.12": "cusparse",
+    "libcudnn.so.9": "cudnn",
+    "libnccl.so.2": "nccl",
+}
+# https://docs.nvidia.com/deploy/cuda-compatibility/: the first driver of CUDA 12.
+_OLDEST_DRIVER = 525
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +69,8 @@ def memory() -> list[Memory]:
     return shown
 
 
-def missing_gpu(driver: Path = _DRIVER) -> str | None:
-    """One line with the remedy for a GPU that cannot be used; None if there is no driver.
+def driver_version(driver: Path = _DRIVER) -> str | None:
+    """The version of the NVIDIA driver; None if it is not loaded.
 
     Args:
         driver: The file in which the kernel module reports its version.
@@ -64,9 +79,42 @@ def missing_gpu(driver: Path = _DRIVER) -> str | None:
         text = driver.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    version = next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
-    # https://docs.nvidia.com/deploy/cuda-compatibility/: CUDA 12 needs the driver 525.
-    return (
-        f"the NVIDIA driver {version} is installed (525 or later is needed); "
-        "pip install 'tensorflow[and-cuda]', and check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
-    )
+    return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
+
+
+def missing_libraries() -> str | None:
+    """The libraries that cannot be opened, with the remedy; None if all can."""
+    missing = [name for name, package in _LIBRARIES.items() if not _opens(name, package)]
+    if "libcuda.so.1" in missing:
+        return "libcuda.so.1 cannot be opened: install the driver's user library"
+    if missing:
+        return f"{', '.join(missing)} cannot be opened: pip install 'tensorflow[and-cuda]'"
+    return None
+
+
+def missing_gpu(driver: Path = _DRIVER) -> str | None:
+    """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
+    version = driver_version(driver)
+    if version is None:
+        return None
+    found = f"the NVIDIA driver {version} is installed"
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) < _OLDEST_DRIVER:
+        return f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
+    if problem := missing_libraries():
+        return f"{found}, but {problem}"
+    return f"{found} and its libraries open; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
+
+
+def _opens(name: str, package: str | None) -> bool:
+    paths = [name]
+    spec = importlib.util.find_spec("nvidia") if package else None
+    for root in (spec and spec.submodule_search_locations) or ():
+        paths += map(str, Path(root, str(package), "lib").glob(name))
+    for path in paths:
+        try:
+            ctypes.CDLL(path)
+            return True
+        except OSError:
+            continue
+    return False

@@ -5,14 +5,17 @@ tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
+import threading
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import urllib3
 from google.protobuf import json_format
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import HTTPError
 
 from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
@@ -31,19 +34,20 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 _BUSY = (429, 503)
-_FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry
+_FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-After header
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
 
 
 class Rest(Transport):
     """One model behind the REST port of a server.
 
-    `timeout` is the seconds for a request, including retries while the server is busy.
+    `timeout` is the seconds for a request, including the whole reply and retries while the server
+    is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url, self._timeout = url, timeout
-        self._manager = urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
+        self._proxy, self._manager = _manager(url)
 
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
         reply = self._request(":predict", {"signature_name": name, "inputs": columns(inputs)})
@@ -95,35 +99,80 @@ class Rest(Transport):
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Sends a POST request if there is a body, else GET; returns the JSON of the reply."""
-        method, url = "GET" if body is None else "POST", self._url + path
         deadline, delay = time.monotonic() + self._timeout, _FIRST_DELAY
         while True:
-            left = max(deadline - time.monotonic(), 1e-3)
             try:
-                response = self._manager.request(
-                    method, url, json=body, timeout=left, redirect=False, retries=False
-                )
+                response = self._send(path, body, deadline)
             except (HTTPError, OSError, ValueError) as error:
-                late = isinstance(error, ConnectTimeoutError | ReadTimeoutError)
-                if late and not isinstance(error, NewConnectionError):
-                    message = f"no answer within {self._timeout:g} s"
-                    raise ServingError(self._url, "DEADLINE_EXCEEDED", message) from None
-                raise ServingError(self._url, "UNAVAILABLE", str(error)) from None
+                raise self._unavailable(error, deadline) from None
             if response.status == 200:
                 with signatures.reading_reply(self._url):
                     return dict(response.json())
-            if response.status not in _BUSY or time.monotonic() + delay >= deadline:
+            try:
+                wait = urllib3.Retry().parse_retry_after(response.headers["Retry-After"])
+            except (KeyError, HTTPError):
+                wait, delay = delay, min(2 * delay, _MAX_DELAY)
+            if response.status not in _BUSY or time.monotonic() + wait >= deadline:
                 status = _STATUS.get(response.status, "UNKNOWN")
-                raise ServingError(self._url, status, _message(response))
-            time.sleep(delay)
-            delay = min(2 * delay, _MAX_DELAY)
+                raise ServingError(self._url, status, self._message(response, path))
+            time.sleep(wait)
+
+    def _send(
+        self, path: str, body: Mapping[str, Any] | None, deadline: float
+    ) -> urllib3.BaseHTTPResponse:
+        """Returns a reply that has been read to its end, or raises TimeoutError."""
+        response = self._manager.request(
+            "GET" if body is None else "POST",
+            self._url + path,
+            json=body,
+            timeout=urllib3.Timeout(total=max(deadline - time.monotonic(), 1e-3)),
+            preload_content=False,
+            redirect=False,
+            retries=False,
+        )
+        # The timeout above is that of each read, of which a slow reply takes many.
+        timer = threading.Timer(deadline - time.monotonic(), response.shutdown)
+        timer.start()
+        try:
+            _ = response.data
+        finally:
+            timer.cancel()
+            response.close()
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        return response
+
+    def _unavailable(self, error: BaseException, deadline: float) -> ServingError:
+        while inner := error.__cause__ or error.__context__:
+            error = inner
+        status, message = "UNAVAILABLE", getattr(error, "strerror", None) or str(error)
+        if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+            status, message = "DEADLINE_EXCEEDED", f"no answer within {self._timeout:g} s"
+        if self._proxy:
+            message += f", through the proxy {self._proxy}; no_proxy lists hosts to reach directly"
+        return ServingError(self._url, status, message)
+
+    def _message(self, response: urllib3.BaseHTTPResponse, path: str) -> str:
+        if to := response.get_redirect_location():
+            to = urllib.parse.urljoin(self._url + path, to).removesuffix("/").removesuffix(path)
+            return f"it redirects to {to}; use the address of a model"
+        try:
+            return str(response.json()["error"])
+        except (LookupError, TypeError, ValueError):  # of another program
+            proxy = f" of the proxy {self._proxy}" if response.status == 407 else ""
+            return f"HTTP {response.status} {response.reason}{proxy}"
 
 
-def _message(response: urllib3.BaseHTTPResponse) -> str:
-    try:
-        return str(response.json()["error"])
-    except (LookupError, TypeError, ValueError):  # of another program
-        return f"HTTP {response.status} {response.reason}"
+def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
+    """Returns the proxy that the environment names for an address, without password, and a pool."""
+    parts = urllib.parse.urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+        return "", urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
+    at = urllib3.util.parse_url(proxy if "://" in proxy else f"http://{proxy}")
+    login = urllib3.make_headers(proxy_basic_auth=at.auth and urllib.parse.unquote(at.auth))
+    manager = urllib3.ProxyManager(at.url, maxsize=_MAX_CONNECTIONS, proxy_headers=login)
+    return at.netloc or "", manager
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:

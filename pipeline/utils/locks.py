@@ -2,11 +2,18 @@
 
 import fcntl
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
+from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
+
+# A process writes its id into the file after it got the lock.
+_TRIES, _PAUSE = 50, 0.01
 
 
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
@@ -29,14 +36,18 @@ def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
 def held(path: Path, what: str, remedy: str) -> Iterator[None]:
     """Locks the file at `path`, created if needed, during the block.
 
-    Raises UsageError if another process has locked it; its message names `what` is locked and the
-    remedy.
+    Raises UsageError if another process has locked it; its message names `what` is locked, that
+    process, since when, and the remedy.
     """
     path.touch()
     handle = _acquire(path, fcntl.LOCK_EX, what, remedy)
     try:
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        path.write_text(f"process {os.getpid()} since {now}\n")
         yield
     finally:
+        with suppress(OSError):
+            path.write_text("")
         os.close(handle)
 
 
@@ -75,11 +86,25 @@ def _open(path: Path, kind: int) -> int:
 
 
 def _acquire(path: Path, kind: int, what: str, remedy: str) -> int:
+    for _ in range(_TRIES):
+        try:
+            handle = try_lock(path, kind)
+        except OSError as error:
+            reason = f"{what} cannot be locked: {error.strerror}"
+            raise UsageError(f"{reason}; choose a directory on another disk") from None
+        if handle is not None:
+            return handle
+        if holder := _holder(path):
+            break
+        time.sleep(_PAUSE)
+    raise UsageError(f"{what} is in use by {holder or 'another process'}; {remedy}")
+
+
+def _holder(path: Path) -> str | None:
+    """The process named in a lock file; None if it is not one of this machine, or was killed."""
     try:
-        handle = try_lock(path, kind)
-    except OSError as error:
-        reason = f"{what} cannot be locked: {error.strerror}"
-        raise UsageError(f"{reason}; choose a directory on another disk") from None
-    if handle is None:
-        raise UsageError(f"{what} is in use by another process; {remedy}")
-    return handle
+        text = safe_io.read_text(path, 1000).strip()
+    except (OSError, ValueError):
+        return None
+    found = re.fullmatch(r"process (\d+) since .*", text)
+    return text if found and Path("/proc", found[1]).exists() else None

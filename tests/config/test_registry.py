@@ -7,7 +7,7 @@ from pipeline.utils.errors import UsageError
 
 
 def test_every_public_function_of_any_file_is_registered():
-    models = "application convnet lenet linear resnet sequential tiny"
+    models = "airbench application convnet lenet linear resnet sequential tiny"
     assert registry.names("models") == models.split()
     assert {"adam", "adamw", "nadam", "sgd"} < set(registry.names("optimizers"))  # one file
     assert registry.find("recipes", "digits").summary.startswith("8x8 handwritten digits")
@@ -32,7 +32,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
     ("name", "options", "message"),
     [
         ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        ("zzz", {}, "choose from application, convnet, lenet, linear, resnet, "),
+        ("zzz", {}, "choose from airbench, application, convnet, lenet, linear, resnet, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "there is no module 'no.such'"),
@@ -60,6 +60,19 @@ def test_a_dotted_name_works_like_a_registered_one(tmp_path, monkeypatch):
     assert registry.call("models", "box.mine.wide", {"width": 5}, 2) == (2, 5)
     with pytest.raises(UsageError, match="width of box.mine.wide must be a whole number"):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
+
+
+def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    for name in "ab":
+        (tmp_path / f"models/{name}.py").write_text("def net(x):\n    ...\n")
+    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
+    registry._registered.cache_clear()
+    try:
+        with pytest.raises(UsageError, match="a.py and .*b.py both define 'net'; rename one of"):
+            registry.names("models")
+    finally:
+        registry._registered.cache_clear()
 
 
 def test_options_are_read_by_the_type_of_the_argument():

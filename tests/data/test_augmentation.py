@@ -1,14 +1,17 @@
 """All augmentations of a run: the same bits on the host, in the step and in parts."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from pictures import OPERATIONS, batch_of
 from small import TASK, machine, random_split, settings_of
 
 from pipeline.contracts import Share
 from pipeline.data import batching
+from pipeline.data.augment import flip
 from pipeline.data.augmentation import Augmenter, on_host
 from pipeline.data.augmentation import placed as placed_of
 from pipeline.training.model_builder import build
@@ -75,8 +78,16 @@ def unit(batch, seeds):
     return {**batch, "image": tf.cast(batch["image"], tf.float32) / 255}
 
 
+def unit_levels(batch, seeds):
+    return {**batch, "image": batch["image"] // 255}
+
+
 def small(batch, seeds):
     return {**batch, "image": batch["image"][:, 1:]}
+
+
+def numpy_small(batch, seeds):
+    return {**batch, "image": tf.numpy_function(lambda x: x[:, 1:], [batch["image"]], tf.uint8)}
 
 
 def bare(batch, seeds):
@@ -94,6 +105,12 @@ RETURN = r"must return 'image' as uint8 of shape \(8, 8, 8, 1\); got"
     [
         ("unit", rf"{RETURN} float32 of shape \(8, 8, 8, 1\)"),
         ("small", rf"{RETURN} uint8 of shape \(8, 7, 8, 1\)"),
+        ("numpy_small", rf"{RETURN} uint8 of shape \(8, 7, 8, 1\)"),
+        (
+            "unit_levels",
+            "must keep the range of the images, uint8 from 0 to 255; the largest value of the "
+            "first batch is 255 before it and 1 after it",
+        ),
         ("bare", "must also return the field '(id|label)'"),
         ("picture", "must return the batch, a dictionary of tensors; got .*Tensor"),
     ],
@@ -109,6 +126,25 @@ def test_an_augmentation_that_damages_the_images_is_named(tmp_path, monkeypatch,
             build(TASK, settings, machine(), batches(), augment_in_step=in_step)
     del chain[path]
     build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_augmentation_is_taken_for_one_that_changes_the_range(name):
+    """Also with black pictures."""
+    batch, _ = batch_of()
+    for images in (batch["image"], tf.zeros_like(batch["image"])):
+        Augmenter({name: {}}, 4).require_range({**batch, "image": images})
+
+
+@pytest.mark.parametrize(("factor", "is_rejected"), [(1 / 255, True), (255, True), (1.0001, False)])
+def test_floats_keep_their_scale(monkeypatch, factor, is_rejected):
+    monkeypatch.setattr(
+        flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
+    )
+    batch, _ = batch_of(dtype=np.float32)
+    raises = pytest.raises(UsageError, match="flip must keep the range of the images, float32; ")
+    with raises if is_rejected else contextlib.nullcontext():
+        Augmenter({"flip": {}}, 4).require_range(batch)
 
 
 def test_the_place_is_decided_with_a_reason():

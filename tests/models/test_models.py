@@ -42,6 +42,13 @@ PARAMETERS = {
     ("linear", (28, 28, 1)): dense(784, 10),
     # keras.io: VGG16 without its top has 14,714,688.
     ("application", (32, 32, 3)): 14_714_688 + dense(512, 10),
+    # 269,722 are trained (see test_large_models); two moving statistics of each channel are not.
+    ("resnet", (32, 32, 3)): 269_722 + 2 * (16 + 6 * (16 + 32 + 64)),
+    # arXiv 2404.00498: 1.97 million. Normalisations have three vectors, there is no gamma.
+    ("airbench", (32, 32, 3)): conv(2, 3, 24)
+    + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256)
+    + 3 * (2 * 64 + 4 * 256)
+    + dense(256, 10),
 }
 
 

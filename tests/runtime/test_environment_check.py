@@ -1,6 +1,8 @@
 """The command `doctor`: problems of the environment are found, and wrong requests refused."""
 
+import builtins
 import collections
+import io
 import os
 import signal
 import subprocess
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 from pipeline import doctor
-from pipeline.runtime import environment_check
+from pipeline.runtime import environment_check, gpu_info
 from pipeline.utils.errors import UsageError
 
 SEEN = '[["NVIDIA H100", [9, 0]]]'
@@ -24,8 +26,25 @@ def probe(monkeypatch):
         done = subprocess.CompletedProcess([], code, stdout, stderr)
         monkeypatch.setattr(environment_check.subprocess, "run", lambda *_, **__: done)
 
+    monkeypatch.setattr(gpu_info, "memory", lambda: [])
+    monkeypatch.setattr(gpu_info, "driver_version", lambda *_: None)
     replace()
     return replace
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """Changes the installed versions; None is not installed."""
+    real = environment_check._version
+
+    def change(**changed):
+        changed = {name.replace("_", "-"): version for name, version in changed.items()}
+        found = lambda name: changed[name] if name in changed else real(name)  # noqa: E731
+        monkeypatch.setattr(environment_check, "_version", found)
+        needed = {"tensorflow": ["protobuf>=6", "numpy>=1.26", "absent; extra == 'x'"]}
+        monkeypatch.setattr(environment_check.metadata, "requires", needed.get)
+
+    return change
 
 
 def problems(status="error"):
@@ -34,28 +53,43 @@ def problems(status="error"):
     return {f.name: (f.value, f.remedy) for f in found if f.status == status}
 
 
-def test_this_environment_is_usable(capsys):
+def test_this_environment_is_usable(capsys, monkeypatch):
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["status", "check", "found", "remedy"]
     assert "import tensorflow" in "".join(lines) and lines[-1] == "the environment is usable"
 
 
-def test_problems_are_found(probe, monkeypatch, capsys):
-    monkeypatch.setattr(environment_check, "_version", {"tensorflow": None, "keras": "3.14.0"}.get)
+def test_wrong_versions_and_packages_are_errors(probe, versions, capsys):
+    versions(tensorflow="2.20.0", keras="3.14.0", protobuf="5.0", tensorflow_cpu="2.21.0")
+    found = problems()
+    assert "tensorflow 2.20.0, tensorflow-cpu 2.21.0" in found["TensorFlow packages"]
+    assert found["keras"] == ("3.14.0", "pip install 'keras>=3.15.1,<4'")
+    assert found["tensorflow"] == ("2.20.0", "pip install 'tensorflow>=2.21,<2.22'")
+    assert "5.0, but tensorflow needs" in found["protobuf"][0]
+    assert doctor.main([]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("checks failed")
+    versions(numpy=None)
+    assert problems()["numpy"][0] == "not installed, but tensorflow needs >=1.26"
+    versions(tensorflow=None)
+    assert problems().keys() == {"tensorflow"}
+
+
+def test_other_problems_are_found(probe, monkeypatch, tmp_path):
     monkeypatch.setattr(environment_check.sys, "version_info", (3, 10, 1))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "absent/data"))
     memory = collections.namedtuple("Memory", "available total")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1 << 30, 8 << 30))
+    monkeypatch.setattr(environment_check, "cpu_flags", lambda: {"sse"})
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path.cwd())
     disk = collections.namedtuple("Disk", "free")
     monkeypatch.setattr(environment_check.shutil, "disk_usage", lambda _: disk(0))
-    found = problems()
-    assert found.keys() == {"Python", "tensorflow", "keras", "current directory"}
-    assert found["tensorflow"] == ("not installed", "pip install 'tensorflow>=2.21,<2.22'")
-    assert found["keras"] == ("3.14.0", "pip install 'keras>=3.15.1,<4'")
-    assert "--data.cache disk" in problems("warning")["memory"][1]
-    assert doctor.main([]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].endswith("checks failed")
+    assert problems().keys() == {"Python", "TF_USE_LEGACY_KERAS", "CPU", "current directory"}
+    warnings = problems("warning")
+    assert warnings.keys() == {"memory", "temporary directory", "TFDS data directory"}
+    assert "--data.cache disk" in warnings["memory"][1]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +105,25 @@ def test_a_broken_tensorflow_is_reported(probe, outcome, value, remedy):
     assert found[0] == value and remedy in found[1]
 
 
-def test_gpus_are_named(probe, monkeypatch):
-    monkeypatch.setattr(environment_check.gpu_info, "missing_gpu", lambda: None)
-    assert problems("ok")["GPU 0"][0] == "NVIDIA H100, compute capability 9.0"
+def test_gpus_and_missing_libraries(probe, monkeypatch):
+    monkeypatch.setattr(gpu_info, "memory", lambda: [gpu_info.Memory(70 << 30, 80 << 30)])
+    gpu = problems("ok")["GPU 0"][0]
+    assert gpu == "NVIDIA H100, compute capability 9.0, 70.0 GiB of 80.0 GiB free"
     probe(stdout="[]")
     assert "training uses the CPU" in problems("ok")["GPU"][0]
+    monkeypatch.setattr(gpu_info, "driver_version", lambda *_: "550.1.2")
+    monkeypatch.setattr(gpu_info, "_opens", lambda name, _: "cudnn" not in name)
+    assert problems("ok")["NVIDIA driver"][0] == "550.1.2"
+    for name in ("CUDA libraries", "GPU"):
+        assert "libcudnn.so.9 cannot be opened: pip install" in problems("warning")[name][1]
+    monkeypatch.setattr(gpu_info, "_opens", lambda *_: True)
+    assert problems("ok")["CUDA libraries"][0] == "found"
+
+
+def test_cpu_flags_are_read(monkeypatch):
+    text = "processor: 0\nflags\t\t: fpu avx avx2\n"
+    monkeypatch.setattr(builtins, "open", lambda *_, **__: io.StringIO(text))
+    assert {"avx", "avx2"} <= environment_check.cpu_flags()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The version policy in `models.config`: reading, pinning, and keeping the other settings."""
+"""The version policy in `models.config`: reading, pinning, and keeping the rest of the file."""
 
 import pytest
 from google.protobuf import text_format
@@ -8,6 +8,16 @@ from pipeline.serving import models_config
 from pipeline.serving.models_config import pin, pinned
 from pipeline.utils.errors import UsageError
 
+EDITED = """\
+# model_version_policy { specific { versions: 99 } } is how a rollback looks
+model_config_list: {
+  config: {
+    name: "di}gits {"  base_path: "/models/"  '# digits'
+    model_version_policy: { specific { versions: [4, 2]  versions: 0x3 } }  # two, and one
+    logging_config { sampling_config { sampling_rate: 0.1 } }
+  }
+}
+"""
 MANY = """\
 model_config_list {
   config < name: 'other' base_path: '/models/other' # } config {
@@ -39,17 +49,43 @@ def test_pins_are_written_read_and_removed(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_only_the_policy_of_the_model_is_replaced(path):
-    text = MANY.replace("NAME", "di'gits")
+@pytest.mark.parametrize(
+    ("text", "before", "old", "new"),
+    [
+        (
+            EDITED,
+            (2, 3, 4),
+            "model_version_policy: { specific { versions: [4, 2]  versions: 0x3 } }",
+            "model_version_policy { specific { versions: 5 } }",
+        ),
+        (MANY.replace("NAME", "di'gits"), (8,), "versions: 8", "versions: 5"),
+        (
+            'model_config_list { config { base_path: "a" } }\n',
+            (),
+            "config { b",
+            "config {\n    model_version_policy { specific { versions: 5 } } b",
+        ),
+    ],
+    ids=["edited", "many", "no policy"],
+)
+def test_only_the_policy_of_the_model_is_replaced(path, text, before, old, new):
     path.write_text(text)
-    assert pinned(path.parent) == (8,)
+    assert pinned(path.parent) == before
     pin(path.parent, 5)
-    expected = entries(text.replace("versions: 8", "versions: 5"))
-    assert list(entries(path.read_text())) == list(expected)
+    assert pinned(path.parent) == (5,)
+    assert path.read_text() == text.replace(old, new)
     pin(path.parent, None)
-    other, mine = entries(path.read_text())
-    assert mine.model_version_policy.latest.num_versions == 1
-    assert list(other.model_version_policy.specific.versions) == [3]
+    policies = [entry.model_version_policy for entry in entries(path.read_text())]
+    assert policies[-1].latest.num_versions == 1
+    assert list(policies[0].specific.versions) == ([3] if len(policies) > 1 else [])
+
+
+def test_a_policy_whose_place_is_not_found_is_left_alone(path):
+    text = "model_config_list { config: [{ name: 'a' }] }"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="by hand: model_version_policy { specific { versions: 5"):
+        pin(path.parent, 5)
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
-"""What is sent over the network: the documented JSON, slow and foreign servers."""
+"""What is sent over the network: the documented JSON, slow and foreign servers, proxies."""
 
 import base64
 import contextlib
 import http.server
 import json
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +49,28 @@ def replying(*replies):
         yield f"http://127.0.0.1:{port}/v1/models/m"
 
 
+@contextlib.contextmanager
+def dribbling(first, again):
+    """Address of a server that sends something, and then something else without end."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(2**16)
+            with contextlib.suppress(OSError):
+                self.request.sendall(first)
+                while not over.wait(0.02):
+                    self.request.sendall(again)
+
+    over = threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1/models/m"
+        finally:
+            over.set()
+            server.shutdown()
+
+
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}/v1/models/m", "grpc://127.0.0.1:{}/m"])
 def test_a_missing_server_differs_from_a_slow_one(closed, form):
     with (
@@ -63,6 +88,25 @@ def test_a_missing_server_differs_from_a_slow_one(closed, form):
 
 
 @pytest.mark.parametrize(
+    ("head", "again"),
+    [
+        ("200 OK\r\n\r\n", b" "),
+        ("200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x"),
+        ("500 no\r\nContent-Length: 3000000\r\n\r\n", b" "),
+    ],
+    ids=["body", "chunk", "error"],
+)
+def test_the_timeout_is_that_of_the_whole_reply(head, again):
+    with (
+        dribbling(f"HTTP/1.1 {head}".encode(), again) as address,
+        pytest.raises(ServingError, match="DEADLINE_EXCEEDED: no answer within 0.3 s$"),
+    ):
+        begin = time.monotonic()
+        Client(address, 0.3).status()
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(
     ("code", "body", "headers", "message"),
     [
         (200, b"<html>", {}, "UNKNOWN: the reply is not one of TensorFlow Serving"),
@@ -70,7 +114,9 @@ def test_a_missing_server_differs_from_a_slow_one(closed, form):
         (502, b"<html>\nproxy", {}, "UNAVAILABLE: HTTP 502 Bad Gateway"),
         (404, b"", {}, "NOT_FOUND: HTTP 404 Not Found"),
         (400, b'{"error": "one\\n\\t [[two]]"}', {}, "INVALID_ARGUMENT: one$"),
-        (301, b"", {"Location": "/login"}, "UNKNOWN: HTTP 301 Moved Permanently"),
+        (301, b"", {"Location": "https://models.test{}/"}, "redirects to https://models.test/v1/m"),
+        (302, b"", {"Location": "/login"}, "redirects to http://127.*/login; use the address of a"),
+        (503, b'{"error": "loading"}', {"Retry-After": "60"}, "UNAVAILABLE: loading"),
     ],
 )
 def test_replies_of_other_programs_are_one_line(code, body, headers, message):
@@ -88,10 +134,10 @@ def test_a_busy_server_is_asked_again(monkeypatch):
     monkeypatch.setattr(rest.time, "sleep", slept.append)
     state = {"version": "1", "state": "LOADING", "status": {}}
     loaded = json.dumps({"model_version_status": [state]}).encode()
-    replies = [(503, b"", {}), (429, b"", {}), (503, b"", {}), (200, loaded, {})]
+    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, loaded, {})]
     with replying(*replies) as address, Client(address) as client:
         assert client.status() == [Version(1, "LOADING")]
-    assert slept == [0.1, 0.2, 0.4]
+    assert slept == [0.1, 3, 0.2]
 
 
 def test_connections_are_kept_open(models):
@@ -103,6 +149,21 @@ def test_connections_are_kept_open(models):
             for _ in range(3):
                 client.predict(features=[[1, 2, 3]])
     assert len(backend.requests) == 3 and connected == [1]
+
+
+def test_a_proxy_of_the_environment_is_used_and_named(closed, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{closed}")
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(ServingError, match="no_proxy lists hosts") as caught:
+        Client("http://models.test:8501/v1/models/m").status()
+    assert f"through the proxy 127.0.0.1:{closed};" in str(caught.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(ServingError, match="refused$"):
+        Client(f"http://127.0.0.1:{closed}/v1/models/m").status()
+    with replying((200, b'{"model_version_status": []}', {})) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.partition("/v1")[0])
+        assert Client("http://models.test:8501/v1/models/m").status() == []
 
 
 def test_arrays_are_written_as_documented():

@@ -30,7 +30,7 @@ def measured(tmp_path_factory):
 def test_updates_are_those_of_one_device(measured):
     """With clipping, accumulation, weight decay and L2; with synchronized batch normalisation; with
     a copy of the examples on each device."""
-    assert measured["replicas"] == 2 and measured["by_value"] <= 1e-5
+    assert measured["replicas"] == 2 and measured["adaptive"] <= 1e-5 and measured["muon"] <= 1e-5
     copies, distance = measured["resident"]
     assert distance <= 1e-5 and len(copies) == 2
     assert all(len(places) == 1 and places[0].endswith(name) for name, places in copies.items())
@@ -257,8 +257,17 @@ def test_tf_config_with_a_chief_counts_it_first():
     assert cluster.read({}) is None and cluster.read({"TF_CONFIG": text_of(["a:1"])}) is None
 
 
-def test_a_gpu_that_cannot_be_used_is_explained(tmp_path):
+def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     version = tmp_path / "version"
     assert gpu_info.missing_gpu(version) is None
-    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed\n")
-    assert "driver 470.82.01 is installed (525 or later" in gpu_info.missing_gpu(version)
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
+    version.write_text(text.format("470.82.01"))
+    assert "470.82.01" in gpu_info.missing_gpu(version) and "525" in gpu_info.missing_gpu(version)
+    version.write_text(text.format("570.10"))
+    there = set(gpu_info._LIBRARIES)
+    monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
+    assert "nvidia-smi" in gpu_info.missing_gpu(version)
+    there.remove("libcudnn.so.9")
+    assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu(version)
+    there.remove("libcuda.so.1")
+    assert "install the driver's user library" in gpu_info.missing_gpu(version)

@@ -10,11 +10,9 @@ from pipeline.utils.errors import UsageError, suggest
 # Common names of these features, the preferred one first.
 _KNOWN = {
     "image": ("image/encoded", "image", "image_raw", "image_bytes", "encoded", "jpeg", "png"),
-    "label": ("image/class/label", "label", "labels", "class", "class_id"),
+    "label": ("image/class/label", "label", "labels", "class", "class_id", "image/class/text"),
     "group": (),
 }
-_TYPES = {"image": "bytes", "label": "int64"}
-
 Layout = Mapping[str, tuple[str, str]]
 """Field (image, label, perhaps group) -> its feature, and the type of its value, int64 or bytes."""
 
@@ -30,7 +28,7 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
         name = wanted[field] or next((name for name in names if name in content), None)
         if name is not None:
             found = "int64" if content.get(name, ("", []))[0] == "int64" else "bytes"
-            layout[field] = name, _TYPES.get(field, found)
+            layout[field] = name, "bytes" if field == "image" else found
         elif field != "group":
             raise UsageError(
                 f"{where}: unknown feature for the {field}; name it with --source.{field}; "
@@ -63,7 +61,7 @@ def require(layout: Layout, record: bytes, where: str) -> None:
 
 
 def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Serialized tf.Examples to their fields, of the same shape, () or (n,); texts hashed.
+    """Serialized tf.Examples to their fields, of the same shape, () or (n,); groups hashed.
 
     Raises tf.errors.InvalidArgumentError for an example with another layout.
     """

@@ -116,6 +116,10 @@ class RecordSource(Source):
         self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
+    def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
+        """Serialized examples to the fields of a layout, as `examples` gives them."""
+        return _example_features.parse(layout, records)
+
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
         return Info(
             splits={split: len(several) for split, several in self._numbers.items()},
@@ -139,7 +143,7 @@ class RecordSource(Source):
         numbers = self._numbers[split]
         ids = tf.data.Dataset.from_tensor_slices(self._ids[numbers])
         return tf.data.Dataset.zip(ids, self._records.sequence(numbers)).map(
-            lambda id, record: {"id": id, **_example_features.parse(self._layout, record)},
+            lambda id, record: {"id": id, **self._parse(self._layout, record)},
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -150,7 +154,7 @@ class RecordSource(Source):
 
         def read(position: tf.Tensor) -> Example:
             record = self._records.read(tf.gather(numbers, position))
-            return {"id": tf.gather(ids, position), **_example_features.parse(self._layout, record)}
+            return {"id": tf.gather(ids, position), **self._parse(self._layout, record)}
 
         return read
 
@@ -160,7 +164,7 @@ class RecordSource(Source):
             numbers = self._numbers[split]
             short = {name: feature for name, feature in self._layout.items() if name != "image"}
             rows = self._records.sequence(numbers).batch(256)
-            rows = rows.map(lambda records: _example_features.parse(short, records), 2)
+            rows = rows.map(lambda records: self._parse(short, records), 2)
             try:
                 self._columns[split] = {"id": self._ids[numbers], **joined(rows, split)}
             except UsageError:

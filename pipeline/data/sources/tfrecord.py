@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import tensorflow as tf
 
-from pipeline.contracts import Source
+from pipeline.contracts import Example, Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils import safe_io
+from pipeline.utils.errors import UsageError, reason, suggest
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 # Words in the name of a file or its directory that name the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
+_CLASSES = "labels.txt"
 # An id is a hash of the file's path, and in these lowest bits the number of the record.
 _BITS = 24
 
@@ -42,9 +45,10 @@ def tfrecord(
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, a whole number; None: found by its name.
+        label: Feature with the label, a whole number or a text; None: found by its name.
         group: Feature, a whole number or a text; examples with the same value stay in one split.
-        class_names: Names of the classes 0, 1, ...; by default the labels themselves.
+        class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
+            directory, else the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
@@ -69,23 +73,52 @@ class TFRecords(RecordSource):
         layout = _example_features.detect(record, features, records.location(first[0]))
         file, inside = records.places(np.arange(len(records)))
         super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
+        self._names: tuple[str, ...] = ()  # until they are known
         self._names = self._class_names(names)
-        self.info = self._info(self._names, common_shape(self._images()))
+        self.info = self._info(self._names, common_shape(self._values("image")))
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         if given:
             return _label_names.distinct(given, "--source.class-names")
-        labels = self.columns("train")["label"]
-        return _label_names.from_labels(labels, str(self._root), "--source.class-names")
+        file = self._root / _CLASSES
+        if file.exists():
+            return _label_names.distinct(_lines(file), f"the lines of {file}")
+        if self._layout["label"][1] == "int64":
+            option = f"--source.class-names, or {_CLASSES} next to the files"
+            labels = self.columns("train")["label"]
+            return _label_names.from_labels(labels, str(self._root), option)
+        texts = sorted(map(_text, set(self._values("label"))))
+        return _label_names.distinct(texts, f"{self._root}: the labels")
 
-    def _images(self) -> Iterator[bytes]:
-        """The encoded images of train."""
-        layout = {"image": self._layout["image"]}
+    def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
+        found = super()._parse(layout, records)
+        if "label" in found and found["label"].dtype == tf.string:
+            same = tf.equal(self._names, found["label"][..., None])
+            known = tf.reduce_all(tf.reduce_any(same, axis=-1))
+            with tf.control_dependencies([tf.debugging.Assert(known, [found["label"]])]):
+                found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
+        return found
+
+    def _explain(self, split: str) -> None:
+        super()._explain(split)
+        numbers, (name, kind) = self._numbers[split], self._layout["label"]
+        if kind == "int64" or not self._names:
+            return
+        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
+            label = _example_features.parse({"label": (name, kind)}, record)["label"]
+            text = _text(label.numpy())
+            if text not in self._names:
+                where = self._records.location(number)
+                raise UsageError(f"{where}: unknown class {text!r}; {suggest(text, self._names)}")
+
+    def _values(self, field: str) -> Iterator[bytes]:
+        """The unchanged values of a field in train."""
+        layout = {field: self._layout[field]}
         batches = self._records.sequence(self._numbers["train"]).batch(256)
         batches = batches.map(lambda records: _example_features.parse(layout, records), 2)
         try:
             for batch in without_autotune(batches.prefetch(2)).as_numpy_iterator():
-                yield from batch["image"]
+                yield from batch[field]
         except READ_ERRORS as error:
             self._explain("train")
             raise UsageError(f"the split 'train' cannot be read: {reason(error)}") from None
@@ -101,6 +134,17 @@ class TFRecords(RecordSource):
         """Such as `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
+
+
+def _text(label: bytes) -> str:
+    return label.decode("utf-8", "surrogateescape")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in safe_io.read_text(path).rstrip().split("\n")]
+    except (OSError, ValueError):
+        raise UsageError(f"{path} cannot be read as UTF-8 text") from None
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -82,9 +82,21 @@ def test_a_group_is_a_feature(root):
     assert source.columns("test")["group"][0] == columns["group"][0]  # the same text
 
 
-def test_classes_are_named_by_an_option(root):
+def test_labels_are_numbers_or_texts_with_names_or_without(root):
     names = ("a", "b", "c", "d")
     assert tfrecord(path=root, class_names=names).info.class_names == names
+    texts = tfrecord(path=root, label="patient")
+    assert texts.info.class_names == ("p0", "p1", "p2")
+    assert texts.columns("train")["label"].tolist() == [0, 0, 1, 1, 2] * 3
+    assert [e["label"] for e in read(texts, "validation")] == [0, 0, 1, 1]
+    (root / "labels.txt").write_text("p2\np1\np0\n")
+    assert tfrecord(path=root).info.class_names == ("p2", "p1", "p0")
+    named = tfrecord(path=root, label="patient")
+    assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
+    assert named.fingerprint() != texts.fingerprint()
+    write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0"}])
+    with pytest.raises(UsageError, match=r"record 2: unknown class 'q0'; .*'p0'"):
+        tfrecord(path=root, label="patient").columns("test")
 
 
 def test_a_layout_is_detected_or_given(tmp_path):
@@ -128,6 +140,15 @@ REJECTED = {
     "no split in a name": (
         lambda r: write(r / "more.tfrecord", rows(1)),
         "more.tfrecord: the name of each file must contain train, validation or test",
+    ),
+    "a text for a label": (lambda r: spoil(r, 4, label=b"x"), "record 4: .*; got 1 of bytes"),
+    "repeated names": (
+        lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
+        "the lines of .*labels.txt must be different strings, none empty",
+    ),
+    "names in a directory": (
+        lambda r: (r / "labels.txt").mkdir(),
+        "labels.txt cannot be read as UTF-8 text",
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),
