@@ -103,6 +103,8 @@ class _Report:
         """Measures the input pipeline and the training step."""
         from pipeline.data import augmentation, batching
         from pipeline.evaluation import throughput
+        from pipeline.runtime.watchdog import Watchdog
+        from pipeline.training import autotune
         from pipeline.training.model_builder import build
 
         # At least two epochs: the feed is measured after the first.
@@ -114,7 +116,15 @@ class _Report:
         for decision in decisions:
             self.line(decision.name, decision)
 
-        model = build(data.task, config, machine, plain, augment_in_step=batches is plain)
+        def built(machine: "Runtime") -> Any:
+            return build(data.task, config, machine, plain, augment_in_step=batches is plain)
+
+        if config.runtime.precision == "auto":
+            with Watchdog(config.runtime.hang_timeout, None) as watchdog:
+                machine, model = autotune.precision(machine, built, batches, None, watchdog)
+            self.line("precision", machine.decisions[-1])
+        else:
+            model = built(machine)
         with machine.strategy.scope():
             feed = throughput.feed(batches)
             measured = throughput.speed(model, batches)

@@ -26,8 +26,8 @@ POSITIONAL_PARAMETERS = 6
 LAYERS = 10
 # Lines of all modules and templates together, and of all tests. They are lowered when code goes,
 # and never raised: something that is added takes the place of something else.
-LINES_OF_THE_PACKAGE = 24_000
-LINES_OF_THE_TESTS = 23_500
+LINES_OF_THE_PACKAGE = 20_000
+LINES_OF_THE_TESTS = 14_500
 
 
 def _lines(path: Path) -> int:
@@ -107,6 +107,12 @@ def test_ruff_finds_nothing():
         ruff = [sys.executable, "-m", "ruff", *command, "."]
         result = subprocess.run(ruff, cwd=REPOSITORY, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout[-3000:]
+
+
+def test_mypy_finds_nothing():
+    mypy = [sys.executable, "-m", "mypy"]
+    result = subprocess.run(mypy, cwd=REPOSITORY, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-3000:]
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -191,6 +191,9 @@ class Train(Checked):
     """Clip the gradient of each variable to this norm."""
     clip_value: Positive | None = None
     """Clip each element of the gradient to plus or minus this value."""
+    clip_adaptive: Share | None = None
+    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction of its
+    weight norm, such as 0.01."""
     ema: Share | None = None
     """Test and export the exponential moving average of the weights with this momentum, such as
     0.999; it lags by about 1 / (1 - momentum) steps."""
@@ -219,8 +222,8 @@ class Train(Checked):
     checkpoint, each time with half the learning rate."""
 
     def _check(self) -> None:
-        clips = ("norm", "variable-norm", "value")
-        values = (self.clip_norm, self.clip_variable_norm, self.clip_value)
+        clips = ("norm", "variable-norm", "value", "adaptive")
+        values = (self.clip_norm, self.clip_variable_norm, self.clip_value, self.clip_adaptive)
         only_one({f"--train.clip-{n}": v is not None for n, v in zip(clips, values, strict=True)})
         synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
         only_one({**synchronized, "--train.accumulate": self.accumulate > 1})
@@ -250,8 +253,9 @@ class Train(Checked):
 class Runtime(Checked):
     """How the run uses the machine."""
 
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
-    """Keras dtype policy of the layers; the weights are float32 with each of them."""
+    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
+    """Keras dtype policy of the layers; auto: a 16-bit one if a trial is at least a fifth faster.
+    The weights are float32 with each of them."""
     replicas: Literal["auto"] | Annotated[int, (1, 1024)] = "auto"
     """Copies of the model that share each batch; auto: one per GPU. On a CPU, logical devices."""
     devices: Annotated[str, "devices"] = "auto"

@@ -51,9 +51,18 @@ class Runtime:
         """Whether this process writes and prints."""
         return self.cluster is None or self.cluster.is_chief
 
+    def decided(self, name: str, value: str, reason: str) -> "Runtime":
+        """A copy with one more decision."""
+        from pipeline.contracts import Decision
+
+        made = (*self.decisions, Decision(name, value, reason))
+        return dataclasses.replace(self, decisions=made)
+
 
 def start(options: config.Runtime, cluster: Cluster | None = None, token: str = "") -> Runtime:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
+
+    The precision `auto` is float32 until a trial has shown that 16 bits are faster.
 
     Raises UsageError if the devices do not support the options.
     """
@@ -76,6 +85,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
+    precision = "float32" if options.precision == "auto" else options.precision
     strategy, device = distribution.choose(options, cluster, token, note)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
@@ -86,12 +96,12 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if gpus and options.gpu_memory:
         limit = f"at most {options.gpu_memory} on each"
         decisions.append(Decision("gpu memory", limit, "asked for"))
-    if options.precision != "float32":
-        decisions.append(Decision("precision", options.precision, "asked for"))
+    if options.precision != "auto":
+        decisions.append(Decision("precision", precision, "asked for"))
     if options.xla != "auto" or xla:
         reason = "faster on GPUs" if options.xla == "auto" else "asked for"
         decisions.append(Decision("xla", "on" if xla else "off", reason))
-    return Runtime(options.precision, xla, strategy, tuple(decisions), cluster)
+    return Runtime(precision, xla, strategy, tuple(decisions), cluster)
 
 
 def _import_tensorflow() -> bool:
@@ -127,6 +137,33 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def fast_precision() -> tuple[str | None, str]:
+    """The 16-bit policy that is fast on this device, or None, and the reason."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus:
+        details = tf.config.experimental.get_device_details(gpus[0])
+        capability = details.get("compute_capability", (0, 0))
+        if capability >= (8, 0):
+            return "mixed_bfloat16", "the GPU has bfloat16"
+        if capability >= (7, 0):
+            return "mixed_float16", "the GPU has float16"
+        return None, "this GPU has no fast 16-bit arithmetic"
+    if _cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        return "mixed_bfloat16", "the CPU has bfloat16"
+    return None, "this CPU has no bfloat16 arithmetic"
+
+
+def _cpu_flags() -> set[str]:
+    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return set(next(line for line in file if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
 
 
 @contextmanager

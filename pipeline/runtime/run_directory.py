@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,11 @@ def _alike(old: Any, new: Any) -> bool:
     return old == new
 
 
-def decided(path: Path | None, name: str) -> str | None:
-    """The value of an automatic choice at the start of a run; None in a new run."""
+def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
+    """The value of an automatic choice at the start of a run; None in a new run.
+
+    Values that are not in `known`, if it is given, are ignored.
+    """
     if path is None:
         return None
     try:
@@ -124,7 +127,7 @@ def decided(path: Path | None, name: str) -> str | None:
         value = next((d["value"] for d in decisions if d["name"] == name), None)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and (known is None or value in known) else None
 
 
 def earlier_splits(config: Config) -> Path | None:

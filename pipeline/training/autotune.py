@@ -1,15 +1,23 @@
-"""A short trial of the compiled step decides how many steps one call takes."""
+"""Short trials of the compiled step that decide how to run it."""
 
+import dataclasses
 import time
+from collections.abc import Callable
 
 import keras
 
 from pipeline.contracts import Batches, Decision
+from pipeline.runtime import environment
+from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 
 # A call cannot be interrupted; after Ctrl-C half a second is still prompt.
 LONGEST_CALL = 0.5
 MOST_STEPS = 16  # timed in one call
+# In a shorter run a trial costs more than it can gain: it traces the step again, about 2 s.
+SHORTEST_RUN = 60.0
+# Lower precision must pay off: timings of a step vary by a tenth on a busy machine.
+LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches) -> float:
@@ -58,3 +66,45 @@ def steps_per_call(
     model.steps_per_execution = count
     reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     return Decision("call", f"{count:,} steps", reason)
+
+
+def precision(
+    machine: environment.Runtime,
+    build: Callable[[environment.Runtime], keras.Model],
+    train: Batches,
+    validation: Batches | None,
+    watchdog: Watchdog,
+) -> tuple[environment.Runtime, keras.Model]:
+    """The machine with the faster precision, and its model.
+
+    Args:
+        machine: Started with `--runtime.precision auto`.
+        build: Builds the model for a machine.
+        train: Their number of steps decides whether a trial is worth its time.
+        validation: The batches that the engine will get.
+        watchdog: Entered; each trial is one call for it.
+    """
+    model = build(machine)
+    other, reason = environment.fast_precision()
+    if machine.cluster:
+        other, reason = None, "several workers; another precision must be set explicitly"
+    if other is None or train.first_step >= train.last_step:
+        return machine.decided("precision", "float32", reason), model
+
+    def seconds(model: keras.Model) -> float:
+        with machine.strategy.scope(), watchdog.watching():
+            model.step.set_inputs(train, validation)
+            return seconds_per_step(model, train)
+
+    slow = seconds(model)
+    run = slow * (train.last_step - train.first_step)
+    if run < SHORTEST_RUN:
+        reason = f"a run of about {run:.0f} s is too short for a trial"
+        return machine.decided("precision", "float32", reason), model
+    changed = dataclasses.replace(machine, precision=other)
+    candidate = build(changed)
+    fast = seconds(candidate)
+    measured = f"{1000 * fast:,.1f} ms per step, float32 {1000 * slow:,.1f} ms"
+    if slow / fast < LEAST_GAIN:
+        return machine.decided("precision", "float32", f"{other}: {measured}"), model
+    return changed.decided("precision", other, measured), candidate

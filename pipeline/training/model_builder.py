@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, registry
@@ -15,6 +16,9 @@ from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Settings, Step
 from pipeline.utils.errors import UsageError, reason, suggest
+
+# As for airbench, arXiv 2404.00498, section 3.2; eigenvectors of image patches need no more.
+ADAPT_EXAMPLES = 5000
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -59,13 +63,16 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
     """Raises UsageError if features come from a classifier's output layer: the head is another."""
-    layer = tensor._keras_history.operation
-    while isinstance(layer, keras.Model):
-        layer = layer.layers[-1]
+    layer, _, index = tensor._keras_history
+    while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
+        layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
     activation = getattr(layer, "activation", None) or layer
-    if getattr(activation, "__name__", type(activation).__name__).lower() == "softmax":
+    kind = getattr(activation, "__name__", type(activation).__name__).lower()
+    # A hidden layer may have several sigmoids; a single one is an answer.
+    is_answer = kind == "sigmoid" and tensor.shape[-1] == 1
+    if is_answer or kind in ("softmax", "log_softmax", "logsoftmax"):
         raise UsageError(
-            f"--model.name {model}: its features end in the softmax of layer {layer.name!r}, but "
+            f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
             "the task adds the output layer itself; return the features before the classifier, in "
             'keras.applications with include_top=False, pooling="avg"'
         )
@@ -84,7 +91,8 @@ def build(
         task: What the problem is.
         settings: Sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Not augmented. The schedule is that of their steps.
+        train: Not augmented, even if `augmentation.on_host` will augment them: layers that adapt to
+            the data see the same examples either way. The schedule is that of their steps.
         augment_in_step: False if the tickets of training are augmented already.
 
     Raises:
@@ -105,6 +113,7 @@ def build(
         others = model.non_trainable_variables
         statistics = [v for v in others if "float" in v.dtype]
         random_states = [v for v in others if v.path.endswith("seed_generator_state")]
+        _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
         model.frozen = _freeze(layers, settings.train.freeze)
@@ -210,6 +219,17 @@ def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:
     if not isinstance(found, kind):
         raise UsageError(f"{flag} must return {wanted}; got {found!r}")
     return found
+
+
+def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
+    """Shows the first training examples to layers that learn from data before training."""
+    for layer in model.layers:
+        if hasattr(layer, "adapt"):
+            before = keras.Model(model.inputs, layer.input)
+            tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
+            batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
+            seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
+            layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
 
 
 def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:

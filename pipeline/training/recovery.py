@@ -75,7 +75,7 @@ def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replica
         replicas: Number of replicas that share each batch.
     """
     if isinstance(error, OutOfMemory):
-        return _smaller(error, plan, replicas)
+        return smaller(error, plan, replicas)
     if plan.settings.train.on_bad_steps == "stop":
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
@@ -86,7 +86,8 @@ def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replica
     return dataclasses.replace(plan, factor=factor)._decided(decision)
 
 
-def _smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
+def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
+    """The next attempt, with smaller micro-batches; UsageError if there are none."""
     train = plan.settings.train
     part = train.batch_size // replicas
     size = part // train.accumulate

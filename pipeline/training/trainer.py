@@ -13,6 +13,7 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
+from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
@@ -68,10 +69,37 @@ class Trainer:
         self.plan = recovery.begun(self.config, self.machine.replicas)
 
     def build(self) -> None:
-        """Builds the model."""
-        in_step = self.batches is self.plain
+        """Builds the model with the precision chosen for it, and with smaller micro-batches if it
+        does not fit in memory in a trial of the precision."""
+        if not any(decision.name == "precision" for decision in self.machine.decisions):
+            known = ("float32", "mixed_float16", "mixed_bfloat16")
+            chosen = run_directory.decided(self.config.run_directory, "precision", known)
+            if chosen is None:
+                self._choose_precision()
+                return
+            machine = dataclasses.replace(self.machine, precision=chosen)
+            self.machine = machine.decided("precision", chosen, "as when this run began")
         with distributed.lost_workers(self.machine.cluster):
-            self.model = build(self.task, self.plan.settings, self.machine, self.plain, in_step)
+            self.model = self._built(self.machine)
+
+    def _built(self, machine: Runtime) -> keras.Model:
+        in_step = self.batches is self.plain
+        return build(self.task, self.plan.settings, machine, self.plain, in_step)
+
+    def _choose_precision(self) -> None:
+        validation = self.evaluated.get("validation")
+        while True:
+            # The run directory, where the stacks would be written, may not exist yet.
+            watchdog = Watchdog(self.config.runtime.hang_timeout, None)
+            with distributed.lost_workers(self.machine.cluster), watchdog:
+                try:
+                    self.machine, self.model = autotune.precision(
+                        self.machine, self._built, self.batches, validation, watchdog
+                    )
+                    return
+                except OutOfMemory as error:
+                    self.plan = recovery.smaller(error, self.plan, self.machine.replicas)
+            gc.collect()  # the next model needs the memory of this one
 
     def resume(self, run: RunDirectory) -> None:
         """Restores the latest checkpoint of a run, if there is one."""

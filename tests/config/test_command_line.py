@@ -148,7 +148,7 @@ def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsy
         "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
         "default: 40)",
         "--export.enabled, --export.no-enabled Write and verify",
-        "(application, convnet, lenet, linear, resnet, sequential, tiny, or "
+        "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
         "package.module.function; default: convnet)",
     ):
         assert part in whole

@@ -33,7 +33,7 @@ INVALID = [
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
     ({"train": 3}, "--train must be a section; got 3"),
     ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
-    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of float32"),
+    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of auto, float32"),
     ({"data": {"augment": {"crop": None}}}, "--data.augment must be"),
     ({"run_directory": "a\0b"}, "--run-directory must be a path in UTF-8"),
 ]

@@ -7,7 +7,7 @@ from pipeline.utils.errors import UsageError
 
 
 def test_every_public_function_of_any_file_is_registered():
-    models = "application convnet lenet linear resnet sequential tiny"
+    models = "airbench application convnet lenet linear resnet sequential tiny"
     assert registry.names("models") == models.split()
     assert {"adam", "adamw", "nadam", "sgd"} < set(registry.names("optimizers"))  # one file
     assert registry.find("recipes", "digits").summary.startswith("8x8 handwritten digits")
@@ -32,7 +32,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
     ("name", "options", "message"),
     [
         ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        ("zzz", {}, "choose from application, convnet, lenet, linear, resnet, "),
+        ("zzz", {}, "choose from airbench, application, convnet, lenet, linear, resnet, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "there is no module 'no.such'"),

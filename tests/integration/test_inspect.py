@@ -17,6 +17,7 @@ from pipeline.data.augmentation import Augmenter
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_gallery, dataset_stats, throughput
+from pipeline.runtime import environment
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
 
@@ -51,6 +52,7 @@ def test_without_a_common_size_it_shows_what_is_known(workplace, capsys):
 
 
 def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
     images, labels = images_and_labels(count=600)
     labels[:200] = 0
     images[300:350] = images[:50]
@@ -76,6 +78,7 @@ def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypa
     assert said["cache"].startswith("memory (") and said["augment"].startswith("device (")
     assert all(re.match(r"[\d,]+ examples/s", said[name]) for name in ("feed", "step", "training"))
     assert re.match(r"the (step|feed): .* speed it up", said["bottleneck"])
+    assert "too short for a trial" in said["precision"]
     html = shown.read_text()
     assert shown.parent.name == "digits_tiny-1" and "&lt;a&gt;" in html and "<a>" not in html
     assert not re.search(r'(src|href)="(?!data:|#)', html), "the page needs another file"

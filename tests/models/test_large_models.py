@@ -1,4 +1,4 @@
-"""Residual networks and applications: as published, trainable, fed as they want to be."""
+"""Residual networks, airbench and applications: as published, trainable, fed as they want to be."""
 
 import inspect
 import urllib.error
@@ -6,10 +6,12 @@ import urllib.error
 import keras
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits, load_sample_images
 from small import task_of
 
 from pipeline.config import config
 from pipeline.models import application
+from pipeline.models.airbench import Identity, Whitening
 from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
 
@@ -50,6 +52,70 @@ def test_resnet_shortcuts_of_option_a_take_every_second_pixel_and_add_zeros():
     expected = np.zeros((2, 64))
     expected[:, :16] = np.asarray(maps)[:, ::4, ::4].mean(axis=(1, 2))
     np.testing.assert_allclose(vector, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rate"), [("resnet", {}, 0.01), ("airbench", {"width": 8}, 0.1)]
+)
+def test_learns_one_batch_by_heart(name, options, rate):
+    keras.utils.set_random_seed(0)
+    model = built(name, (8, 8, 1), **options)
+    model = keras.Model(model.input, model.output)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss)
+    model.optimizer.build(model.trainable_variables)
+    images, labels = np.random.default_rng(0).random((16, 8, 8, 1), np.float32), np.arange(16) % 10
+    repeated = np.tile(images, (40, 1, 1, 1)), np.tile(labels, 40)
+    model.fit(*repeated, batch_size=16, shuffle=False, verbose=0)
+    answers = model(images, training=False)
+    assert loss(labels, answers) < 0.1
+    assert (np.argmax(answers, axis=1) == labels).all()
+
+
+def photographs():
+    """32x32 parts of two photographs, (520, 32, 32, 3) in [0, 1]."""
+    images = np.stack(load_sample_images().images).astype(np.float32) / 255
+    rows, columns = range(0, 385, 32), range(0, 609, 32)
+    return np.concatenate([images[:, i : i + 32, j : j + 32] for i in rows for j in columns])
+
+
+@pytest.mark.parametrize(
+    "images",
+    [photographs(), load_digits().images[..., None] / 16, np.eye(4)[:, None, None]],
+    ids=["photographs", "digits", "pixels"],
+)
+def test_whitening_makes_patches_white(images):
+    layer, images = Whitening(), images.astype(np.float32)
+    layer.adapt(images)
+    responses = np.asarray(layer(images), np.float64)
+    half = responses.shape[-1] // 2
+    responses = responses.reshape(-1, 2 * half)
+    np.testing.assert_allclose(responses[:, :half], -responses[:, half:], atol=1e-3)
+    assert np.abs(responses.mean(axis=0)).max() < 1e-3
+    covariance = np.cov(responses[:, :half].T, bias=True)
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 1e-3
+    # 1 but for directions in which the images hardly differ: those are not magnified to 1.
+    assert (np.diff(np.diag(covariance)) < 1e-4).all() and np.diag(covariance)[0] <= 1 + 1e-4
+    seen = np.diag(covariance) > 0.01
+    assert (np.diag(covariance)[seen] > 0.5).all()
+    assert np.abs(np.diag(covariance)[: seen.sum() // 2] - 1).max() < 0.02
+
+
+def test_airbench_begins_as_the_paper_says():
+    model = built("airbench", (32, 32, 3), width=16)
+    whitening = model.get_layer("whitening")
+    assert [weight.path for weight in whitening.trainable_weights] == ["whitening/bias"]
+    basis = np.asarray(whitening.kernel).reshape(12, 24)
+    np.testing.assert_allclose(basis[:, :12].T @ basis[:, :12], np.eye(12), atol=1e-6)
+    np.testing.assert_array_equal(basis[:, :12], -basis[:, 12:])
+    maps = np.random.default_rng(0).random((2, 5, 5, 6), np.float32)
+    same = keras.ops.conv(maps, Identity()((3, 3, 6, 9), "float32"), padding="same")
+    np.testing.assert_array_equal(same[..., :6], maps)
+    assert np.asarray(same)[..., 6:].std() > 0
+    assert Identity()((3, 3, 9, 6), "float32").shape == (3, 3, 9, 6)
+    ends = [model.get_layer("largest").output, model.get_layer("ninth").output]
+    largest, ninth = keras.Model(model.input, ends)(np.ones((1, 32, 32, 3), np.float32))
+    np.testing.assert_allclose(largest, 9 * np.asarray(ninth), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(application._networks()))

@@ -42,6 +42,13 @@ PARAMETERS = {
     ("linear", (28, 28, 1)): dense(784, 10),
     # keras.io: VGG16 without its top has 14,714,688.
     ("application", (32, 32, 3)): 14_714_688 + dense(512, 10),
+    # 269,722 are trained (see test_large_models); two moving statistics of each channel are not.
+    ("resnet", (32, 32, 3)): 269_722 + 2 * (16 + 6 * (16 + 32 + 64)),
+    # arXiv 2404.00498: 1.97 million. Normalisations have three vectors, there is no gamma.
+    ("airbench", (32, 32, 3)): conv(2, 3, 24)
+    + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256)
+    + 3 * (2 * 64 + 4 * 256)
+    + dense(256, 10),
 }
 
 
@@ -75,9 +82,19 @@ def answered(x, count, activation):
     return last(keras.layers.Flatten()(x))
 
 
+def through(function):
+    return lambda x: function(answered(x, 10, None))
+
+
 CLASSIFIERS = {
     "softmax of layer 'last'": lambda x: answered(x, 10, "softmax"),
-    "softmax of layer 'layer'": lambda x: keras.layers.Softmax(name="layer")(answered(x, 10, None)),
+    "log_softmax of layer 'last'": lambda x: answered(x, 10, "log_softmax"),
+    "sigmoid of layer 'last'": lambda x: answered(x, 1, "sigmoid"),
+    "sigmoid of layer 'sigmoid": lambda x: keras.activations.sigmoid(answered(x, 1, None)),
+    "softmax of layer 'softmax": through(keras.activations.softmax),
+    "logsoftmax of layer 'log_softmax": lambda x: functional(x, keras.activations.log_softmax),
+    "softmax of layer 'layer'": through(keras.layers.Softmax(name="layer")),
+    "softmax of layer 'activation": through(keras.layers.Activation("softmax")),
     "softmax of layer 'answer'": lambda x: functional(x, keras.layers.Softmax(name="answer")),
     "softmax of layer 'predictions'": lambda x: keras.applications.MobileNet(
         input_shape=(32, 32, 3), weights=None, classes=10

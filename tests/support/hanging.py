@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pipeline.data import batching
 from pipeline.fit import fit
+from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 
 
@@ -30,9 +31,10 @@ def in_a_call(folder):
         never()
 
 
-def in_the_data(folder):
+def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
     """A function of tf.data never comes back, in the second epoch."""
     training = batching.training
+    environment.fast_precision = lambda: arithmetic
 
     def stuck(row):
         never()
@@ -60,15 +62,20 @@ def in_the_data(folder):
         "regression_linear",
         run_directory=folder / "run",
         train={"epochs": 3, "batch_size": 32, "steps_per_call": 1, "engine": "gradient_tape"},
-        runtime={"hang_timeout": 6.0},  # the first call traces
+        runtime={"hang_timeout": 6.0, "precision": precision},  # the first call traces
         export={"enabled": False},
         log={"tensorboard": False},
     )
 
 
+def in_the_trial(folder):
+    """The same, in the steps that choose the precision, before there is a folder of the run."""
+    in_the_data(folder, "auto", ("mixed_bfloat16", "a trial"))
+
+
 def main(folder):
     children = {}
-    for function in (between_calls, in_a_call, in_the_data):
+    for function in (between_calls, in_a_call, in_the_data, in_the_trial):
         if not (child := os.fork()):
             own = folder / function.__name__
             own.mkdir()

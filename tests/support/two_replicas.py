@@ -223,14 +223,16 @@ def main():
     two = environment.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
-    by_value = {**clipped, "clip_norm": None, "clip_value": 0.01, "ema": 0.9}
+    adaptive = {**clipped, "clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9}
+    muon = {**clipped, "optimizer": "muon", "optimizer_options": {}}
     batch_norm = settings_of(
         model={"name": "convnet", "options": {"filters": 4, "blocks": 1}},
         train={"synchronized_batch_norm": True},
     )
     found = {
         "replicas": two.replicas,
-        "by_value": apart(one, two, settings_of(train=by_value))[0],
+        "adaptive": apart(one, two, settings_of(train=adaptive))[0],
+        "muon": apart(one, two, settings_of(train=muon))[0],
         "resident": resident(one, two, settings_of(train=clipped)),
         "sample_order": sample_order(two),
         "overflows": overflows(two, 20),

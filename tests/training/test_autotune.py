@@ -1,11 +1,16 @@
-"""Steps per call: chosen by a trial that leaves no trace."""
+"""Steps per call and precision: chosen by trials that leave no trace."""
+
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from small import machine
 from update_rules import STEPS, prepared, trained
 
 from pipeline.config import registry
+from pipeline.runtime import environment
+from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, distributed
 
 OPTIONS = {"epochs": 3, "steps": 2 * STEPS + 3, "optimizer": "adam", "optimizer_options": {}}
@@ -48,3 +53,25 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one():
     assert distributed.Calls(model, "train", batches)._run is trace
     assert trace.experimental_get_tracing_count() == 1
     assert autotune.steps_per_call(model, 5, batches, None).reason.startswith("requested")
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "steps", "chosen"),
+    [(0.05, 10_000, "mixed_bfloat16"), (0.09, 10_000, "float32"), (0.05, 10, "float32")],
+)
+def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
+    monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "it is there"))
+    times = {"float32": 0.1, "mixed_bfloat16": bfloat16}
+    monkeypatch.setattr(autotune, "seconds_per_step", lambda model, train: times[model.precision])
+
+    def build(started):
+        step = SimpleNamespace(set_inputs=lambda *_: None)
+        return SimpleNamespace(precision=started.precision, step=step)
+
+    train = SimpleNamespace(first_step=0, last_step=steps)
+    watchdog = Watchdog(None, None)
+    found, model = autotune.precision(machine(), build, train, None, watchdog)
+    assert model.precision == found.precision == found.decisions[-1].value == chosen
+    monkeypatch.setattr(environment, "fast_precision", lambda: (None, "no bfloat16"))
+    found, _ = autotune.precision(machine(), build, train, None, watchdog)
+    assert found.decisions[-1].reason == "no bfloat16"

@@ -89,7 +89,10 @@ def test_another_kind_of_problem_is_refused(kind, name, metadata, message):
     ("options", "message"),
     [
         ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
-        ({"loss": "focal", "label_smoothing": 0.1}, "remove them, or --train.loss"),
+        (
+            {"loss": "focal", "label_smoothing": 0.1},
+            "use only one of --train.loss and --train.label-s",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

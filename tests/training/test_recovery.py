@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.fit import fit
+from pipeline.runtime import environment
 from pipeline.training import recovery, trainer
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
@@ -74,10 +75,15 @@ def plan_of(**train):
 
 
 @pytest.mark.parametrize(
-    ("limit", "engine"),
-    [(2, "gradient_tape"), (4, "model_fit")],
+    ("limit", "engine", "has_trial"),
+    [(2, "gradient_tape", True), (4, "model_fit", False)],
 )
-def test_the_micro_batch_is_halved_until_it_fits(workplace, memory, capsys, alive, limit, engine):
+def test_the_micro_batch_is_halved_until_it_fits(
+    workplace, memory, monkeypatch, capsys, alive, limit, engine, has_trial
+):
+    """The trial of the precision runs out of memory, if there is one, otherwise the training."""
+    arithmetic = ("mixed_bfloat16" if has_trial else None, "planted")
+    monkeypatch.setattr(environment, "fast_precision", lambda: arithmetic)
     plain = digits("plain", accumulate=8 // limit, engine=engine)
     memory.limit = limit
     del alive[:]
@@ -88,7 +94,7 @@ def test_the_micro_batch_is_halved_until_it_fits(workplace, memory, capsys, aliv
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
     assert alive == [1] * (failures + 1), "`plain` alone: models that did not fit are deleted"
     shown = capsys.readouterr().out
-    assert shown.count("micro-batch ") == failures
+    assert shown.count("micro-batch ") == (1 if has_trial else failures)
     assert f"micro-batch {limit} (out of memory" in shown
     stored = json.loads((workplace / "run/decisions.json").read_text())
     assert [d["value"] for d in stored if d["name"] == "micro-batch"] == [str(limit)]

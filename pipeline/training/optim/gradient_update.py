@@ -265,6 +265,27 @@ def _by_global_norm(
     return [gradient * factor for gradient in gradients]
 
 
+def adaptively(
+    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Each unit's gradient scaled to at most `limit` times the norm of the unit's weights.
+
+    Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
+    normalization", 2021, equation 3, with the paper's floor of 0.001 for the norm of the weights.
+    A unit is one output channel: all axes but the last; in a bias or scale each number is a unit.
+    """
+    clipped = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        axes = list(range(len(gradient.shape) - 1))
+        length, bound = (
+            tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))
+            for tensor in (gradient, tf.convert_to_tensor(variable))
+        )
+        bound = limit * tf.maximum(bound, 1e-3)
+        clipped.append(gradient * tf.minimum(1.0, bound / tf.maximum(length, 1e-30)))
+    return clipped
+
+
 # Option of `config.Train` -> (gradients, their joint norm, limit, weights) -> clipped gradients.
 _CLIPPINGS: dict[str, Callable[..., list[tf.Tensor]]] = {
     "clip_norm": _by_global_norm,
@@ -274,4 +295,5 @@ _CLIPPINGS: dict[str, Callable[..., list[tf.Tensor]]] = {
     "clip_value": lambda gradients, norm, limit, variables: [
         tf.clip_by_value(gradient, -limit, limit) for gradient in gradients
     ],
+    "clip_adaptive": adaptively,
 }

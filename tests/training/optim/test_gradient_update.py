@@ -3,12 +3,14 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from small import CLASSES
 from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.training.callbacks.average_weights import AverageWeights
 from pipeline.training.callbacks.unfreeze import Unfreeze
+from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -108,6 +110,20 @@ def test_biases_are_excluded_from_the_decay_and_the_rate_is_scaled():
     for variable in model.trainable_variables:
         assert model.optimizer._use_weight_decay(variable) == (len(variable.shape) > 1)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * BATCH / 32)
+
+
+def test_adaptive_clipping_follows_the_paper():
+    generator = np.random.default_rng(3)
+    weights = [generator.normal(size=s).astype(np.float32) for s in ((3, 3, 2, 4), (5, 4), (4,))]
+    weights[2][0] = 0.0
+    gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
+    clipped = gradient_update.adaptively(gradients, tf.constant(1.0), 0.1, weights)
+    for weight, gradient, result in zip(weights, gradients, clipped, strict=True):
+        for unit in range(weight.shape[-1]):
+            length = np.linalg.norm(gradient[..., unit])
+            bound = 0.1 * max(np.linalg.norm(weight[..., unit]), 1e-3)
+            wanted = gradient[..., unit] * min(1.0, bound / length)
+            np.testing.assert_allclose(result[..., unit], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", registry.names("engines"))

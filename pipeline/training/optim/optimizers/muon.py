@@ -1,0 +1,142 @@
+"""Muon: orthogonalised momentum, so that all directions of a step have the same length."""
+
+import math
+from typing import Annotated, Any
+
+import keras
+from keras.optimizers.schedules import LearningRateSchedule
+
+# For all other variables than hidden matrices, as in the reference implementation.
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
+# One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
+_COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+
+
+def muon(
+    learning_rate: LearningRateSchedule,
+    *,
+    momentum: Annotated[float, (0, 0.9999)] = 0.95,
+    nesterov: bool = True,
+) -> keras.optimizers.Optimizer:
+    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rate.
+
+    Jordan et al. 2024, with the step size of Liu et al. 2025: rates and weight decay for AdamW suit
+    it too.
+
+    Args:
+        momentum: Share of the old direction in the new one.
+        nesterov: Look ahead along the momentum.
+    """
+    return Muon(learning_rate, momentum=momentum, nesterov=nesterov)
+
+
+def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
+    """A matrix (rows, columns) with its singular values brought near 1; float32.
+
+    Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. Values
+    above 0.002 of the Frobenius norm end between 0.68 and 1.21; zeros stay zeros.
+    """
+    a, b, c = _COEFFICIENTS
+    x = keras.ops.cast(matrix, "float32")
+    tall = x.shape[0] > x.shape[1]
+    x = keras.ops.transpose(x) if tall else x  # the products below then have the smaller side
+    x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
+    for _ in range(_ITERATIONS):
+        gram = keras.ops.matmul(x, keras.ops.transpose(x))
+        x = a * x + keras.ops.matmul(b * gram + c * keras.ops.matmul(gram, gram), x)
+    return keras.ops.transpose(x) if tall else x
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class Muon(keras.optimizers.Optimizer):
+    """Orthogonalised momentum for each hidden matrix; Adam for all other variables.
+
+    Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024,
+    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalises only
+    variables of two axes and leaves the kernels of convolutions to Adam: nearly everything in a
+    convolutional network. Here a kernel (height, width, in, out) is the matrix
+    (height * width * in, out).
+
+    As the reference advises, Adam updates biases, normalisation, embeddings, and the first and the
+    last matrix in the order given to `build`: the input layer and the head (only the last of
+    several). It also updates kernels with a single column (depthwise convolutions) and variables of
+    three axes (in attention, where the shape does not show which axes belong together).
+
+    A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for LLM
+    training", 2025, section 2.2: it then has the root mean square of an Adam step, and one learning
+    rate and one weight decay suit both kinds of variables.
+
+    Args:
+        learning_rate: A number or a schedule, of the size of Adam's.
+        momentum: Share of the old direction in the new one.
+        nesterov: Look ahead along the momentum.
+        options: Those of every Keras optimizer, such as `weight_decay` and `name`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate, **options)
+        self.momentum, self.nesterov = momentum, nesterov
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Creates the state: a momentum for each variable, and a second moment for Adam's."""
+        if self.built:
+            return
+        super().build(variables)
+        matrices = [number for number, v in enumerate(variables) if _is_matrix(v.shape)]
+        hidden = {n for n in matrices[1:-1] if "embedding" not in variables[n].path}
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+        self._velocities = [
+            None if number in hidden else self.add_variable_from_reference(variable, "velocity")
+            for number, variable in enumerate(variables)
+        ]
+
+    def update_step(
+        self, gradient: keras.KerasTensor, variable: Any, learning_rate: keras.KerasTensor
+    ) -> None:
+        """Updates one variable and its state; called by Keras on each replica."""
+        index = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[index], self._velocities[index]
+        gradient = keras.ops.cast(gradient, variable.dtype)
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        if velocity is None:
+            step = self._orthogonal_step(gradient, momentum)
+        else:
+            step = self._adam_step(gradient, momentum, velocity)
+        self.assign_sub(variable, rate * step)
+
+    def _orthogonal_step(
+        self, gradient: keras.KerasTensor, momentum: keras.Variable
+    ) -> keras.KerasTensor:
+        self.assign_add(momentum, (gradient - momentum) * (1 - self.momentum))
+        direction = momentum + 0.0
+        if self.nesterov:
+            direction = gradient + (momentum - gradient) * self.momentum
+        matrix = keras.ops.reshape(direction, (-1, gradient.shape[-1]))
+        scale = 0.2 * math.sqrt(max(matrix.shape))
+        update = _orthogonalize(matrix) * scale
+        return keras.ops.cast(keras.ops.reshape(update, gradient.shape), gradient.dtype)
+
+    def _adam_step(
+        self, gradient: keras.KerasTensor, momentum: keras.Variable, velocity: keras.Variable
+    ) -> keras.KerasTensor:
+        self.assign_add(momentum, (gradient - momentum) * (1 - _BETA_1))
+        self.assign_add(velocity, (keras.ops.square(gradient) - velocity) * (1 - _BETA_2))
+        count = keras.ops.cast(self.iterations + 1, gradient.dtype)
+        mean = momentum / (1 - keras.ops.power(_BETA_1, count))
+        square = velocity / (1 - keras.ops.power(_BETA_2, count))
+        return mean / (keras.ops.sqrt(square) + _EPSILON)
+
+    def get_config(self) -> dict[str, Any]:
+        """For `from_config`, without the state."""
+        return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    """Whether a variable maps inputs to outputs and has several directions to orthogonalise."""
+    return len(shape) in (2, 4) and min(math.prod(shape[:-1]), shape[-1]) > 1
