@@ -23,9 +23,6 @@ from pipeline.utils.errors import UsageError
 
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
-    # One trace of the model for all splits; another test needs calibrated answers.
-    keys = [key for key in digits_run.model.step.compiled if key[0] == "answers"]
-    assert sum("temperature" not in task.metadata for _, task, *_ in keys) == 1
     verification = digits_run.result["verification"]
     assert verification["passed"] and len(verification["checks"]) == 16
     assert {p.name for p in digits_run.export.parent.iterdir()} == {
