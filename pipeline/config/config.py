@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pipeline.config import registry, type_hints
+from pipeline.config import objects, registry, type_hints
 from pipeline.config.resume_policy import HARMLESS
 from pipeline.config.sections import Clean, Data, Export, Log, Model, Runtime, Source, Task, Train
 from pipeline.config.validation import Checked, only_one
@@ -90,12 +90,20 @@ class Config(Checked):
         for section, names in HARMLESS.items():
             for name in names:
                 del (values[section] if section else values)[name]
+        # The initial weights of a network that was handed over; a checkpoint replaces them.
+        values["weights"] = getattr(self.model.name, "weights", "")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
-    hints = typing.get_type_hints(type(part))
+    hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
+    changes = {
+        name: objects.names_of(hints[name], value)
+        if hasattr(hints.get(name), "__metadata__")
+        else value
+        for name, value in changes.items()
+    }
     for name, value in changes.items():
         # Options belong to one registered function.
         owned = "options" if name == "name" else f"{name}_options"
@@ -112,7 +120,7 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
         if not dataclasses.is_dataclass(current):
             values[name] = type_hints.from_json(hints[name], value)
             continue
-        if isinstance(value, str) and hasattr(current, "name"):
+        if hasattr(current, "name") and type(value) not in (dict, type(current)):
             value = {"name": value}
         nested = isinstance(value, Mapping)
         values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value

@@ -1,24 +1,32 @@
 """Registries: packages whose public functions can be selected by name in a config.
 
 Every public function in any file of the package is registered under its name (usually that of the
-file); files that begin with `_` contain helpers. A dotted name, `package.module.function`, works
-wherever a registered one does. The keyword-only arguments of a function are its options. Only
-`load` imports modules; everything else reads the source, so that a misspelt name is found without
+file); files that begin with `_` contain helpers. Wherever a registered name works, so do the
+optimizers, schedules, losses and metrics of Keras (`lamb`, `f1_score`), `package.module:name`,
+`package.module.name`, `file.py:name`, functions that an installed package offers as entry points
+of the group `pipeline.REGISTRY`, and in Python the function or the object itself.
+
+The keyword-only arguments of a function, and those with a default, are its options. Only `load`
+imports modules; everything else reads the source, so that a misspelt name is found without
 importing TensorFlow.
 """
 
 import ast
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
+import inspect
 import re
+import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pipeline.config import type_hints
+from pipeline.config import keras_names, objects, type_hints
 from pipeline.config.validation import require_path, require_value
 from pipeline.utils.errors import UsageError, one_line, suggest
 
@@ -37,6 +45,22 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
+# Registry -> the function that makes a registered function of what users hand over.
+ADAPTERS = {
+    "sources": "pipeline.data.sources._given",
+    "models": "pipeline.models._given",
+    "losses": "pipeline.training.losses._given",
+    "metrics": "pipeline.training.metrics._given",
+    "callbacks": "pipeline.training.callbacks._given",
+    "optimizers": "pipeline.training.optim.optimizers._given",
+    "schedules": "pipeline.training.optim.schedules._given",
+}
+# Options that the package sets itself.
+_RESERVED = (
+    *("learning_rate", "initial_learning_rate", "reduction", "dtype", "weight_decay"),
+    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
+    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
+)
 # Names that the annotation of an option may use; an option with any other is not checked.
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
@@ -61,12 +85,17 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A registered function, as described by its source."""
+    """A function, or a class and its constructor, as described by its source."""
 
     name: str
     module: str
     path: Path
-    node: ast.FunctionDef
+    node: ast.FunctionDef | ast.ClassDef
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether it is one of this package."""
+        return self.path.is_relative_to(_PACKAGE)
 
     @property
     def summary(self) -> str:
@@ -76,15 +105,27 @@ class Function:
     @property
     def options(self) -> dict[str, Option]:
         """The options by name."""
-        arguments, meanings = self.node.args, _meanings(self.node)
+        found, meanings = _arguments(self.node), _meanings(self.node)
+        optional = found.args[len(found.args) - len(found.defaults) :]
+        pairs = [
+            *zip(optional, found.defaults, strict=True),
+            *zip(found.kwonlyargs, found.kw_defaults, strict=True),
+        ]
         return {
             argument.arg: Option(
                 _hint(argument.annotation),
                 None if default is None else ast.unparse(default),
                 meanings.get(argument.arg, ""),
             )
-            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            for argument, default in pairs
+            if self.is_registered or argument.arg not in _RESERVED
         }
+
+    @property
+    def required(self) -> int:
+        """Number of its positional arguments without a default, not counting `self`."""
+        found = _arguments(self.node)
+        return len(found.args) - len(found.defaults) - isinstance(self.node, ast.ClassDef)
 
 
 def names(registry: str) -> list[str]:
@@ -94,17 +135,36 @@ def names(registry: str) -> list[str]:
 
 def find(registry: str, name: str) -> Function:
     """The function with this name; UsageError, with the closest known name, if there is none."""
-    if "." in name:
+    kind = REGISTRIES[registry][1]
+    if isinstance(name, objects.Given):
+        return _of_object(registry, name)
+    if objects.is_text_only(name):
+        raise UsageError(
+            f"the {kind} {name} was an object of the Python process that started the run; pass it "
+            "again: fit(..., run_directory=...)"
+        )
+    if "." in name or ":" in name:
         return _dotted(name)
     known = _registered(registry)
-    if name not in known:
-        raise UsageError(f"unknown {REGISTRIES[registry][1]} {name!r}; {suggest(name, known)}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if found := keras_names.find(registry, name):
+        module, path, node = found
+        return Function(node.name, module, path, node)
+    for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
+        return _dotted(entry.value)
+    others = keras_names.names(registry)
+    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
 
 
-def named(registry: str) -> Callable[[], str]:
+@dataclasses.dataclass(frozen=True)
+class Named:
     """Annotates a field that takes names of a registry; its description lists them."""
-    return lambda: f"{', '.join(names(registry))}, or package.module.function"
+
+    registry: str
+
+    def __call__(self) -> str:
+        return f"{', '.join(names(self.registry))}, or package.module:name"
 
 
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
@@ -156,10 +216,18 @@ def load(registry: str, name: str) -> Callable:
     Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
     function = find(registry, name)
-    if "." not in name:
-        return getattr(importlib.import_module(function.module), name)
+    if function.is_registered and not isinstance(name, objects.Given):
+        return getattr(importlib.import_module(function.module), function.name)
+    found = name.value if isinstance(name, objects.Given) else _imported(function, name)
+    if registry not in ADAPTERS:
+        return found
+    return importlib.import_module(ADAPTERS[registry]).adapt(found)
+
+
+def _imported(function: Function, name: str) -> Any:
+    """What a name outside the package stands for."""
     try:
-        module = importlib.import_module(function.module)
+        module = _module(function)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((f.lineno for f in reversed(frames) if f.filename == str(function.path)), "?")
@@ -168,6 +236,16 @@ def load(registry: str, name: str) -> Callable:
             f"{type(error).__name__}: {error}"
         ) from error
     return getattr(module, function.name)
+
+
+def _module(function: Function) -> Any:
+    if not function.module.endswith(".py"):
+        return importlib.import_module(function.module)
+    spec = importlib.util.spec_from_file_location(function.path.stem, function.path)
+    if function.module not in sys.modules:
+        module = sys.modules[function.module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[function.module]
 
 
 def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
@@ -212,6 +290,8 @@ def _registered(registry: str) -> dict[str, Function]:
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
+            if isinstance(node, ast.ClassDef):
+                continue
             if name in found:
                 raise UsageError(
                     f"{found[name].path} and {path} both define {name!r}; rename one of them"
@@ -221,16 +301,49 @@ def _registered(registry: str) -> dict[str, Function]:
 
 
 def _dotted(name: str) -> Function:
-    module, _, function = name.rpartition(".")
-    spec = _found(module)
-    if spec is None or not str(spec.origin).endswith(".py"):
-        raise UsageError(f"{name!r}: there is no module {module!r} on Python's path")
-    path = Path(str(spec.origin))
+    """`package.module.name`, `package.module:name` or `file.py:name`."""
+    module, _, function = name.rpartition(":" if ":" in name else ".")
+    if module.endswith(".py"):
+        path = Path(module)
+        if not path.is_file():
+            raise UsageError(f"{name!r}: {path} is not a file")
+        module = str(path.resolve())
+    else:
+        spec = _found(module)
+        if spec is None or not str(spec.origin).endswith(".py"):
+            raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
+        path = Path(str(spec.origin))
     functions = _functions(path)
     if function not in functions:
         hint = suggest(function, functions) if functions else "it defines no public function"
         raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
     return Function(function, module, path, functions[function])
+
+
+def _of_object(registry: str, name: objects.Given) -> Function:
+    """What the source of an object says: of the function itself, else of the adapter's `given`."""
+    value, path = name.value, Path(f"<{registry}>")
+    if inspect.isfunction(value) or inspect.isclass(value):
+        try:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+        except (OSError, SyntaxError, ValueError):
+            node = None
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):  # such as a lambda
+            node = _declaration(value)
+        return Function(value.__name__, value.__module__, path, node)
+    folder = REGISTRIES[registry][0]
+    return _dotted(f"{_PACKAGE / folder / '_given.py'}:given")
+
+
+def _declaration(function: Callable) -> ast.FunctionDef:
+    """The parameters of a function whose source is unknown."""
+    known = inspect.signature(function).parameters.values()
+    bare = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else 0) for p in known
+    ]
+    code = f"def function{inspect.Signature(bare)}: ..."
+    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
+    return node
 
 
 def _found(module: str) -> ModuleSpec | None:
@@ -245,13 +358,22 @@ def _found(module: str) -> ModuleSpec | None:
 
 
 @functools.cache
-def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    """The public functions of a source file, in order."""
+def _functions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    """The public functions and classes of a source file, in order."""
     try:
         nodes = ast.parse(path.read_bytes(), path.name).body
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is not valid Python: {error}") from None
-    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {n.name: n for n in nodes if isinstance(n, kinds) and n.name[0] != "_"}
+
+
+def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
+    if isinstance(node, ast.FunctionDef):
+        return node.args
+    methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    method = next(methods, None)
+    return method.args if method else ast.parse("lambda self: 0", mode="eval").body.args
 
 
 def _hint(annotation: ast.expr | None) -> Any:
@@ -280,7 +402,7 @@ def _type(node: ast.expr | None) -> Any:
     raise TypeError(node)
 
 
-def _meanings(node: ast.FunctionDef) -> dict[str, str]:
+def _meanings(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
     """Argument -> its description in the section `Args` of the docstring."""
     _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
     entries = re.findall(

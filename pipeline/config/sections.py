@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pipeline.config import formats, registry
-from pipeline.config.registry import named
+from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
 from pipeline.utils.errors import UsageError
 
@@ -26,7 +26,7 @@ NotNegative = Annotated[float, "not negative"]
 class Source(Checked):
     """Where the examples come from."""
 
-    name: Annotated[str, named("sources")] = "tfds"
+    name: Annotated[str, Named("sources")] = "tfds"
     """The kind of source."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the source; `--source.path DIR` is short for `--source.options path=DIR`."""
@@ -49,7 +49,7 @@ class Source(Checked):
 class Task(Checked):
     """The problem to be solved."""
 
-    name: Annotated[str, named("tasks")] = "image_classification"
+    name: Annotated[str, Named("tasks")] = "image_classification"
     """The kind of task."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the task."""
@@ -107,7 +107,7 @@ class Data(Checked):
     cache_directory: Path | None = None
     """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
     ~/.cache/pipeline. It can be deleted at any time when no run uses it."""
-    augment: Annotated[Operations, named("augment")] = dataclasses.field(default_factory=dict)
+    augment: Annotated[Operations, Named("augment")] = dataclasses.field(default_factory=dict)
     """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
     augment_on: Literal["auto", "host", "device"] = "auto"
     """Whether images are augmented on the host by `tf.data` or in the compiled step on the device,
@@ -132,7 +132,7 @@ class Data(Checked):
 class Model(Checked):
     """The network."""
 
-    name: Annotated[str, named("models")] = "convnet"
+    name: Annotated[str, Named("models")] = "convnet"
     """The architecture."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the model; `--model.filters 32` is short for `--model.options filters=32`."""
@@ -154,11 +154,11 @@ class Train(Checked):
     accumulate: Count = 1
     """Split each replica's batch into this many micro-batches and accumulate their gradients, to
     save memory."""
-    engine: Annotated[str, named("engines")] = "model_fit"
+    engine: Annotated[str, Named("engines")] = "model_fit"
     """The training loop: Keras's `fit` or a GradientTape loop."""
     steps_per_call: Literal["auto"] | Count = "auto"
     """Steps per call of the compiled function; auto: about half a second of them."""
-    optimizer: Annotated[str, named("optimizers")] = "sgd"
+    optimizer: Annotated[str, Named("optimizers")] = "sgd"
     """The optimizer."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
     """Options of the optimizer, such as `momentum=0.9`."""
@@ -167,18 +167,18 @@ class Train(Checked):
     learning_rate_batch_size: Count | None = None
     """Batch size for which the learning rate is given; it is scaled in proportion to the actual
     batch size."""
-    schedule: Annotated[str, named("schedules")] = "constant"
+    schedule: Annotated[str, Named("schedules")] = "constant"
     """The learning rate schedule."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
     """Options of the schedule: `warmup=0.1` warms up over a tenth of the steps; `at=0.5,0.75` sets
     when `step` drops the rate."""
-    loss: Annotated[str | None, named("losses")] = None
+    loss: Annotated[str | None, Named("losses")] = None
     """The training loss; None: that of the task."""
     loss_options: Options = dataclasses.field(default_factory=dict)
     """Options of the loss."""
-    metrics: Annotated[Operations, named("metrics")] = dataclasses.field(default_factory=dict)
+    metrics: Annotated[Operations, Named("metrics")] = dataclasses.field(default_factory=dict)
     """Additional metrics, such as `top_k_accuracy k=3`."""
-    callbacks: Annotated[Operations, named("callbacks")] = dataclasses.field(default_factory=dict)
+    callbacks: Annotated[Operations, Named("callbacks")] = dataclasses.field(default_factory=dict)
     """Additional callbacks."""
     weight_decay: NotNegative | None = None
     """Decoupled weight decay: the fraction of each weight that a step subtracts, times the learning

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import formats, type_hints
+from pipeline.config import formats, objects, type_hints
 from pipeline.utils.errors import UsageError, one_line
 
 
@@ -52,6 +52,8 @@ class Checked:
         section = type(self).__name__.lower()
         prefix = "--" if section == "config" else f"--{section}."
         for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+            if hasattr(hint, "__metadata__"):
+                object.__setattr__(self, name, objects.names_of(hint, getattr(self, name)))
             require_value(hint, getattr(self, name), prefix + name.replace("_", "-"))
         self._check()
 

@@ -1,0 +1,318 @@
+"""Data that users hand over: arrays, datasets of TensorFlow and Keras, tables of files."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from pipeline.contracts import Example, Info, Source
+from pipeline.data.image_headers import common_shape
+from pipeline.data.sources import _label_names
+from pipeline.data.sources._array_source import ArraySource
+from pipeline.data.split_names import SPLITS
+from pipeline.utils.errors import UsageError, reason
+
+EXPECTED = (
+    "give (x, y) or (x, y, sample_weight) arrays, a tf.data.Dataset or keras.utils.PyDataset of "
+    "such tuples, or a pandas table or a Hugging Face dataset with the columns image and label"
+)
+_FILES = ("image", "path", "file", "filename", "file_name")
+_LABELS = ("label", "class", "target")
+
+
+def adapt(found: Any) -> Callable[..., Source]:
+    """A registered source for data, or for a function that returns data or a Source."""
+    if not (inspect.isfunction(found) or inspect.isclass(found)):
+        return functools.partial(given, found)
+
+    def source(
+        validation_data: Any = None, test_data: Any = None, class_names: Any = None, **options: Any
+    ) -> Source:
+        made = found(**options)
+        if isinstance(made, Source):
+            return made
+        return given(
+            made, validation_data=validation_data, test_data=test_data, class_names=class_names
+        )
+
+    return source
+
+
+def given(
+    data: Any,
+    *,
+    validation_data: Any = None,
+    test_data: Any = None,
+    class_names: Any = None,
+) -> Source:
+    """A source of data in memory.
+
+    Args:
+        data: Images of shape (n, height, width) or (n, height, width, channels) and labels: whole
+            numbers or strings of shape (n,), or one-hot; or float32 features of shape (n, features)
+            and numbers to predict. An example's id is its position.
+        validation_data: The same; None: a part of `data` is held out.
+        test_data: The same.
+        class_names: Names of the labels 0, 1, ...; None: the labels themselves.
+
+    Raises:
+        UsageError: The data have another form, no end, or do not fit into memory.
+    """
+    parts = {"train": data, "validation": validation_data, "test": test_data}
+    tables = {
+        split: _table(getattr(part, "value", part), split)
+        for split, part in parts.items()
+        if part is not None
+    }
+    names = None if class_names is None else _label_names.distinct(class_names, "class_names")
+    if "label" in tables["train"]:
+        names = _number(tables, names)
+    train = tables.pop("train")
+    if "path" in train:
+        return FileTable({"train": train, **tables}, names)
+    return ArraySource(train, tables, class_names=names, name="the arrays")
+
+
+def _table(data: Any, split: str) -> dict[str, np.ndarray]:
+    """Field -> array of all examples."""
+    if isinstance(data, tf.data.Dataset):
+        return _examples(*_joined(_of_dataset(data), split), split)
+    if isinstance(data, keras.utils.PyDataset):
+        if data.num_batches is None:
+            raise UsageError(f"the PyDataset of {split} has no length; define __len__")
+        return _examples(*_joined((data[i] for i in range(data.num_batches)), split), split)
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return _examples(*data, *[None] * (3 - len(data)), split)
+    if isinstance(data, Mapping) and "image" in data and "label" in data:
+        return _examples(*(data.get(n) for n in ("image", "label", "sample_weight")), split)
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return _of_pandas(data, split)
+    if hasattr(data, "features") and hasattr(data, "column_names"):
+        return _of_hugging_face(data, split)
+    raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
+
+
+def _examples(x: Any, y: Any, weight: Any, split: str) -> dict[str, np.ndarray]:
+    if isinstance(x, Mapping | list | tuple) and not np.isscalar(next(iter(x), 0)):
+        shapes = {np.shape(part) for part in (x.values() if isinstance(x, Mapping) else x)}
+        if isinstance(x, Mapping) or len(shapes) > 1:
+            raise UsageError(f"{split}: x must be one array; got {len(x)} inputs")
+    inputs, labels = np.asarray(x), np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if not len(inputs) or labels.ndim == 0 or len(inputs) != len(labels):
+        raise UsageError(
+            f"{split}: x has shape {inputs.shape}, but y has {labels.shape}; they "
+            "must have the same length, at least 1"
+        )
+    if inputs.ndim == 2:
+        found = {"target": _floats(labels, "y", split), "features": _floats(inputs, "x", split)}
+    else:
+        found = {"label": _labels(labels, split), "image": _images(inputs, split)}
+    if weight is not None:
+        found["sample_weight"] = _floats(np.asarray(weight), "sample_weight", split)
+        if found["sample_weight"].shape != (len(inputs),) or found["sample_weight"].min() < 0:
+            raise UsageError(
+                f"{split}: sample_weight must be at least 0, of shape ({len(inputs)},)"
+            )
+    return found
+
+
+def _images(images: np.ndarray, split: str) -> np.ndarray:
+    shaped = images[..., None] if images.ndim == 3 else images
+    if shaped.dtype == np.float64:
+        shaped = shaped.astype(np.float32)
+    if shaped.ndim != 4 or shaped.dtype not in (np.uint8, np.uint16, np.float32) or not shaped.size:
+        raise UsageError(
+            f"{split}: images must be uint8, uint16 or float32 of shape (n, height, width[, "
+            f"channels]); got {images.dtype} of shape {images.shape}"
+        )
+    if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
+        raise UsageError(f"{split}: images must be finite; got NaN or infinity")
+    return np.ascontiguousarray(shaped)
+
+
+def _labels(labels: np.ndarray, split: str) -> np.ndarray:
+    """Whole numbers (n,), or strings, which `_number` replaces."""
+    if labels.ndim == 2:  # one-hot
+        hot = np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()
+        labels = labels.argmax(axis=1) if hot else labels
+    if labels.dtype == object and all(isinstance(one, str) for one in labels):
+        labels = labels.astype(str)
+    if labels.ndim == 1 and labels.dtype.kind in "iub":
+        return labels.astype(np.int64)
+    if labels.ndim != 1 or labels.dtype.kind != "U":
+        raise UsageError(
+            f"{split}: labels must be whole numbers or strings of shape (n,), or one-hot; got "
+            f"{labels.dtype} of shape {labels.shape}"
+        )
+    return labels
+
+
+def _floats(values: np.ndarray, what: str, split: str) -> np.ndarray:
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+        raise UsageError(f"{split}: {what} must be finite numbers; got {values.dtype}")
+    return values.astype(np.float32)
+
+
+def _number(
+    tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Replaces labels that are strings by their numbers; returns the names of the classes."""
+    train = tables["train"]["label"]
+    if train.dtype.kind != "U":
+        names = names or _label_names.from_labels(train, "y", "class_names")
+    names = names or _label_names.distinct(sorted({*train.tolist()}), "the labels")
+    for split, table in tables.items():
+        labels = table["label"]
+        if labels.dtype.kind == "U":
+            unknown = sorted({*labels.tolist()} - {*names})
+            if unknown:
+                raise UsageError(f"{split}: the label {unknown[0]!r} is not one of the classes")
+            table["label"] = np.array([names.index(label) for label in labels.tolist()], np.int64)
+        elif labels.min() < 0 or labels.max() >= len(names):
+            wrong = labels.min() if labels.min() < 0 else labels.max()
+            raise UsageError(f"{split}: labels must be from 0 to {len(names) - 1}; got {wrong}")
+    return names
+
+
+def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
+    """The batches of a dataset; single examples are batched."""
+    if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise UsageError("the tf.data.Dataset never ends; remove repeat(), or add take(N)")
+    spec = data.element_spec
+    if isinstance(spec, Mapping):
+        data = data.map(lambda row: tuple(row[n] for n in _fields(row)))
+        spec = data.element_spec
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3) or isinstance(spec[0], tuple | dict):
+        raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
+    x, y = spec[:2]
+    if x.shape.rank is None or y.shape.rank is None:
+        raise UsageError("the shapes of the tf.data.Dataset are unknown; use set_shape")
+    color = x.shape.rank == 3 and x.shape[-1] in (1, 3)  # else a batch of gray images
+    single = y.shape.rank == 0 or (y.shape.rank == 1 and (color or x.shape.rank == 1))
+    try:
+        yield from (data.batch(256) if single else data).as_numpy_iterator()
+    except tf.errors.OpError as error:
+        raise UsageError(f"the tf.data.Dataset cannot be read: {reason(error)}") from None
+
+
+def _fields(row: Mapping[str, Any]) -> list[str]:
+    """The keys of image, label and perhaps sample_weight."""
+    found = [next((n for n in names if n in row), None) for names in (("image", "x"), _LABELS)]
+    if None in found:
+        raise UsageError(f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}")
+    return [*found, *(n for n in ("sample_weight",) if n in row)]
+
+
+def _joined(batches: Iterable[Any], split: str) -> list[Any]:
+    """(x, y, sample_weight) of all batches, in memory."""
+    parts: list[tuple] = []
+    size, free = 0, psutil.virtual_memory().available
+    for batch in batches:
+        if not isinstance(batch, tuple) or len(batch) not in (2, 3):
+            raise UsageError(f"{split}: a batch is {type(batch).__name__}; {EXPECTED}")
+        parts.append(tuple(map(np.asarray, batch)))
+        size += sum(part.nbytes for part in parts[-1])
+        if 2 * size > free:
+            raise UsageError(
+                f"{split} does not fit into memory; write it into TFRecord files or class folders"
+            )
+    if not parts:
+        raise UsageError(f"{split} is empty")
+    try:
+        joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    except ValueError as error:
+        raise UsageError(f"{split}: the batches differ: {reason(error)}") from None
+    return [*joined, *[None] * (3 - len(joined))]
+
+
+def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
+    name = _column(_FILES, data.columns, split)
+    labels = data[_column(_LABELS, data.columns, split)].to_numpy()
+    return {"label": _labels(labels, split), "path": data[name].to_numpy(str)}
+
+
+def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
+    image = _column(("image", "img"), data.column_names, split)
+    label = _column((*_LABELS, "labels"), data.column_names, split)
+    feature = data.features[label]
+    labels = np.array(data[label])
+    if getattr(feature, "names", None):
+        labels = np.array(feature.names)[labels]
+    pictures = [np.asarray(picture) for picture in data[image]]
+    if len({picture.shape for picture in pictures}) > 1:
+        raise UsageError(f"{split}: the images differ in shape; resize them with map() first")
+    return {"label": _labels(labels, split), "image": _images(np.stack(pictures), split)}
+
+
+def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:
+    found = [name for name in columns if str(name).lower() in wanted]
+    if len(found) != 1:
+        raise UsageError(
+            f"{split}: one column must be named {' or '.join(wanted)}; it has "
+            f"{', '.join(map(str, columns))}"
+        )
+    return found[0]
+
+
+class FileTable(Source):
+    """Image files in the order of a table; the id of an example is its position.
+
+    Args:
+        tables: Split -> `path`, strings (n,), and `label`, int64 (n,).
+        class_names: Names of the labels 0, 1, ...
+    """
+
+    def __init__(
+        self, tables: Mapping[str, Mapping[str, np.ndarray]], class_names: tuple[str, ...] | None
+    ) -> None:
+        self._tables = {
+            split: {"id": (SPLITS.index(split) << 40) + np.arange(len(t["path"])), **t}
+            for split, t in tables.items()
+        }
+        paths = [path for table in tables.values() for path in table["path"].tolist()]
+        self.info = Info(
+            splits={split: len(table["path"]) for split, table in tables.items()},
+            fields={
+                "id": tf.TensorSpec((), tf.int64),
+                "label": tf.TensorSpec((), tf.int64),
+                "image": tf.TensorSpec((), tf.string),
+            },
+            class_names=class_names,
+            image_shape=common_shape(map(_beginning, paths)),
+        )
+
+    def examples(self, split: str) -> tf.data.Dataset:
+        positions = tf.data.Dataset.range(self.info.splits[split])
+        read = self.reader(split)
+        return positions.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        columns = {name: tf.constant(values) for name, values in self._tables[split].items()}
+
+        def read(position: tf.Tensor) -> Example:
+            row = {name: tf.gather(column, position) for name, column in columns.items()}
+            return {"image": tf.io.read_file(row.pop("path")), **row}
+
+        return read
+
+    def columns(self, split: str) -> Mapping[str, np.ndarray]:
+        return {name: self._tables[split][name] for name in ("id", "label")}
+
+    def location(self, id: int) -> str:
+        split, position = divmod(id, 1 << 40)
+        return str(self._tables[SPLITS[split]]["path"][position])
+
+
+def _beginning(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2**18)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
