@@ -30,7 +30,7 @@ REFUSED = {
     "--config binary": "--config binary is not a JSON file",
     "--config /dev/zero": "--config /dev/zero is not a JSON file: it is not a regular file",
     "clean --clean.directory file/deeper": "--clean.directory: file is not a directory",
-    f"clean {IMAGES} images --clean.directory images": "--clean.directory: images is inside the data",
+    f"clean {IMAGES} images --clean.directory images": "images is inside the data",
 }
 
 
