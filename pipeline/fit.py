@@ -1,57 +1,77 @@
 """Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."""
 
-import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.config import command_line
+from pipeline.config import command_line, python_call
 from pipeline.config.config import Config
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory
-from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
 from pipeline.utils import temp_files
-from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError, run_command
-
-if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
-    from pipeline.data.dataset import Data
-    from pipeline.training.trainer import Trainer
+from pipeline.utils.errors import run_command
 
 __all__ = ["Run", "fit", "main"]
 
 
-def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
-    """Trains a recipe, tests it, exports it and verifies the export.
+def fit(
+    recipe: str | Config | None = None,
+    *,
+    model: Any = None,
+    data: Any = None,
+    validation_data: Any = None,
+    test_data: Any = None,
+    class_names: Sequence[str] | None = None,
+    task: Any = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: Any = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    callbacks: Any = None,
+    run_directory: str | Path | None = None,
+    **changes: Any,
+) -> Run:
+    """Trains a model, tests it, exports it and verifies the export.
 
     Args:
-        recipe: Name of a recipe, a dotted name, or a Config.
-        changes: As for `Config.changed`: `fit("digits", train={"epochs": 3})`.
+        recipe: Name of a recipe, a dotted name, or a Config; None: none with `data`, else `digits`.
+        model: A name, a keras.Model, or a function `(input_shape, classes) -> keras.Model`.
+        data: A name, `(x, y)` or `(x, y, sample_weight)` arrays, a tf.data.Dataset, a
+            keras.utils.PyDataset, a pandas table of files and labels, or a Hugging Face dataset.
+        validation_data: Such data; None: a part of `data` is held out.
+        test_data: The same.
+        class_names: Names of the labels 0, 1, ...
+        task: A name, or a function that returns a Task.
+        epochs: Passes over the training examples.
+        batch_size: Examples per step.
+        learning_rate: A number, or a Keras schedule.
+        optimizer: A name or a Keras optimizer.
+        loss: A name, a Keras loss, or a function `(y_true, y_pred)`.
+        metrics: A list of names and Keras metrics.
+        callbacks: A list of names and Keras callbacks.
+        run_directory: Of the run; an existing run is resumed.
+        changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`.
 
     Raises:
         UsageError: The request cannot be carried out.
     """
-    if not isinstance(recipe, str | Config):
-        raise UsageError(f"a recipe must be a name or a Config; got {recipe!r}")
-    config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
-    config = config.changed(**changes)
+    given = {k: v for k, v in locals().items() if k not in ("recipe", "changes")}
+    with python_call.errors_in_python():
+        return run(python_call.config(recipe, {**given, **changes}))
+
+
+def run(config: Config) -> Run:
+    """Carries out a config; see `fit`."""
     preflight.check(config)
     if not config.dry_run:
         return _fit(config)
     with temp_files.temporary() as folder:
-        # About four batches of training examples.
-        share = 1 - config.data.validation - config.data.test
-        few = math.ceil(4 * config.train.batch_size / share)
-        return _fit(
-            config.changed(
-                run_directory=Path(folder, "run"),
-                export={"directory": Path(folder, "saved_models")},
-                data={"limit": min(few, config.data.limit or few)},
-                train={"steps": 2},
-            )
-        )
+        return _fit(preflight.dry_run(config, folder))
 
 
 def _fit(config: Config) -> Run:
@@ -78,19 +98,21 @@ def _run(config: Config, stops: Stops) -> Run:
     trainer, decisions = prepare(config, machine, data, stops)
     trainer.build()
     if workers is not None and not workers.is_chief:
-        return _work(config, trainer, data, workers)
+        trainer.work()
+        path, history, model = trainer.run.path, trainer.checkpoint.history, trainer.model
+        return Run(config, path, history, {}, model, data.task, data.splits, None, {}, None)
 
     # Training
-    with run_directory.opened(config) as run, progress_report.interruptible(config, run):
-        trainer.resume(run)
-        data.write(run)
+    with run_directory.opened(config) as place, progress_report.interruptible(config, place):
+        trainer.resume(place)
+        data.write(place)
         trainer.report(data, decisions)
         trained = trainer.train()
 
         # Test, export, verification
         handoff = Handoff(
             config=config,
-            run=run,
+            run=place,
             data=data,
             evaluated=trainer.evaluated,
             model=trainer.model,
@@ -101,7 +123,7 @@ def _run(config: Config, stops: Stops) -> Run:
         trainer.wait_for_workers()
     return Run(
         config=config,
-        directory=run.path,
+        directory=place.path,
         history=trainer.checkpoint.history,
         test=result[evaluation_split(data.splits)],
         model=trainer.model,
@@ -113,25 +135,14 @@ def _run(config: Config, stops: Stops) -> Run:
     )
 
 
-def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Cluster) -> Run:
-    """Trains in a worker other than the chief, which writes, tests and exports."""
-    trainer.resume(RunDirectory(config.run_directory or run_directory.RUNS))
-    index, count = workers.index, len(workers.workers)
-    say("worker", f"{index} of {count} trains; worker 0 prints and writes")
-    trainer.train()
-    trainer.wait_for_workers()
-    path, history, model = trainer.run.path, trainer.checkpoint.history, trainer.model
-    return Run(config, path, history, {}, model, data.task, data.splits, None, {}, None)
-
-
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
     if the result could not be written into the run directory."""
     config = command_line.configure(arguments)
-    run = fit(config)
-    good = run.export or not config.export.enabled
-    written = run.result_file == run.directory / "result.json"
-    return 0 if not run.result or (good and written) else 1
+    found = run(config)
+    good = found.export or not config.export.enabled
+    written = found.result_file == found.directory / "result.json"
+    return 0 if not found.result or (good and written) else 1
 
 
 if __name__ == "__main__":

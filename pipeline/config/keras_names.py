@@ -63,10 +63,9 @@ def _classes(registry: str) -> dict[str, Found]:
             continue
         module = f"keras.src.{_FOLDERS[registry].replace('/', '.')}.{path.stem}"
         for node in ast.parse(path.read_bytes()).body:
-            is_class = isinstance(node, ast.ClassDef)
-            if is_class and _is_exported(node) and _plain(node.name) not in _ABSTRACT:
+            if isinstance(node, ast.ClassDef) and _is_exported(node):
                 found[_plain(node.name)] = (module, path, node)
-    return found
+    return {name: about for name, about in found.items() if name not in _ABSTRACT}
 
 
 def _is_exported(node: ast.ClassDef) -> bool:

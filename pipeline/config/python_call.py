@@ -1,11 +1,12 @@
 """From the arguments of a call in Python, `fit(model=..., data=..., epochs=3)`, to a Config."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import command_line
+from pipeline.config import command_line, objects
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
 from pipeline.utils.errors import UsageError
@@ -36,7 +37,7 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
         UsageError: Unknown or contradictory arguments, and wrong values.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
-    changes = _changes(given)
+    changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")
         # Keras's own defaults of `compile` and `fit` suit a network whose rate is unknown.
@@ -49,6 +50,39 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     if not isinstance(recipe, Config):
         recipe = command_line.recipe(recipe or command_line.DEFAULT_RECIPE)
     return recipe.changed(**changes)
+
+
+# Arguments of a Keras optimizer -> options of the run, which hold for all replicas together.
+_UPDATE = {
+    "global_clipnorm": "clip_norm",
+    "clipnorm": "clip_variable_norm",
+    "clipvalue": "clip_value",
+    "gradient_accumulation_steps": "accumulate",
+}
+
+
+def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with the learning rate and the clipping of an optimizer object as options."""
+    optimizer, rate = given.get("optimizer"), given.get("learning_rate")
+    if hasattr(optimizer, "learning_rate") and hasattr(optimizer, "get_config"):
+        if rate is not None:
+            raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
+        rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
+        known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
+        if getattr(optimizer, "use_ema", False):
+            known["ema"] = optimizer.ema_momentum
+        found = {name: value for name, value in known.items() if value is not None}
+        given = {**given, "train": {**found, **given.get("train", {})}}
+    if rate is None or isinstance(rate, int | float):
+        return given
+    if hasattr(rate, "get_config") and callable(rate):
+        others = {name: value for name, value in given.items() if name != "learning_rate"}
+        return {**others, "train": {"schedule": rate, **given.get("train", {})}}
+    return {**given, "learning_rate": float(rate)}
+
+
+def _data(value: Any) -> str:
+    return objects.name_of(value, "sources")
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +102,19 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
             inside = section.setdefault("options", {}) if _SHORT[name] == "source" else section
             if name in inside:
                 raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
-            inside[name] = value
+            inside[name] = _data(value) if name.endswith("_data") else value
     path = changes.get("run_directory")
     return {**changes, "run_directory": Path(path)} if isinstance(path, str) else changes
+
+
+@contextlib.contextmanager
+def errors_in_python() -> Iterator[None]:
+    """Messages of UsageErrors with options as they are written in Python."""
+    try:
+        yield
+    except UsageError as error:
+        error.args = (in_python(str(error)),)
+        raise
 
 
 def in_python(message: str) -> str:

@@ -21,8 +21,9 @@ import re
 import sys
 import textwrap
 import traceback
+import types
 from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -143,6 +144,9 @@ def find(registry: str, name: str) -> Function:
             f"the {kind} {name} was an object of the Python process that started the run; pass it "
             "again: fit(..., run_directory=...)"
         )
+    if registry == "models" and name.endswith(".keras"):
+        require_path(Path(name), "--model.name")
+        return _adapter(registry)
     if "." in name or ":" in name:
         return _dotted(name)
     known = _registered(registry)
@@ -165,6 +169,16 @@ class Named:
 
     def __call__(self) -> str:
         return f"{', '.join(names(self.registry))}, or package.module:name"
+
+
+def builds_whole_model(name: str) -> bool:
+    """Whether a model is a user's whole network, from raw inputs to its own outputs.
+
+    Such are objects, `.keras` files, classes, and functions `(input_shape, classes)`.
+    """
+    function = find("models", name)
+    is_class = isinstance(function.node, ast.ClassDef)
+    return function.name == "given" or is_class or function.required == 2
 
 
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
@@ -216,9 +230,12 @@ def load(registry: str, name: str) -> Callable:
     Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
     function = find(registry, name)
-    if function.is_registered and not isinstance(name, objects.Given):
+    is_file = name.endswith(".keras")
+    if function.is_registered and not isinstance(name, objects.Given) and not is_file:
         return getattr(importlib.import_module(function.module), function.name)
-    found = name.value if isinstance(name, objects.Given) else _imported(function, name)
+    found: Any = Path(name)
+    if not is_file:
+        found = name.value if isinstance(name, objects.Given) else _imported(function, name)
     if registry not in ADAPTERS:
         return found
     return importlib.import_module(ADAPTERS[registry]).adapt(found)
@@ -241,10 +258,12 @@ def _imported(function: Function, name: str) -> Any:
 def _module(function: Function) -> Any:
     if not function.module.endswith(".py"):
         return importlib.import_module(function.module)
-    spec = importlib.util.spec_from_file_location(function.path.stem, function.path)
     if function.module not in sys.modules:
-        module = sys.modules[function.module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        loader = SourceFileLoader(function.path.stem, function.module)
+        module = types.ModuleType(function.path.stem)
+        module.__file__ = function.module
+        loader.exec_module(module)
+        sys.modules[function.module] = module
     return sys.modules[function.module]
 
 
@@ -331,8 +350,13 @@ def _of_object(registry: str, name: objects.Given) -> Function:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):  # such as a lambda
             node = _declaration(value)
         return Function(value.__name__, value.__module__, path, node)
-    folder = REGISTRIES[registry][0]
-    return _dotted(f"{_PACKAGE / folder / '_given.py'}:given")
+    return _adapter(registry)
+
+
+def _adapter(registry: str) -> Function:
+    """The function `given` in the adapter of a registry, whose options are those of objects."""
+    path = _PACKAGE / REGISTRIES[registry][0] / "_given.py"
+    return Function("given", ADAPTERS.get(registry, ""), path, _functions(path)["given"])
 
 
 def _declaration(function: Callable) -> ast.FunctionDef:
@@ -373,7 +397,7 @@ def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
         return node.args
     methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
     method = next(methods, None)
-    return method.args if method else ast.parse("lambda self: 0", mode="eval").body.args
+    return method.args if method else _declaration(lambda self: None).args
 
 
 def _hint(annotation: ast.expr | None) -> Any:

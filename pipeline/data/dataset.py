@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import numpy as np
 
@@ -124,7 +125,9 @@ def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
 def task_of(config: Config, info: Info | Metadata) -> Task:
     """The task for a source, or for the metadata of a run."""
     size = config.data.image_size
-    options = {"image_size": size} if size else {}
+    options: dict[str, Any] = {"image_size": size} if size else {}
+    if registry.builds_whole_model(config.model.name):
+        options["raw"] = "raw" in registry.find("tasks", config.task.name).options
     return registry.call("tasks", config.task.name, {**options, **config.task.options}, info)
 
 

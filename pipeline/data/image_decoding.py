@@ -49,12 +49,14 @@ def pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """uint8 (any height, any width, channels) to uint8 (height, width, channels).
+    """Pixels (any height, any width, channels) to (height, width, channels) of the same dtype.
 
     Bilinear with antialiasing, rounded; in the graph, so that a server does the same.
     """
     resized = tf.image.resize(image, (height, width), antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+    if image.dtype.is_floating:
+        return resized
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, image.dtype.max), image.dtype)
 
 
 @functools.cache

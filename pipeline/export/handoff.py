@@ -51,6 +51,7 @@ class Handoff:
         say(weights.name, weights)
         if self.model.step:
             self.model.step.update.swap_ema()  # test and export the averaged weights, if any
+        self.model.give_back()
         judged = evaluation_split(self.evaluated)
         step = self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)

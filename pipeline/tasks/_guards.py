@@ -76,6 +76,15 @@ def _doubled(image: np.ndarray) -> np.ndarray:
     return framed.repeat(2, axis=0).repeat(2, axis=1)
 
 
+def within(values: tf.Tensor, limits: Sequence[float], name: str) -> tf.Tensor:
+    """The values, if they are near the range of the training examples: at most one range away."""
+    low, high = limits
+    margin = max(high - low, 1e-6)
+    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
+    good = (lowest >= low - margin) & (highest <= high + margin)
+    return _require(good, f"{name} must be from {low:g} to {high:g}, as in training", values)
+
+
 def finite(values: tf.Tensor, name: str) -> tf.Tensor:
     """The values, if they contain no NaN and no infinity."""
     return tf.debugging.check_numerics(values, f"{name} must be finite")

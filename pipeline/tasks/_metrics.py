@@ -23,6 +23,13 @@ def labels(y: Any) -> Any:
     return tf.argmax(y, axis=-1) if is_mixed(y) else y
 
 
+def binary(y: Any, logits: Any, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """Labels and answers of two classes as those of the second one, both float32 (batch, 1)."""
+    truth = y[:, 1:] if is_mixed(y) else tf.cast(y, tf.float32)[:, None]
+    score = tf.cast(logits[:, 1:] - logits[:, :1], tf.float32)
+    return truth, score if as_logits else tf.sigmoid(score)
+
+
 class Accuracy(keras.metrics.SparseCategoricalAccuracy):
     """Share of the examples whose answer is the label."""
 

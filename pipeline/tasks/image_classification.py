@@ -12,34 +12,49 @@ from pipeline.data import image_decoding
 from pipeline.tasks import _calibration, _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError, suggest
 
+_SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
+
 
 def image_classification(
-    info: Info | Metadata, *, image_size: tuple[int, int] | None = None
+    info: Info | Metadata, *, image_size: tuple[int, int] | None = None, raw: bool = False
 ) -> Task:
-    """The task of a source with `image` (uint8, or the bytes of a file) and `label` (int64, ()).
+    """The task of a source with `image` and `label` (int64, ()).
+
+    Images are uint8, uint16, float32, or the bytes of a file, which is decoded to uint8.
 
     Args:
         info: The source's description, or the metadata of a run.
         image_size: Height and width to resize images to; None: the size they all have.
+        raw: Give the model pixels as they are. Otherwise whole numbers are scaled to [0, 1]; floats
+            are never scaled.
 
     Raises:
         UsageError: The source has no such fields, or images differ in size and none is given.
     """
-    return ImageClassification(_metadata(info, image_size) if isinstance(info, Info) else info)
+    if not isinstance(info, Info):
+        return ImageClassification(info)
+    metadata = _metadata(info, image_size)
+    return ImageClassification({**metadata, "raw": True} if raw else metadata)
 
 
 def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
-    """Class names, and the shape (height, width, channels) of a decoded image."""
+    """Class names; shape (height, width, channels) and dtype of a decoded image."""
     field = info.field("image")
-    if field.dtype not in (tf.uint8, tf.string) or not info.field("label").dtype.is_integer:
-        raise UsageError("images must be uint8 or encoded files, and labels must be integers")
+    known = (tf.uint8, tf.uint16, tf.float32, tf.string)
+    if field.dtype not in known or not info.field("label").dtype.is_integer:
+        raise UsageError(
+            "images must be uint8, uint16, float32 or encoded files, and labels must be integers"
+        )
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
     size = size if image_size is None else list(image_size)
     if None in size:
         raise UsageError("the images have different sizes; give --data.image-size HEIGHT WIDTH")
     if not info.class_names or len(info.class_names) < 2:
         raise UsageError(f"classification needs at least 2 classes; got {info.class_names}")
-    return {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
+    metadata = {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
+    if field.dtype in (tf.uint16, tf.float32):
+        metadata["image_dtype"] = field.dtype.name
+    return metadata
 
 
 class ImageClassification(Task):
@@ -52,11 +67,12 @@ class ImageClassification(Task):
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         self.image_shape = tuple(metadata["image_shape"])
+        self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
         self.selection_metric = ("accuracy", 1)
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or uint8 pixels to uint8 of `image_shape`, in training as in serving."""
+        """Encoded bytes or pixels to pixels of `image_shape`, in training as in serving."""
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
@@ -75,6 +91,13 @@ class ImageClassification(Task):
                 f"{last}; got {labels[at]}; --clean.enabled excludes such examples"
             )
 
+    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
+        """The range of float pixels, by which a server refuses images of another range."""
+        if not self.dtype.is_floating:
+            return {}
+        images = column("image")
+        return {"image_range": [float(images.min()), float(images.max())]}
+
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """The temperature that the logits are divided by."""
         return {"temperature": _calibration.temperature(outputs, truth)}
@@ -91,8 +114,9 @@ class ImageClassification(Task):
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Pixels to float32 in [0, 1]."""
-        return {**batch, "image": tf.cast(batch["image"], tf.float32) * (1 / 255)}
+        """Pixels to float32; whole numbers to [0, 1], unless the model gets them raw."""
+        scale = 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
+        return {**batch, "image": tf.cast(batch["image"], tf.float32) * scale}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """y is `label`, (batch,), or after mixing the share of each class, (batch, classes)."""
@@ -191,7 +215,10 @@ class ImageClassification(Task):
         features = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
-            batch = {"image": _guards.batch(images, shape)}
+            images = _guards.batch(images, shape)
+            if "image_range" in self.metadata:
+                images = _guards.within(images, self.metadata["image_range"], "images")
+            batch = {"image": images}
             outputs = model(self.prepare(batch)["image"], training=False)
             answer = self.answer(_guards.finite(outputs, "outputs of the network"), batch)
             labels, scores = _guards.best(answer["probabilities"], self.class_names)
@@ -209,14 +236,19 @@ class ImageClassification(Task):
             answer = image_bytes(_guards.examples(inputs, features)["image/encoded"])
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
+        default = (pixels, [tf.TensorSpec(shape, self.dtype, name="images")])
+        if self.dtype != tf.uint8:  # files are decoded to 8 bits
+            return {"serving_default": default}
         return {
-            "serving_default": (pixels, [tf.TensorSpec(shape, tf.uint8, name="images")]),
+            "serving_default": default,
             "image_bytes": (image_bytes, [tf.TensorSpec((None,), tf.string, name="image_bytes")]),
             "classify": (classify, [tf.TensorSpec((None,), tf.string, name="inputs")]),
         }
 
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         images = columns["image"]
+        if self.dtype != tf.uint8:
+            return {"serving_default": {"images": images}}
         encoded = _guards.encoded(images)
         return {
             "serving_default": {"images": images},

@@ -12,16 +12,19 @@ from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
 
-def regression(info: Info | Metadata) -> Task:
+def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
     """The task of a source with the numeric fields `features` (n,) and `target` ().
 
     Args:
         info: The source's description, or the metadata of a run.
+        raw: Give the model features as they are, instead of with mean 0 and deviation 1.
 
     Raises:
         UsageError: The source has no such fields.
     """
-    return Regression(_metadata(info) if isinstance(info, Info) else info)
+    if not isinstance(info, Info):
+        return Regression(info)
+    return Regression({**_metadata(info), "raw": True} if raw else _metadata(info))
 
 
 def _metadata(info: Info) -> dict[str, Any]:
@@ -77,6 +80,8 @@ class Regression(Task):
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
         """Mean and standard deviation of each feature over the training examples."""
+        if self.metadata.get("raw"):
+            return {}
         features = column("features").astype(np.float64)
         mean, deviation = features.mean(axis=0), features.std(axis=0)
         # A feature that is constant in float32 would become noise.

@@ -11,6 +11,7 @@ from pipeline.config import config, registry
 from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.runtime import environment
+from pipeline.training import own_model
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
@@ -28,6 +29,13 @@ class SteppedModel(keras.Model):
     step: Step | None = None
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not yet."""
+    ends_in: str = "none"
+    """The activation of the user's network that was replaced by the task's (`own_model.outputs`);
+    `none` if the output layer is the task's."""
+    note: str = ""
+    """What became of the head of a user's network."""
+    give_back: Callable[[], None] = staticmethod(lambda: None)
+    """Copies the weights into the network that the user handed over."""
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -48,6 +56,8 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
     with environment.policy(precision):
         inputs = task.inputs()
+        if registry.builds_whole_model(options.name):
+            return _own(task, options, inputs)
         try:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
@@ -59,6 +69,26 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
             raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
         return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+
+
+def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> SteppedModel:
+    """The network of a user, with logits as outputs."""
+    shape = tuple(inputs.shape[1:])
+    classes = len(task.metadata.get("class_names", ())) or 1
+    given = registry.call("models", options.name, options.options, shape, classes)
+    if not isinstance(given, keras.Model):
+        raise UsageError(f"--model.name {options.name} must return a keras.Model; got {given!r}")
+    copy = own_model.copied(given, shape)
+    outputs, ends_in, note = own_model.outputs(copy, inputs, task)
+    model = SteppedModel(inputs, outputs)
+    model.ends_in, model.note = ends_in, note
+    model.give_back = lambda: own_model.give_back(given, copy, shape)
+    if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise UsageError(
+            f"--model.name {options.name}: a subclassed model runs on one replica; set "
+            "--runtime.replicas 1, or pass a function (input_shape, classes) that returns it"
+        )
+    return model
 
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
@@ -125,7 +155,7 @@ def build(
             augmentations=settings.data.augment if augment_in_step else {},
             seed=settings.runtime.seed,
             train=settings.train,
-            loss=_loss(task, settings.train),
+            loss=_loss(task, settings.train, model.ends_in),
             metrics=_metrics(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
@@ -184,10 +214,14 @@ def _optimizer(
     return optimizer
 
 
-def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] | None:
+def _loss(
+    task: Task, options: config.Train, ends_in: str
+) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
     found = registry.call("losses", options.loss, options.loss_options, task.metadata)
+    if hasattr(found, "suit"):
+        found.suit(ends_in)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:

@@ -1,6 +1,8 @@
 """Checks before TensorFlow is imported: whether a run and its export can be written."""
 
+import math
 import os
+from pathlib import Path
 
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
@@ -58,3 +60,15 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the directory of the exported models; choose another"
             )
         models_config.pinned(target)  # an error now, not at the end of the run
+
+
+def dry_run(config: Config, folder: Path) -> Config:
+    """The config of a dry run: two steps on about four batches, with all files in `folder`."""
+    share = 1 - config.data.validation - config.data.test
+    few = math.ceil(4 * config.train.batch_size / share)
+    return config.changed(
+        run_directory=Path(folder, "run"),
+        export={"directory": Path(folder, "saved_models")},
+        data={"limit": min(few, config.data.limit or few)},
+        train={"steps": 2},
+    )

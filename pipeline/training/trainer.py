@@ -141,7 +141,7 @@ class Trainer:
         line = f"{self.config.model.name}, {model.count_params():,} parameters"
         if model.frozen:
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-        say("model", line)
+        say("model", f"{line}; {model.note}" if model.note else line)
         size, each = batches.batch_size, batches.steps_per_epoch
         say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
         if batches.first_step:
@@ -219,6 +219,15 @@ class Trainer:
             mean=distributed.agreed,
             is_chief=self.machine.is_chief,
         )
+
+    def work(self) -> None:
+        """Trains in a worker other than the chief, which writes, tests and exports."""
+        self.resume(RunDirectory(self.config.run_directory or run_directory.RUNS))
+        if self.machine.cluster:
+            index, count = self.machine.cluster.index, len(self.machine.cluster.workers)
+            say("worker", f"{index} of {count} trains; worker 0 prints and writes")
+        self.train()
+        self.wait_for_workers()
 
     def wait_for_workers(self) -> None:
         """Waits until all workers get here, while the chief tests and exports.

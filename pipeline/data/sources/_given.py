@@ -81,15 +81,16 @@ def given(
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
     """Field -> array of all examples."""
     if isinstance(data, tf.data.Dataset):
-        return _examples(*_joined(_of_dataset(data), split), split)
+        return _examples(split, *_joined(_of_dataset(data), split))
     if isinstance(data, keras.utils.PyDataset):
         if data.num_batches is None:
             raise UsageError(f"the PyDataset of {split} has no length; define __len__")
-        return _examples(*_joined((data[i] for i in range(data.num_batches)), split), split)
+        batches = (data[number] for number in range(data.num_batches))
+        return _examples(split, *_joined(batches, split))
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _examples(*data, *[None] * (3 - len(data)), split)
+        return _examples(split, *data)
     if isinstance(data, Mapping) and "image" in data and "label" in data:
-        return _examples(*(data.get(n) for n in ("image", "label", "sample_weight")), split)
+        return _examples(split, data["image"], data["label"], data.get("sample_weight"))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _of_pandas(data, split)
     if hasattr(data, "features") and hasattr(data, "column_names"):
@@ -97,7 +98,7 @@ def _table(data: Any, split: str) -> dict[str, np.ndarray]:
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
 
 
-def _examples(x: Any, y: Any, weight: Any, split: str) -> dict[str, np.ndarray]:
+def _examples(split: str, x: Any, y: Any, weight: Any = None) -> dict[str, np.ndarray]:
     if isinstance(x, Mapping | list | tuple) and not np.isscalar(next(iter(x), 0)):
         shapes = {np.shape(part) for part in (x.values() if isinstance(x, Mapping) else x)}
         if isinstance(x, Mapping) or len(shapes) > 1:
@@ -204,14 +205,15 @@ def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
 
 def _fields(row: Mapping[str, Any]) -> list[str]:
     """The keys of image, label and perhaps sample_weight."""
-    found = [next((n for n in names if n in row), None) for names in (("image", "x"), _LABELS)]
-    if None in found:
+    wanted = (("image", "x"), (*_LABELS, "y"), ("sample_weight",))
+    found = [name for names in wanted for name in names if name in row]
+    if len(found) < 2:
         raise UsageError(f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}")
-    return [*found, *(n for n in ("sample_weight",) if n in row)]
+    return found
 
 
 def _joined(batches: Iterable[Any], split: str) -> list[Any]:
-    """(x, y, sample_weight) of all batches, in memory."""
+    """(x, y) or (x, y, sample_weight) of all batches, in memory."""
     parts: list[tuple] = []
     size, free = 0, psutil.virtual_memory().available
     for batch in batches:
@@ -226,10 +228,9 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
     if not parts:
         raise UsageError(f"{split} is empty")
     try:
-        joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
     except ValueError as error:
         raise UsageError(f"{split}: the batches differ: {reason(error)}") from None
-    return [*joined, *[None] * (3 - len(joined))]
 
 
 def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:

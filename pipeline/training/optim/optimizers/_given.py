@@ -1,0 +1,49 @@
+"""Optimizers that users hand over: Keras optimizers and their classes."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from pipeline.utils.errors import UsageError, reason
+
+# The update rule of the run clips, averages and accumulates, over all replicas.
+_OWN = {
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")),
+    **dict.fromkeys(("ema_overwrite_frequency", "gradient_accumulation_steps")),
+    "use_ema": False,
+}
+
+
+def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
+    """A registered optimizer for a Keras optimizer, its class, or a function of a rate."""
+    if inspect.isclass(found):
+        return lambda learning_rate, **options: found(learning_rate=learning_rate, **options)
+    return found if inspect.isfunction(found) else functools.partial(given, found)
+
+
+def given(optimizer: Any, learning_rate: Any) -> keras.optimizers.Optimizer:
+    """A new optimizer with the same config, but the learning rate of the run.
+
+    Args:
+        optimizer: A Keras optimizer.
+        learning_rate: The schedule of the run.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UsageError("the loss is scaled by the run itself; pass the inner optimizer")
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UsageError(
+            f"an optimizer must be a name or a Keras optimizer; got {type(optimizer).__name__}"
+        )
+    try:
+        config = {**optimizer.get_config(), **_OWN}
+        config["learning_rate"] = 0.0
+        copy = type(optimizer).from_config(config)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the optimizer {optimizer.name} cannot be rebuilt from its config: {reason(error)}"
+        ) from error
+    copy._learning_rate = learning_rate
+    return copy

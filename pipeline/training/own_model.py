@@ -1,0 +1,153 @@
+"""A user's complete network inside the network of a run: its own copy, with logits as outputs."""
+
+import keras
+import numpy as np
+
+from pipeline.contracts import Task
+from pipeline.utils.errors import UsageError, reason
+
+_FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+
+
+def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
+    """A new network of the same config and weights, with the present dtype policy.
+
+    A subclassed network cannot be rebuilt from its config and is returned itself.
+
+    Args:
+        model: The user's network, which may not be built yet.
+        input_shape: Of one example.
+
+    Raises:
+        UsageError: The network is trained in its own way, or belongs to one replica only.
+    """
+    kind = type(model)
+    for name in ("train_step", "test_step", "compute_loss"):
+        if getattr(kind, name) is not getattr(keras.Model, name):
+            raise UsageError(
+                f"the model {kind.__name__} overrides {name}, which is not called here; pass the "
+                "loss as loss=..., or register an engine"
+            )
+    if kind not in (keras.Sequential, _FUNCTIONAL):
+        return model
+    policy = keras.config.dtype_policy().name
+
+    def in_policy(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        if "dtype" in config and layer.dtype_policy.name == "float32":
+            config["dtype"] = policy
+        return type(layer).from_config(config)
+
+    try:
+        copy = keras.models.clone_model(model, clone_function=in_policy, recursive=True)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise UsageError(
+            f"the model cannot be rebuilt from its config: {reason(error)}; define get_config, or "
+            "pass a function (input_shape, classes) that returns the model"
+        ) from error
+    if not copy.built:
+        copy.build((None, *input_shape))
+    if model.built:
+        copy.set_weights(model.get_weights())
+    return copy
+
+
+def outputs(
+    model: keras.Model, inputs: keras.KerasTensor, task: Task
+) -> tuple[keras.KerasTensor, str, str]:
+    """The outputs of a user's network as logits of the task.
+
+    Args:
+        model: From `copied`; its last activation is removed.
+        inputs: The task's.
+        task: A classification, or a regression.
+
+    Returns:
+        The outputs; the activation with which the network ended: `softmax`, `sigmoid`, `linear`, or
+        `none` if the output layer is the task's; and a sentence about it.
+
+    Raises:
+        UsageError: The network takes another shape, or its head has another width.
+    """
+    _require_inputs(model, inputs)
+    classes = len(task.metadata.get("class_names", ()))
+    body, activation = _without_activation(model) if classes else (model, "linear")
+    returned = keras.tree.flatten(body(inputs))
+    if len(returned) != 1:
+        raise UsageError(f"the model returns {len(returned)} outputs, but the task needs one")
+    found = returned[0]
+    rank, width, wanted = len(found.shape), found.shape[-1], classes or 1
+    if activation == "unknown":  # look at what it returns
+        activation = _kind_of_answers(body, inputs) if rank == 2 else "none"
+        if activation == "softmax" and width == classes:
+            found = keras.ops.log(keras.ops.maximum(keras.ops.cast(found, "float32"), 1e-7))
+            return found, activation, "it returns probabilities, whose logarithms are the logits"
+        if activation == "linear" and width != classes:
+            activation = "none"
+    if activation == "sigmoid" and width == 1 and classes == 2:
+        found = keras.ops.concatenate([keras.ops.zeros_like(found), found], axis=-1)
+        return found, activation, "its sigmoid is applied after the loss"
+    if activation != "none" and (rank != 2 or width != wanted):
+        raise UsageError(
+            f"the model returns {width} values ({activation}) of shape {found.shape} per batch, "
+            f"but the data have {wanted} classes; change its last layer, or remove it"
+        )
+    if activation == "none":
+        if rank == 4:
+            found = keras.layers.GlobalAveragePooling2D(name="average")(found)
+        return task.head(found, inputs), activation, "it returns features; an output layer is added"
+    note = (
+        "its softmax is applied after the loss" if activation == "softmax" else "it ends in logits"
+    )
+    return keras.ops.cast(found, "float32"), activation, note
+
+
+def _require_inputs(model: keras.Model, inputs: keras.KerasTensor) -> None:
+    known = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if len(known) > 1:
+        raise UsageError(f"the model has {len(known)} inputs, but the data have one")
+    shape = tuple(inputs.shape[1:])
+    for wanted in (tuple(tensor.shape[1:]) for tensor in known):
+        pairs = zip(wanted, shape, strict=False)
+        if len(wanted) != len(shape) or any(a not in (None, b) for a, b in pairs):
+            raise UsageError(
+                f"the model takes inputs of shape {wanted}, but the data have {shape}; resize the "
+                'images with task={"image_size": (height, width)}, or change the model'
+            )
+
+
+def _without_activation(model: keras.Model) -> tuple[keras.Model, str]:
+    """The network up to its final softmax or sigmoid, and the name of what it ended in.
+
+    `none` if it ends in features: in another activation, or in a layer without weights.
+    """
+    if type(model) not in (keras.Sequential, _FUNCTIONAL):
+        return model, "unknown"
+    if isinstance(model, keras.Sequential):
+        model = keras.Model(model.inputs, model.outputs, name=model.name)
+    last = model.outputs[0]._keras_history.operation
+    if isinstance(last, keras.Model):
+        return model, "unknown"
+    name = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
+    if name not in ("softmax", "sigmoid", "linear"):
+        return model, "none"
+    if isinstance(last, keras.layers.Softmax | keras.layers.Activation):
+        return keras.Model(model.inputs, last.input, name=model.name), name
+    last.activation = keras.activations.linear
+    last.dtype_policy = keras.DTypePolicy("float32")
+    return model, name
+
+
+def _kind_of_answers(model: keras.Model, inputs: keras.KerasTensor) -> str:
+    """`softmax` if a network returns probabilities for two inputs, else `linear`."""
+    values = np.random.default_rng(0).random((2, *inputs.shape[1:]), np.float32)
+    answers = np.asarray(model(values, training=False))
+    sums = np.abs(answers.sum(axis=-1) - 1).max()
+    return "softmax" if answers.min() >= 0 and sums < 1e-3 else "linear"
+
+
+def give_back(original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]) -> None:
+    """Copies the trained weights into the network that the user handed over."""
+    if not original.built:
+        original.build((None, *input_shape))
+    original.set_weights(copy.get_weights())
