@@ -169,6 +169,13 @@ class Task(abc.ABC):
     def head(self, features: Any, inputs: Any) -> Any:
         """Turns a model's features into the network's outputs, in float32 at every precision."""
 
+    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+        """A network as a Keras model that works without this package: from raw inputs to answers.
+
+        The answers are logits if `ends_in` is `linear`, one probability if it is `sigmoid`.
+        """
+        return keras.Model(network.inputs, network.outputs)
+
     @abc.abstractmethod
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
         """(y, outputs) -> loss of each example, shape (batch,), float32."""

@@ -63,7 +63,8 @@ _UPDATE = {
 
 def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments with the learning rate and the clipping of an optimizer object as options."""
-    optimizer, rate = given.get("optimizer"), given.get("learning_rate")
+    optimizer: Any = given.get("optimizer")
+    rate = given.get("learning_rate")
     if hasattr(optimizer, "learning_rate") and hasattr(optimizer, "get_config"):
         if rate is not None:
             raise UsageError("the optimizer has a learning rate; remove learning_rate=...")

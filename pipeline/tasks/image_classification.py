@@ -115,8 +115,11 @@ class ImageClassification(Task):
 
     def prepare(self, batch: Example) -> Example:
         """Pixels to float32; whole numbers to [0, 1], unless the model gets them raw."""
-        scale = 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
-        return {**batch, "image": tf.cast(batch["image"], tf.float32) * scale}
+        return {**batch, "image": tf.cast(batch["image"], tf.float32) * self._scale}
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """y is `label`, (batch,), or after mixing the share of each class, (batch, classes)."""
@@ -139,6 +142,15 @@ class ImageClassification(Task):
                 f"({shape}); add GlobalAveragePooling2D or Flatten"
             )
         return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
+
+    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+        inputs = self.inputs()
+        scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(inputs)
+        logits = keras.Model(network.inputs, network.outputs[0], name="network")(scaled)
+        if ends_in == "linear":
+            return keras.Model(inputs, logits)
+        answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
+        return keras.Model(inputs, answers[:, 1:] if ends_in == "sigmoid" else answers)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)

@@ -110,6 +110,18 @@ class Regression(Task):
         """One number, (batch, 1)."""
         return keras.layers.Dense(1, dtype="float32", name="prediction")(features)
 
+    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+        inputs = self.inputs()
+        variance = self._deviation.astype(np.float64) ** 2
+        standardize = keras.layers.Normalization(
+            mean=self._mean.tolist(),
+            variance=variance.tolist(),
+            dtype="float32",
+            name="standardize",
+        )
+        inner = keras.Model(network.inputs, network.outputs[0], name="network")
+        return keras.Model(inputs, inner(standardize(inputs)))
+
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         return keras.losses.mean_squared_error  # the mean over the last axis, which has one number
 

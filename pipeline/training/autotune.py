@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 
@@ -52,10 +52,20 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
 
 
 def steps_per_call(
-    model: keras.Model, asked: str | int, train: Batches, validation: Batches | None
+    model: keras.Model,
+    asked: str | int,
+    train: Batches,
+    validation: Batches | None,
+    per_batch: Sequence[str] = (),
 ) -> Decision:
-    """Sets `model.steps_per_execution`: how many steps one call of the compiled function takes."""
+    """Sets `model.steps_per_execution`: how many steps one call of the compiled function takes.
+
+    One if there are reasons to call callbacks after each batch, unless another number is `asked`.
+    """
     model.step.set_inputs(train, validation)
+    if asked == "auto" and per_batch:
+        model.steps_per_execution = 1
+        return Decision("call", "1 step", per_batch[0])
     if asked != "auto":
         model.steps_per_execution = asked
         return Decision("call", f"{asked:,} steps", "requested; at most an epoch")

@@ -37,6 +37,14 @@ class SteppedModel(keras.Model):
     give_back: Callable[[], None] = staticmethod(lambda: None)
     """Copies the weights into the network that the user handed over."""
 
+    task: Task | None = None
+
+    def plain(self) -> keras.Model:
+        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`)."""
+        if self.task is None:
+            raise ValueError("the model has no task; create it with `network`")
+        return self.task.standalone(self, self.ends_in)
+
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         return self.step.metrics if self.step else super().metrics
@@ -68,7 +76,9 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
                 raise  # a bug here or in the user's model
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
             raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
-        return SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+        model = SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+        model.task = task
+        return model
 
 
 def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> SteppedModel:
@@ -81,7 +91,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     copy = own_model.copied(given, shape)
     outputs, ends_in, note = own_model.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
-    model.ends_in, model.note = ends_in, note
+    model.task, model.ends_in, model.note = task, ends_in, note
     model.give_back = lambda: own_model.give_back(given, copy, shape)
     if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(

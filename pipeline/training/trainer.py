@@ -181,11 +181,12 @@ class Trainer:
         with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
             if distributed.agreed(batches.first_step) != batches.first_step:
                 raise UsageError("--run-directory must be on a disk that all workers share")
+            callbacks = [Watched(watchdog), *standard_callbacks(context)]
+            reasons = [c.per_batch for c in callbacks if getattr(c, "per_batch", None)]
             with watchdog.watching():
                 decision = autotune.steps_per_call(
-                    self.model, config.train.steps_per_call, batches, validation
+                    self.model, config.train.steps_per_call, batches, validation, reasons
                 )
-            callbacks = [Watched(watchdog), *standard_callbacks(context)]
             if machine.is_chief:
                 say(decision.name, decision)
             try:

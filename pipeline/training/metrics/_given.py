@@ -113,7 +113,7 @@ def _require_weights(metric: GivenMetric) -> None:
         results.append(np.asarray(fresh.result()))
     if results[0].ndim:
         raise UsageError(f"the metric {metric.name} must return one number; got {results[0].shape}")
-    if not np.allclose(*results, equal_nan=True):
+    if not np.allclose(results[0], results[1], equal_nan=True):
         raise UsageError(
             f"the metric {metric.name} ignores sample_weight, so that the padding of the last "
             "batch would count; pass sample_weight on in update_state"

@@ -19,9 +19,12 @@ _OWN = {
 
 def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
     """A registered optimizer for a Keras optimizer, its class, or a function of a rate."""
-    if inspect.isclass(found):
-        return lambda learning_rate, **options: found(learning_rate=learning_rate, **options)
-    return found if inspect.isfunction(found) else functools.partial(given, found)
+    if inspect.isfunction(found):
+        return found
+    if not inspect.isclass(found):
+        return functools.partial(given, found)
+    kind: Any = found
+    return lambda learning_rate, **options: kind(learning_rate=learning_rate, **options)
 
 
 def given(optimizer: Any, learning_rate: Any) -> keras.optimizers.Optimizer:
