@@ -27,14 +27,14 @@ def file(parent: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Ends the lock on a file or directory that was published or removed."""
+    """Releases the lock on a file or directory that was published or removed."""
     handle = _locks.pop(path, None)
     if handle is not None:
         os.close(handle)
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or directory; it disappears under its name at once."""
+    """Deletes a file or directory; it is renamed first, so that it disappears at once."""
     hidden = path if is_ours(path.name) else path.with_name(_name())
     if hidden != path:
         try:
@@ -47,7 +47,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary directory that is removed at the end, together with those of killed processes."""
+    """A temporary directory, removed at the end; those of killed processes are removed as well."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     path = folder(parent)
@@ -60,8 +60,8 @@ def temporary() -> Iterator[Path]:
 def sweep(parent: Path) -> list[Path]:
     """Deletes what killed processes left unfinished in a directory, and returns the paths.
 
-    The kernel releases the locks of a process that ends, so what can be locked is abandoned. On a
-    disk without locks nothing is deleted.
+    The kernel releases the locks of a process that ends, so whatever can be locked is abandoned. On
+    a disk without locks, nothing is deleted.
     """
     found = []
     with contextlib.suppress(OSError):
