@@ -1,4 +1,4 @@
-"""The checksum of TFRecord files: of megabytes, without looping over bytes.
+"""The checksum of TFRecord files, without a loop over the bytes of large ones.
 
 Castagnoli's CRC-32C (RFC 3720, appendix B.4), masked as TensorFlow stores it
 (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details").
@@ -32,11 +32,11 @@ def of_bytes(data: bytes) -> int:
             state = _ONE_BY_ONE[(state ^ byte) & 0xFF] ^ state >> 8
         return int(_masked(~np.array([state], np.uint32))[0])
     side = 1 << ((len(data) - 1).bit_length() + 1) // 2
-    # Leading zeros do not change a sum that starts at zero,
+    # Leading zeros do not change a checksum that starts at zero,
     padded = np.zeros(side * side, np.uint8)
     start = padded.size - len(data)
     padded[start:] = np.frombuffer(data, np.uint8)
-    padded[start : start + 4] ^= 0xFF  # and the start 0xFFFFFFFF is these four bytes' complement
+    padded[start : start + 4] ^= 0xFF  # and starting at 0xFFFFFFFF inverts these four bytes
     states = _states(padded.reshape(side, side), np.zeros(side, np.uint32))
     moved = _states(np.zeros((32, 1), np.uint8), np.uint32(1) << np.arange(32, dtype=np.uint32))
     for _ in range(side.bit_length() - 1):

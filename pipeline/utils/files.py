@@ -1,4 +1,4 @@
-"""Atomic writes, so that a reader sees a whole file or none: files, directories, versions."""
+"""Atomic writes of files, directories and versions: a reader sees a whole one or none."""
 
 import contextlib
 import hashlib
@@ -22,8 +22,8 @@ def publish(folder: Path, parent: Path) -> Path:
     """Moves a finished directory to the next version number in `parent`, in one rename.
 
     Everything is flushed to the disk first. The number is recorded before it is used, so that no
-    number is used twice, whatever is deleted later. If two processes publish at once, the rename of
-    one fails, as its target is not empty, and it takes the next number.
+    number is used twice, whatever is deleted later. If two processes publish at once, one of the
+    renames fails because its target is not empty, and that process uses the next number.
 
     Raises UsageError if no number is left.
     """
@@ -85,7 +85,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """As `write_text`."""
+    """Writes bytes in the same way as `write_text`."""
     try:
         with _replacing(path) as beside:
             beside.write_bytes(content)
@@ -95,7 +95,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
-    """A text file in UTF-8 that appears at the end under its name.
+    """A UTF-8 text file that appears under its name only when it is complete.
 
     Args:
         path: Its name.
@@ -103,7 +103,7 @@ def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temp_files.sweep(path.parent)
-    # File names need not be Unicode; the escape is that of JSON.
+    # File names need not be Unicode; they are escaped as in JSON.
     escape = "backslashreplace"
     with _replacing(path) as beside:
         try:
@@ -162,9 +162,9 @@ def make_next(parent: Path, stem: str) -> Path:
 
 
 def require_outside(path: Path, data: Path | None, flag: str) -> None:
-    """Raises UsageError if the path is inside the data, where it would be taken for a class."""
+    """Raises UsageError if the path is inside the data, where it would look like a class."""
     if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
-        raise UsageError(f"{flag}: {path} is inside {data}, the data; choose another directory")
+        raise UsageError(f"{flag}: {path} is inside the data directory {data}; choose another path")
 
 
 def check_writable(path: Path, flag: str) -> None:
@@ -182,7 +182,7 @@ def check_writable(path: Path, flag: str) -> None:
 
 
 def collapse_home(values: Any) -> Any:
-    """JSON values with `~` in place of the home directory."""
+    """Replaces the home directory in JSON values by `~`."""
     home = os.path.expanduser("~").rstrip("/")
     if not home.startswith("/"):  # unknown, or the root of the disk
         return values
@@ -197,7 +197,7 @@ def collapse_home(values: Any) -> Any:
 
 
 def expand_home(values: Any) -> Any:
-    """JSON values with the home directory in place of `~/` at the beginning of a path."""
+    """Replaces `~/` at the beginning of paths in JSON values by the home directory."""
     return _mapped(
         values,
         lambda v: os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v,

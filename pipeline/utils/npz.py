@@ -30,8 +30,8 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
                 arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError):
         raise
-    except Exception as error:  # zipfile, zlib and NumPy raise many kinds for damaged files
+    except Exception as error:  # zipfile, zlib and NumPy raise many types for damaged files
         raise ValueError(str(error)) from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("it has other files than arrays")
+        raise ValueError("it contains files that are not arrays")
     return arrays

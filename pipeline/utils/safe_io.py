@@ -41,7 +41,7 @@ def read_json(path: Path, most: int = MOST_JSON) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The values of JSON; raises ValueError for anything else, also if it is nested too deeply."""
+    """The values of JSON; raises ValueError for anything else, or if it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -27,14 +27,14 @@ def file(parent: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Ends the lock on a file or directory that was published or removed."""
+    """Releases the lock on a file or directory that was published or removed."""
     handle = _locks.pop(path, None)
     if handle is not None:
         os.close(handle)
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or directory; it disappears under its name at once."""
+    """Deletes a file or directory; it is renamed first, so that it disappears at once."""
     hidden = path
     with contextlib.suppress(OSError):
         hidden = path.rename(path.with_name(_name()))
@@ -44,7 +44,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary directory that is removed at the end, together with those of killed processes."""
+    """A temporary directory, removed at the end; those of killed processes are removed as well."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     path = folder(parent)
@@ -57,8 +57,8 @@ def temporary() -> Iterator[Path]:
 def sweep(parent: Path) -> None:
     """Deletes what killed processes left unfinished in a directory.
 
-    The kernel releases the locks of a process that ends, so what can be locked is abandoned. On a
-    disk without locks nothing is deleted.
+    The kernel releases the locks of a process that ends, so whatever can be locked is abandoned. On
+    a disk without locks, nothing is deleted.
     """
     for path in filter(lambda path: is_ours(path.name), parent.glob(".unpublished-*")):
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ def is_short(spec: tf.TensorSpec) -> bool:
 
 
 def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
-    """The examples at some positions, in their order; the others are read and skipped."""
+    """The examples at these positions, in the order of the dataset; others are read and skipped."""
     wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
     wanted[rows] = True
     mask = tf.constant(wanted)
