@@ -3,8 +3,8 @@
 Every public function in any file of the package is registered under its name (usually that of the
 file); files that begin with `_` contain helpers. A dotted name, `package.module.function`, works
 wherever a registered one does. The keyword-only arguments of a function are its options. Only
-`load` imports modules; everything else reads the source, so that a misspelt name is found without
-importing TensorFlow.
+`load` imports modules; everything else reads the source, so that a misspelled name is found
+without importing TensorFlow.
 """
 
 import ast
@@ -37,7 +37,7 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
-# Names that the annotation of an option may use; an option with any other is not checked.
+# Names that the annotation of an option may use; with any other name the option is not checked.
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
@@ -50,7 +50,7 @@ class Option:
 
     hint: Any
     default: str | None
-    """Its source code; None: the option is required."""
+    """Source code of the default; None if the option is required."""
     meaning: str
     """From the section `Args` of the docstring."""
 
@@ -93,7 +93,7 @@ def names(registry: str) -> list[str]:
 
 
 def find(registry: str, name: str) -> Function:
-    """The function with this name; UsageError, with the closest known name, if there is none."""
+    """The function with this name; raises UsageError with the closest name if there is none."""
     if "." in name:
         return _dotted(name)
     known = _registered(registry)
@@ -151,7 +151,7 @@ def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) 
 
 
 def load(registry: str, name: str) -> Callable:
-    """The function itself; imports its module, and in most registries TensorFlow.
+    """The function itself; imports its module, which imports TensorFlow in most registries.
 
     Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
@@ -176,7 +176,7 @@ def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a JSON file in the types of the function: `Path`, tuples."""
+    """Converts options of a JSON file to the types that the function takes: `Path`, tuples."""
     known = find(registry, name).options
     return {
         option: type_hints.from_json(known[option].hint if option in known else Any, value)
@@ -255,7 +255,7 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 
 def _hint(annotation: ast.expr | None) -> Any:
-    """The type of an annotation; Any for one that uses other names."""
+    """The type of an annotation; Any if it uses other names than `_HINTS`."""
     try:
         return _type(annotation)
     except (KeyError, TypeError):

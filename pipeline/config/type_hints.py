@@ -1,9 +1,9 @@
 """Reads, checks and describes values by their type hints, for sections and registered functions.
 
-Supported are int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
+Supports int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
 `Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at least 1, and
-`Annotated[Path, "directory"]` the path of an existing directory (see `_LIMITS`). A limit of a tuple
-holds for each of its values.
+`Annotated[Path, "directory"]` is the path of an existing directory (see `_LIMITS`). Limits of a
+tuple apply to each of its values.
 """
 
 import ast
@@ -27,7 +27,7 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     """The value that the words of a command line stand for.
 
     Raises:
-        ValueError: They do not fit the hint; the message describes the expected value.
+        ValueError: The words do not fit the hint; the message describes the expected value.
     """
     try:
         return _read(hint, words)
@@ -87,7 +87,7 @@ def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
-    """The value by the first of several hints that it fits; None comes first."""
+    """Reads the words by the first of several hints that they fit; None is tried first."""
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
         with contextlib.suppress(ValueError, OverflowError):
             return _read(kind, words)
@@ -127,7 +127,7 @@ def words(value: Any) -> list[str]:
 
 
 def from_json(hint: Any, value: Any) -> Any:
-    """A value of a JSON file in the type of the hint: `Path` for a text, a tuple for a list."""
+    """Converts a value of a JSON file to the type of the hint: a list to a tuple, for example."""
     if isinstance(value, str) and is_path(hint):
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
@@ -139,7 +139,7 @@ def is_path(hint: Any) -> bool:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the type; True and False are not numbers, an int is a float."""
+    """Whether a value has the type. True and False are not numbers; an int is also a float."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return fits(arguments[0], value) and all(_within(limit, value) for limit in _limits(hint))
@@ -164,8 +164,8 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
-# Named limits: a condition, which is not met if it is False or raises ValueError, and its
-# description, which may replace that of the type.
+# Name of a limit -> a condition, which is not met if it returns False or raises ValueError, and a
+# description, which replaces that of the type for paths and strings.
 _LIMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),

@@ -31,9 +31,9 @@ def require_value(hint: Any, value: Any, flag: str) -> None:
 
 
 def require_path(path: Path, flag: str) -> None:
-    """Raises UsageError unless TensorFlow can use the path and a message can show it on a line.
+    """Raises UsageError unless TensorFlow can use the path and a message can show it on one line.
 
-    A `~` at the beginning is refused: a shell leaves it as it is after `=` or in quotes, and a
+    A `~` at the beginning is refused: a shell does not expand it after `=` or in quotes, and a
     directory of that name would be created.
     """
     meant = "a path in UTF-8 without control characters"
@@ -46,7 +46,7 @@ def require_path(path: Path, flag: str) -> None:
 
 
 class Checked:
-    """A section whose values are checked when it is made: their types, then `_check`."""
+    """A section whose values are checked when it is created: their types, then `_check`."""
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()

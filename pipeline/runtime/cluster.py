@@ -70,18 +70,12 @@ class Cluster:
 
     def _listening(self) -> socket.socket:
         port = self.workers[self.index].rpartition(":")[2]
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind(("", int(port)))
-        except OSError as error:
-            listening.close()
+            return socket.create_server(("", int(port)), backlog=len(self.workers))
+        except (OSError, OverflowError) as error:
             raise UsageError(
-                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: "
-                f"{error.strerror}"
+                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: {error}"
             ) from None
-        listening.listen(len(self.workers))
-        return listening
 
     def _call(self, index: int, token: str) -> bool:
         host, _, port = self.workers[index].rpartition(":")

@@ -59,10 +59,9 @@ def memory() -> int:
     limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
     if gpus and all(limits):
         return min(limit[0].memory_limit for limit in limits) * 2**20
-    there, known = tf.config.list_physical_devices("GPU"), gpu_info.memory() if gpus else []
-    if not gpus or len(known) != len(there):
-        return 0
-    return min(known[there.index(gpu)].free for gpu in gpus)
+    there = tf.config.list_physical_devices("GPU")
+    known = gpu_info.memory(len(there)) if gpus else []
+    return min(known[there.index(gpu)].free for gpu in gpus) if known else 0
 
 
 def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
@@ -79,13 +78,11 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
         raise UsageError(f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs")
     reason = "" if options.devices == "auto" else "asked for"
     if wanted < len(numbers):
-        memory = gpu_info.memory()
-        if len(memory) == len(gpus):
-            by_free = sorted(numbers, key=lambda number: -memory[number].free)
-            numbers = tuple(by_free[:wanted])
+        reason = "free memory unknown"
+        if memory := gpu_info.memory(len(gpus)):
+            numbers = tuple(sorted(numbers, key=lambda number: -memory[number].free))
             reason = "most free memory"
-        else:
-            numbers, reason = numbers[:wanted], "free memory unknown"
+        numbers = numbers[:wanted]
     if 0 < len(numbers) < len(gpus):
         names = ", ".join(map(str, sorted(numbers)))
         reason = f"number {names}, {reason}" if reason else f"number {names}"
@@ -105,8 +102,8 @@ def _let_grow(gpus: list[Any]) -> None:
 def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {limit}"
     amount, is_share = parse_memory(limit)
-    memory = gpu_info.memory() if chosen and is_share else []
-    if chosen and is_share and len(memory) != len(gpus):
+    memory = gpu_info.memory(len(gpus)) if chosen and is_share else []
+    if chosen and is_share and not memory:
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "
             "give an amount, such as 8GiB"

@@ -143,6 +143,8 @@ def fast_precision() -> tuple[str | None, str]:
     """The 16-bit policy that is fast on this device, or None, and the reason."""
     import tensorflow as tf
 
+    from pipeline.runtime import environment_check
+
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
@@ -152,18 +154,9 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    if _cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+    if environment_check.cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
-
-
-def _cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
 
 
 @contextmanager
@@ -181,14 +174,8 @@ def policy(precision: str) -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    def found(name: str) -> str:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return "not installed"
+    from pipeline.runtime.environment_check import installed
 
     names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
     own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
-    return own | {name: found(name) for name in names}
+    return own | {name: installed(name) or "not installed" for name in names}

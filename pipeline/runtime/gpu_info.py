@@ -1,5 +1,6 @@
 """Information about the GPUs without TensorFlow: whether there are any, their memory, problems."""
 
+import contextlib
 import ctypes
 import dataclasses
 import importlib.util
@@ -48,8 +49,8 @@ def none_here() -> str | None:
     return None
 
 
-def memory() -> list[Memory]:
-    """Memory of the visible GPUs, in order; empty if it is unknown."""
+def memory(count: int) -> list[Memory]:
+    """Memory of the `count` GPUs that TensorFlow sees, in order; empty if it is unknown."""
     try:
         process = subprocess.run(
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
@@ -64,9 +65,8 @@ def memory() -> list[Memory]:
         return []
     # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not in_order and len({gpu.total for gpu in gpus}) > 1:
-        return []
-    return shown
+    in_order = in_order or len({gpu.total for gpu in gpus}) == 1
+    return shown if in_order and len(shown) == count else []
 
 
 def driver_version(driver: Path = _DRIVER) -> str | None:
@@ -112,9 +112,7 @@ def _opens(name: str, package: str | None) -> bool:
     for root in (spec and spec.submodule_search_locations) or ():
         paths += map(str, Path(root, str(package), "lib").glob(name))
     for path in paths:
-        try:
+        with contextlib.suppress(OSError):
             ctypes.CDLL(path)
             return True
-        except OSError:
-            continue
     return False

@@ -63,11 +63,6 @@ class Stops:
             self._before = elapsed
 
     @property
-    def over(self) -> float:
-        """Seconds beyond the limit; 0 without one."""
-        return 0.0 if self._limit is None else max(0.0, self.elapsed - self._limit)
-
-    @property
     def left(self) -> float | None:
         """Seconds left for training; None without a limit."""
         if self._limit is None:
