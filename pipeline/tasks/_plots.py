@@ -25,7 +25,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
         axes.set_yticks(range(len(counts)), class_names)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             label.set_parse_math(False)  # a class name may contain dollar signs
-    axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
+    axes.set(xlabel="predicted", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
     return figure
 
 
