@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import joined, short_columns
+from pipeline.utils.tf_data import is_short, joined
 
 Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
@@ -77,7 +77,10 @@ class Source(abc.ABC):
 
         A source that stores them separately overrides this method, to avoid decoding the images.
         """
-        return short_columns(self.examples(split), split)
+        examples = self.examples(split)
+        names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
+        rows = examples.map(lambda example: {name: example[name] for name in names})
+        return joined(rows.batch(1024), split)
 
     def fingerprint(self) -> str | None:
         """A string that changes whenever the data changes, and sometimes when only the time of a

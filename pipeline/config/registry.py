@@ -12,6 +12,7 @@ importing TensorFlow.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -27,8 +28,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pipeline.config import keras_names, objects, type_hints
-from pipeline.config.validation import require_path, require_value
+from pipeline.config import keras_names, objects, type_hints, validation
 from pipeline.utils.errors import UsageError, one_line, suggest
 
 _PACKAGE = Path(__file__).parents[1]
@@ -112,15 +112,16 @@ class Function:
             *zip(optional, found.defaults, strict=True),
             *zip(found.kwonlyargs, found.kw_defaults, strict=True),
         ]
-        return {
-            argument.arg: Option(
-                _hint(argument.annotation),
-                None if default is None else ast.unparse(default),
-                meanings.get(argument.arg, ""),
-            )
-            for argument, default in pairs
-            if self.is_registered or argument.arg not in _RESERVED
-        }
+        known = {}
+        for argument, value in pairs:
+            if argument.arg in _RESERVED and not self.is_registered:
+                continue
+            hint: Any = Any  # of an annotation with other names than `_HINTS`
+            with contextlib.suppress(KeyError, TypeError):
+                hint = _type(argument.annotation)
+            default = None if value is None else ast.unparse(value)
+            known[argument.arg] = Option(hint, default, meanings.get(argument.arg, ""))
+        return known
 
     @property
     def required(self) -> int:
@@ -145,7 +146,7 @@ def find(registry: str, name: str) -> Function:
             "again: fit(..., run_directory=...)"
         )
     if registry == "models" and name.endswith(".keras"):
-        require_path(Path(name), "--model.name")
+        validation.require_path(Path(name), "--model.name")
         return _adapter(registry)
     if "." in name or ":" in name:
         return _dotted(name)
@@ -196,7 +197,7 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
             raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
-        require_value(known[option].hint, value, f"{shown} of {name}")
+        validation.require_value(known[option].hint, value, f"{shown} of {name}")
     for option, about in known.items():
         if about.default is None and option not in given:
             raise UsageError(f"{name} needs {flag.format(option)}")
@@ -213,14 +214,7 @@ def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) 
     for option, text in given.items():
         words = [text] if isinstance(text, str) else text
         hint = known[option].hint if option in known else Any
-        if type_hints.is_path(hint):
-            require_path(Path(*words), flag.format(option))
-        try:
-            found[option] = type_hints.read(hint, words)
-        except ValueError as error:
-            shown = f"{flag.format(option)} of {name}"
-            got = one_line(" ".join(words))
-            raise UsageError(f"{shown} must be {error}; got {got!r}") from None
+        found[option] = validation.read(hint, words, f"{flag.format(option)} of {name}")
     return found
 
 
@@ -398,14 +392,6 @@ def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
     methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
     method = next(methods, None)
     return method.args if method else _declaration(lambda self: None).args
-
-
-def _hint(annotation: ast.expr | None) -> Any:
-    """The type of an annotation; Any if it uses other names than `_HINTS`."""
-    try:
-        return _type(annotation)
-    except (KeyError, TypeError):
-        return Any
 
 
 def _type(node: ast.expr | None) -> Any:

@@ -86,17 +86,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes bytes in the same way as `write_text`."""
-    beside = None
     try:
-        beside = temp_files.file(path.parent)
-        beside.write_bytes(content)
-        _rename(beside, path)
-    except BaseException as error:
-        if beside is not None:
-            temp_files.remove(beside)
-        if isinstance(error, OSError):  # name the wanted file, not the temporary one
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        with _replacing(path) as beside:
+            beside.write_bytes(content)
+    except OSError as error:  # name the wanted file, not the temporary one
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager
@@ -109,25 +103,30 @@ def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temp_files.sweep(path.parent)
+    # File names need not be Unicode; they are escaped as in JSON.
+    escape = "backslashreplace"
+    with _replacing(path) as beside:
+        try:
+            with beside.open("w", encoding="utf-8", errors=escape, newline="") as stream:
+                yield stream
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                if beside.stat().st_size and not isinstance(error, OSError):
+                    keep(beside)
+            raise
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file that is renamed to `path` at the end, or removed after an error."""
     beside = temp_files.file(path.parent)
     try:
-        # File names need not be Unicode; they are escaped as in JSON.
-        with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-            yield stream
-        _rename(beside, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            if beside.stat().st_size and not isinstance(error, OSError):
-                keep(beside)
+        yield beside
+        _flush(beside)
+        beside.rename(path)
+        _flush(path.parent)
+    finally:
         temp_files.remove(beside)
-        raise
-
-
-def _rename(beside: Path, path: Path) -> None:
-    _flush(beside)
-    beside.rename(path)
-    _flush(path.parent)
-    temp_files.release(beside)
 
 
 def sha256(path: Path) -> str:
@@ -146,11 +145,7 @@ def _flush(path: Path) -> None:
 
 def strict(values: Any) -> Any:
     """The same values with null for NaN and infinities, which JSON does not have."""
-    if isinstance(values, dict):
-        return {name: strict(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [strict(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+    return _mapped(values, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v)
 
 
 def make_next(parent: Path, stem: str) -> Path:
@@ -191,23 +186,28 @@ def collapse_home(values: Any) -> Any:
     home = os.path.expanduser("~").rstrip("/")
     if not home.startswith("/"):  # unknown, or the root of the disk
         return values
-    values = _replaced(values, re.compile(rf"\A{re.escape(home)}\Z"), "~/")
-    return _replaced(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
+    inside = re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])")
+
+    def collapsed(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return "~/" if value == home else inside.sub("~", value)
+
+    return _mapped(values, collapsed)
 
 
 def expand_home(values: Any) -> Any:
     """Replaces `~/` at the beginning of paths in JSON values by the home directory."""
-    home = os.path.expanduser("~").rstrip("/")
-    if not home.startswith("/"):
-        return values
-    return _replaced(values, re.compile(r"\A~(?=/)"), home)
+    return _mapped(
+        values,
+        lambda v: os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v,
+    )
 
 
-def _replaced(values: Any, pattern: re.Pattern[str], new: str) -> Any:
-    if isinstance(values, str):
-        return pattern.sub(lambda _: new, values)
+def _mapped(values: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested dictionaries and lists with every other value changed."""
     if isinstance(values, dict):
-        return {name: _replaced(value, pattern, new) for name, value in values.items()}
+        return {name: _mapped(value, change) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_replaced(value, pattern, new) for value in values]
-    return values
+        return [_mapped(value, change) for value in values]
+    return change(values)

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.utils import safe_io
-
 
 def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """The arrays of an archive by name; arrays of objects, which need unpickling, are rejected.
@@ -21,7 +19,7 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """
     try:
         # Not a path: `numpy.load` does not close a file that it cannot read.
-        with safe_io.opened(path) as opened:
+        with path.open("rb") as opened:
             with zipfile.ZipFile(opened) as archive:
                 # Unpacking stops at the length in the table of contents.
                 unpacked = sum(part.file_size for part in archive.infolist())

@@ -27,16 +27,6 @@ def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
     return numbered.filter(lambda row, _: mask[row]).map(lambda _, example: example)
 
 
-def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The short fields (`is_short`) of all examples, (examples, ...).
-
-    Raises UsageError naming the split if an example cannot be read.
-    """
-    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
-    rows = examples.map(lambda example: {name: example[name] for name in names})
-    return joined(rows.batch(1024), split)
-
-
 def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     """The fields of all batches, concatenated, (examples, ...).
 
