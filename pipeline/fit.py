@@ -60,9 +60,9 @@ def fit(
     Raises:
         UsageError: The request cannot be carried out.
     """
-    given = {k: v for k, v in locals().items() if k not in ("recipe", "changes")}
+    given = {**locals(), **changes}
     with python_call.errors_in_python():
-        return run(python_call.config(recipe, {**given, **changes}))
+        return run(python_call.config(recipe, given))
 
 
 def run(config: Config) -> Run:
@@ -99,8 +99,8 @@ def _run(config: Config, stops: Stops) -> Run:
     trainer.build()
     if workers is not None and not workers.is_chief:
         trainer.work()
-        path, history, model = trainer.run.path, trainer.checkpoint.history, trainer.model
-        return Run(config, path, history, {}, model, data.task, data.splits, None, {}, None)
+        path, history, net = trainer.run.path, trainer.checkpoint.history, trainer.model
+        return Run(config, path, history, {}, net, net, data.task, data.splits, None, {}, None)
 
     # Training
     with run_directory.opened(config) as place, progress_report.interruptible(config, place):
@@ -120,13 +120,15 @@ def _run(config: Config, stops: Stops) -> Run:
             start=start,
         )
         result, written = handoff.conclude(trained)
+        model = handoff.standalone()
         trainer.wait_for_workers()
     return Run(
         config=config,
         directory=place.path,
         history=trainer.checkpoint.history,
         test=result[evaluation_split(data.splits)],
-        model=trainer.model,
+        model=model,
+        network=trainer.model,
         task=evaluate.calibrated_by(data.task, result.get("calibration", {})),
         splits=data.splits,
         export=Path(result["export"]) if result["export"] else None,

@@ -31,12 +31,13 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
 
     Args:
         recipe: Name of a recipe, or a Config; None: `digits` if there is no `data`, else none.
-        arguments: Of `fit`; those that are None are ignored.
+        arguments: All of `fit`; those that are None are ignored.
 
     Raises:
         UsageError: Unknown or contradictory arguments, and wrong values.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
+    own = ("recipe", "changes")
+    given = {k: value for k, value in arguments.items() if value is not None and k not in own}
     changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")

@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from pipeline.config.config import Config
 from pipeline.contracts import Batches, Metadata
 from pipeline.data.dataset import Data
 from pipeline.evaluation import evaluate
-from pipeline.export import run_report, run_result
+from pipeline.export import keras_file, run_report, run_result
 from pipeline.export.savedmodel import export
 from pipeline.export.verification import Check, Verification
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.training.model_builder import SteppedModel
+from pipeline.training.model_builder import SteppedModel, twin
+from pipeline.utils import files, temp_files
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, reason
 
 
 def evaluation_split(splits: Mapping[str, Any]) -> str:
@@ -70,6 +73,21 @@ class Handoff:
             run_report.written(self.run, fallback, self.checkpoint, why)
         run_report.exported(self.config, self.run, result)
         return result, written
+
+    def standalone(self) -> keras.Model:
+        """The trained network as a plain Keras model, which is also written to `model.keras`."""
+        model, path = self.model, self.run.model
+        if model.dtype_policy.name != "float32":
+            model = twin(model, self.data.task, self.config.model)
+        plain = model.plain()
+        try:
+            with temp_files.temporary() as folder:
+                plain.save(folder / path.name)
+                keras_file.add_metadata(folder / path.name, self.data.metadata)
+                files.write_bytes(path, (folder / path.name).read_bytes())
+        except (OSError, ValueError, TypeError, NotImplementedError) as error:
+            say("note", f"{path} cannot be written: {reason(error)}")
+        return plain
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but writes nothing into the run; returns the result."""

@@ -27,7 +27,10 @@ class Run:
     test: dict[str, Any]
     """Metrics of the test split, or of the validation split if there is no test split."""
     model: "keras.Model"
-    """The bare network, from prepared inputs to outputs; `predict` starts from raw ones."""
+    """A plain Keras model in float32, from raw inputs to probabilities or numbers: that of the file
+    `model.keras` in `directory`."""
+    network: "keras.Model"
+    """The network in training, from prepared inputs to logits or numbers."""
     task: "Task"
     splits: dict[str, "Split"]
     """Decoded examples: train, validation, test."""
@@ -60,7 +63,7 @@ class Run:
         from pipeline.serving import signatures
         from pipeline.utils import protobuf
 
-        offered = self.task.serve(self.model)
+        offered = self.task.serve(self.network)
         require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
         if signature not in offered:
             raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")

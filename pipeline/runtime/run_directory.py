@@ -34,6 +34,7 @@ class RunDirectory:
         self.bad_steps = path / "bad_steps.jsonl"
         self.hang = path / "hang.txt"
         self.result = path / "result.json"
+        self.model = path / "model.keras"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"

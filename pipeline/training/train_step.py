@@ -113,19 +113,20 @@ class Step:
 
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
         """Updates the metrics only."""
-        y, outputs, weight = forward(self._task, model, self._fetch_evaluation(ticket))
-        self._measure(y, outputs, self.loss(y, outputs), weight)
+        batch = self._fetch_evaluation(ticket)
+        y, outputs, weight = forward(self._task, model, batch)
+        self._measure(y, outputs, _weighted(self.loss(y, outputs), batch), weight)
 
     def _forward_and_backward(
         self, model: keras.Model, ticket: Any
     ) -> tuple[list[tf.Tensor], Measured]:
         """Gradients of this ticket's part of the mean loss over the global batch."""
-        _, inputs, y, weight = self._inputs(ticket)
+        batch, inputs, y, weight = self._inputs(ticket)
         variables, options = model.trainable_variables, self._settings.train
         shares = tf.distribute.get_strategy().num_replicas_in_sync * options.accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
-            losses = self._training_loss(y, outputs)
+            losses = _weighted(self._training_loss(y, outputs), batch)
             # Divided by the batch size, not by the sum of the weights, so that the effect of a
             # weight of 2 does not depend on the other examples of the batch.
             loss = tf.reduce_sum(losses * weight) / self._batch_size
@@ -200,6 +201,14 @@ class Step:
         for metric in others:
             metric.update_state(y, outputs, sample_weight=weight)
         return tf.cast(tf.reduce_sum(losses * weight), tf.float32) / self._batch_size
+
+
+def _weighted(losses: tf.Tensor, batch: Example) -> tf.Tensor:
+    """The loss of each example times its `sample_weight`, if the source has that field.
+
+    As in Keras, the mean is over the examples, not over their weights, and metrics ignore them.
+    """
+    return losses * batch["sample_weight"] if "sample_weight" in batch else losses
 
 
 def _not_set(ticket: Any) -> Example:

@@ -13,6 +13,10 @@ class UsageError(Exception):
 
     exit_code = 2
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message alone."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class NoCheckpoint(UsageError):
     """All checkpoints of a run are damaged."""

@@ -1,6 +1,7 @@
 """Metrics that users hand over: Keras metrics, their classes, functions `(y_true, y_pred)`."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ class GivenMetric(keras.metrics.Metric):
     """
 
     def __init__(self, metric: keras.metrics.Metric, classes: int) -> None:
-        super().__init__(name=metric.name)
+        super().__init__(name=_name(metric))
         try:
             self.metric = type(metric).from_config(metric.get_config())
         except (TypeError, NotImplementedError) as error:
@@ -93,6 +94,13 @@ class GivenMetric(keras.metrics.Metric):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "GivenMetric":
         return cls(**config)
+
+
+def _name(metric: keras.metrics.Metric) -> str:
+    """Its name without the number that Keras appends in a process that has several of them."""
+    found = re.fullmatch(r"(.+)_\d+", metric.name)
+    kind = type(metric).__name__.lower()
+    return found[1] if found and found[1].replace("_", "") == kind else metric.name
 
 
 def _require_weights(metric: GivenMetric) -> None:
