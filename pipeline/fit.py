@@ -39,12 +39,11 @@ def fit(
     """Trains a model, tests it, exports it and verifies the export.
 
     Args:
-        recipe: Name of a recipe, a dotted name, or a Config; None: none with `data`, else `digits`.
+        recipe: A name or a Config; None: none with `data`, else `digits`.
         model: A name, a keras.Model, or a function `(input_shape, classes) -> keras.Model`.
         data: A name, `(x, y)` or `(x, y, sample_weight)` arrays, a tf.data.Dataset, a
             keras.utils.PyDataset, a pandas table of files and labels, or a Hugging Face dataset.
-        validation_data: Such data; None: a part of `data` is held out.
-        test_data: The same.
+        validation_data, test_data: Such data; None: a part of `data` is held out.
         class_names: Names of the labels 0, 1, ...
         task: A name, or a function that returns a Task.
         epochs: Passes over the training examples.

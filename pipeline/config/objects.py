@@ -48,6 +48,8 @@ def name_of(value: Any, registry: str) -> str:
         return Given(f"function {value.__qualname__}", digest(value), value)
     if registry == "sources":  # a run stores the digest of the content of its data
         return Given(_shapes(value), "", value)
+    if registry == "callbacks":  # its attributes change during training
+        return Given(f"callback {type(value).__qualname__}", digest(type(value)), value)
     kind = type(value)
     public = "keras" if kind.__module__.startswith("keras.") else kind.__module__
     weights = ""

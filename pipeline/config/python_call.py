@@ -1,6 +1,7 @@
 """From the arguments of a call in Python, `fit(model=..., data=..., epochs=3)`, to a Config."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from pipeline.config import command_line, objects
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, suggest
 
 _SHORT = {
     "epochs": "train",
@@ -38,6 +39,9 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     """
     own = ("recipe", "changes")
     given = {k: value for k, value in arguments.items() if value is not None and k not in own}
+    known = [*_SHORT, "data", *(field.name for field in dataclasses.fields(Config))]
+    for name in given.keys() - set(known):
+        raise UsageError(f"unknown argument {name!r}; {suggest(name, known)}")
     changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")

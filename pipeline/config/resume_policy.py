@@ -38,7 +38,7 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     "source.options": ("path",),
     "train": (
         *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),
-        *("learning_rate", "schedule", "schedule_options"),
+        *("learning_rate", "schedule", "schedule_options", "callbacks"),
         *("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive"),
     ),
     "runtime": ("precision", "replicas", "xla", "deterministic"),

@@ -158,6 +158,8 @@ def build(
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
         model.frozen = _freeze(layers, settings.train.freeze)
+        if not variables:
+            raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
         if not model.trainable_variables:
             raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
         scaled = machine.precision == "mixed_float16"

@@ -25,6 +25,9 @@ def adapt(found: Any) -> Callable[..., keras.callbacks.Callback | None]:
     if inspect.isfunction(found):
         return found
 
+    if not inspect.isclass(found):
+        given(found)
+
     def callback(context: CallbackContext, **options: Any) -> keras.callbacks.Callback | None:
         made = found(**options) if inspect.isclass(found) else found
         return given(made) if context.is_chief else None
@@ -46,7 +49,7 @@ def given(callback: Any) -> "GivenCallback":
     if getattr(callback, "restore_best_weights", False):
         raise UsageError(
             f"the callback {name} cannot restore the best weights; use "
-            f'train={{"patience": {getattr(callback, "patience", 3)}}}, which does'
+            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which does'
         )
     return GivenCallback(callback)
 
