@@ -170,12 +170,11 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
     now = config.as_json()
     try:
         before = files.collapse_home(safe_io.read_json(run.config))
-        intact = all(isinstance(before[name], dict) == isinstance(now[name], dict) for name in now)
-    except (OSError, ValueError, TypeError, KeyError):
-        intact = False
-    if not intact:
-        raise UsageError(f"--run-directory: {run.config} is damaged; choose a new directory")
-    changes = resume_policy.changes(before, now)
+        changes = resume_policy.changes(before, now)
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise UsageError(
+            f"--run-directory: {run.config} is damaged; choose a new directory"
+        ) from None
     if changes and not (config.force and all(change.can_be_forced for change in changes)):
         raise UsageError(resume_policy.refusal(str(run), changes))
     return changes
