@@ -9,7 +9,6 @@ from typing import Any
 
 from pipeline.config.config import Config
 from pipeline.contracts import Metadata
-from pipeline.export import manifest_writer
 from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import TIME
@@ -107,4 +106,4 @@ def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
         return int(version.name) < max(files.versions(version.parent), default=0)
     about = version_manifest.about(version)
     same_run = about.get("config_digest") == result["config_digest"]
-    return same_run and about.get("options") == manifest_writer.options(config.export)
+    return same_run and about.get("options") == version_manifest.options(config.export)

@@ -1,14 +1,32 @@
-"""The manifest of a version: reading it, and comparing the files of the version with it."""
+"""The manifest of a version: its properties and a digest of every file."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.utils import files, safe_io
 from pipeline.utils.errors import Failure, reason
 
+if TYPE_CHECKING:  # not needed by the process that checks an export
+    from pipeline.config.sections import Export
+
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
+
+
+def options(export: "Export") -> dict[str, Any]:
+    """Returns the options that determine the content of a version, as `options` in the manifest."""
+    return {
+        "precision": export.precision,
+        "batch_sizes": sorted(set(export.batch_sizes)),
+        "calibrate": export.calibrate,
+    }
+
+
+def write(directory: Path, about: Mapping[str, Any]) -> None:
+    """Writes `about` and, as `files`, sha256 and size of every other file; all must be complete."""
+    files.write_json(directory / MANIFEST, {**about, "files": entries(directory)})
 
 
 def read(directory: Path) -> dict[str, Any]:
