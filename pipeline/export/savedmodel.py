@@ -13,7 +13,7 @@ from pipeline.contracts import Task
 from pipeline.data import batching
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import deployment_files, model_card, proof, warmup
+from pipeline.export import deployment_files, model_card, proof, run_result, warmup
 from pipeline.export.verification import Check, Verification, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
@@ -127,7 +127,7 @@ def write(
             key: {side: _described(arrays) for side, arrays in sides.items()}
             for key, sides in answers.items()
         },
-        "options": version_manifest.options(config.export),
+        "options": run_result.options(config.export),
         "trained": dict(trained or {}),
         "judged": judged or None,
         "metrics": model_card.numbers(metrics.get(judged, {})),

@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.utils import files, safe_io
 from pipeline.utils.errors import Failure, reason
 
-if TYPE_CHECKING:  # not needed by the process that checks an export
-    from pipeline.config.sections import Export
-
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
-
-
-def options(export: "Export") -> dict[str, Any]:
-    """Returns the options that determine the content of a version, as `options` in the manifest."""
-    return {
-        "precision": export.precision,
-        "batch_sizes": sorted(set(export.batch_sizes)),
-        "calibrate": export.calibrate,
-    }
 
 
 def write(directory: Path, about: Mapping[str, Any]) -> None:

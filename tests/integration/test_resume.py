@@ -186,7 +186,7 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     version = Path("saved_models/digits/1")
     (version / "assets.extra").mkdir(parents=True)
     (version / "saved_model.pb").touch()
-    manifest = {"options": version_manifest.options(given.export), "config_digest": given.digest()}
+    manifest = {"options": run_result.options(given.export), "config_digest": given.digest()}
     version_manifest.write(version, manifest)
     result = {"export": str(version), "config_digest": given.digest(), "steps": 7}
     result |= {"examples_per_second": None, "verification": {"passed": True, "checks": []}}
@@ -207,7 +207,7 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished(export={"name": "other"}) is None
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
     assert finished(half) is None, "it must be exported with these options"
-    version_manifest.write(version, {**manifest, "options": version_manifest.options(half.export)})
+    version_manifest.write(version, {**manifest, "options": run_result.options(half.export)})
     assert finished(half) == finished(half, export={"batch_sizes": (1, 4)}) == result
     assert finished(half, export={"calibrate": False}) is finished() is None
     version_manifest.write(version, {**manifest, "config_digest": "of another run"})
