@@ -1,4 +1,4 @@
-"""Checks that an exported model answers as the trained model does."""
+"""Checks that an exported model gives the same answers as the trained model."""
 
 import dataclasses
 import json

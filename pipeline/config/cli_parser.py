@@ -13,8 +13,8 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.config import type_hints
-from pipeline.utils.errors import UsageError, did_you_mean, nearest
+from pipeline.config import validation
+from pipeline.utils.errors import UsageError, did_you_mean, nearest, quoted
 
 # Values that start with -.
 _NUMBER = re.compile(r"-(\d|\.\d|inf$|infinity$|nan$)", re.IGNORECASE)
@@ -67,10 +67,10 @@ def _is_flag(word: str) -> bool:
 
 def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
-        return f"unexpected {_short(name)}; options start with --"
+        return f"unexpected {quoted(name)}; options start with --"
     near = _near(name, known)
     hint = did_you_mean(near) if near else "--help after the recipe shows all options"
-    return f"unknown option {_short(name)}; {hint}"
+    return f"unknown option {quoted(name)}; {hint}"
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
@@ -92,22 +92,9 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 def _value(name: str, flag: Flag, given: list[str]) -> Any:
     if flag.switch is not None:
         if given:
-            raise UsageError(f"{name} takes no value; got {_short(' '.join(given))}")
+            raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}")
         return flag.switch
-    if flag.hint == list[str]:
-        return given
-    try:
-        return type_hints.read(flag.hint, given)
-    except ValueError as error:
-        meant = str(error)
-    if given:
-        raise UsageError(f"{name} must be {meant}; got {_short(' '.join(given))}")
-    raise UsageError(f"{name} needs a value: {meant}")
-
-
-def _short(text: str) -> str:
-    """Quoted, on one line, and shortened."""
-    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+    return given if flag.hint == list[str] else validation.read(flag.hint, given, name)
 
 
 @functools.cache

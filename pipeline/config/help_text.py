@@ -96,13 +96,9 @@ def _meanings(kind: type) -> dict[str, str]:
     """Field -> the docstring below it."""
     body = _classes(inspect.getfile(kind))[kind.__name__].body
     found = {}
-    for pair in itertools.pairwise(body):
-        match pair:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str() as text)),
-            ):
-                found[name] = " ".join(text.split())
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
     return found
 
 

@@ -78,12 +78,11 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Place -> its options: the top level, each section, and the `options` of a section."""
     found: dict[str, dict[str, Any]] = {"": {}}
     for section, part in values.items():
-        if not isinstance(part, dict):
+        if isinstance(part, dict):
+            found[section] = dict(part)
+            found[f"{section}.options"] = found[section].pop("options", {})
+        else:
             found[""][section] = part
-            continue
-        found[section] = dict(part)
-        if isinstance(part.get("options"), dict):
-            found[f"{section}.options"] = found[section].pop("options")
     return found
 
 
@@ -95,11 +94,8 @@ def refusal(run: str, found: list[Change]) -> str:
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
-    first, last = (
-        f"{run} is a run with other options; {remedy}",
-        f"its original options: {original}",
-    )
-    return "\n".join([first, textwrap.indent(table, "  "), last])
+    first = f"{run} is a run with other options; {remedy}"
+    return f"{first}\n{textwrap.indent(table, '  ')}\nits original options: {original}"
 
 
 def _words(value: Any) -> str:

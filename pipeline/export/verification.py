@@ -12,7 +12,7 @@ from pipeline.serving import version_manifest
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-PROVED = "the SavedModel answers as the trained model does"
+PROVED = "the SavedModel gives the same answers as the trained model"
 """What a passed verification shows; it does not show how good the model is."""
 _TIMEOUT_SECONDS = 600
 _SECONDS_PER_STRING = 1  # when fuzzing: an image of the largest accepted size takes as long

@@ -1,4 +1,4 @@
-"""Selects the GPUs of this process and limits their memory, before it computes."""
+"""Selects the GPUs of this process and limits their memory, before TensorFlow is used."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 def claim(options: config.Runtime) -> str:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
-    Without `gpu_memory`, memory growth is switched on. TensorFlow allows only one of the two, and
-    growth only for all GPUs alike (tensorflow#38367).
+    Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the two, and
+    growth only for all GPUs at once (tensorflow#38367).
 
     Args:
         options: `devices`, `replicas`, `gpu_memory` and `require_gpu` are used.
@@ -25,7 +25,7 @@ def claim(options: config.Runtime) -> str:
         How the GPUs were chosen; empty if there was no choice.
 
     Raises:
-        UsageError: They do not exist, or this process already computes with other limits.
+        UsageError: The GPUs do not exist, or this process already uses others or other limits.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if options.require_gpu and not gpus:
@@ -35,8 +35,8 @@ def claim(options: config.Runtime) -> str:
     if set(chosen) != set(tf.config.get_visible_devices("GPU")):
         try:
             tf.config.set_visible_devices(chosen, "GPU")
-        except RuntimeError:  # this process already computes
-            chosen, reason = tf.config.get_visible_devices("GPU"), "as this process started"
+        except RuntimeError:  # TensorFlow has already initialized its devices
+            chosen, reason = tf.config.get_visible_devices("GPU"), "already in use by this process"
             wanted = 1 if options.replicas == "auto" else options.replicas
             if options.devices != "auto" or len(chosen) < wanted:
                 raise UsageError(
@@ -51,9 +51,9 @@ def claim(options: config.Runtime) -> str:
 
 
 def memory() -> int:
-    """Bytes that the run may use on the smallest of its GPUs; 0 if there is none, or if unknown.
+    """Bytes that the run may use on the smallest of its GPUs; 0 without a GPU, or if unknown.
 
-    TensorFlow's own list of devices with their memory would initialize all GPUs, hidden ones too.
+    TensorFlow's own list of devices with their memory would initialize all GPUs, even hidden ones.
     """
     gpus = tf.config.get_visible_devices("GPU")
     limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
@@ -67,7 +67,7 @@ def memory() -> int:
 def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     """The GPUs to use, in TensorFlow's order, and the reason."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
-        return [], "asked for" if gpus else ""
+        return [], "requested" if gpus else ""
     numbers = parse_devices(options.devices)
     if numbers is None:
         numbers = tuple(range(len(gpus)))
@@ -76,7 +76,7 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     wanted = len(numbers) if options.replicas == "auto" else options.replicas
     if wanted > len(numbers):
         raise UsageError(f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs")
-    reason = "" if options.devices == "auto" else "asked for"
+    reason = "" if options.devices == "auto" else "requested"
     if wanted < len(numbers):
         reason = "free memory unknown"
         if memory := gpu_info.memory(len(gpus)):
@@ -92,10 +92,10 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
 def _let_grow(gpus: list[Any]) -> None:
     for gpu in gpus:
         if tf.config.get_logical_device_configuration(gpu):
-            continue  # an earlier run of this process set a limit, which excludes growth
+            continue  # an earlier run in this process set a limit, which rules out growth
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError:  # this process already computes
+        except RuntimeError:  # TensorFlow has already initialized its devices
             return
 
 
@@ -106,11 +106,11 @@ def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
     if chosen and is_share and not memory:
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "
-            "give an amount, such as 8GiB"
+            "use an amount, such as 8GiB"
         )
     for gpu in chosen:
         size = int(amount * memory[gpus.index(gpu)].total if is_share else amount)
-        # In MiB, although TensorFlow's documentation has MB.
+        # In MiB, although TensorFlow's documentation says MB.
         device = tf.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
         try:
             tf.config.set_logical_device_configuration(gpu, [device])

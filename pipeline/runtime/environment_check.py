@@ -50,7 +50,7 @@ class Finding:
 
 
 def check() -> Iterator[Finding]:
-    """All findings, in the order in which they are shown."""
+    """Yields all findings, in the order in which they are shown."""
     yield _python()
     yield from _packages()
     yield from _variables()
@@ -69,7 +69,7 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, several TensorFlows, and requirements of the packages on each other."""
+    """Versions, several installed TensorFlows, and what the packages require of each other."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 

@@ -1,4 +1,4 @@
-"""Ends a process in which a call hangs, and writes the stacks of all threads.
+"""Ends a process in which a call hangs, and writes the stack traces of all threads.
 
 A call may hang in a data loader, on a lost file system, or in a collective whose peer is gone.
 """
@@ -25,8 +25,8 @@ _WRITE_TIMEOUT = 5.0  # seconds; the disk may be what hangs
 class Watchdog(keras.callbacks.Callback):
     """Limits the time of each call, but not the time between calls, such as saving and export.
 
-    Used as a context manager; outside of it, and without a limit, nothing is watched. As the first
-    callback of a training it watches the calls, and not the work of other callbacks after them.
+    Used as a context manager; outside the block, or without a limit, nothing is watched. As the
+    first callback of a run, it watches the calls but not the work of other callbacks after them.
 
     Args:
         seconds: Limit of a call, tracing and compiling included; None: no limit.
@@ -72,7 +72,7 @@ class Watchdog(keras.callbacks.Callback):
             self._call = None
 
     def _watch(self, seconds: float) -> None:
-        # Counts its own waits: the clock goes on while a process is suspended (Ctrl-Z).
+        # Counts its own waits, because a clock keeps running while a process is suspended (Ctrl-Z).
         wait = min(1.0, seconds / 10)
         seen, waits = None, 0
         while not self._ended.wait(wait):
@@ -84,7 +84,7 @@ class Watchdog(keras.callbacks.Callback):
                 self._end_process(seconds)
 
     def _end_process(self, seconds: float) -> None:
-        message = f"error: hung: a call took longer than {seconds:g} s; stacks of all threads"
+        message = f"error: a call hung: it took longer than {seconds:g} s; stacks of all threads"
         where = f", also in {self._path}" if self._path else ""
         os.write(_STDERR, f"{message} follow{where}\n".encode())
         faulthandler.dump_traceback(_STDERR, all_threads=True)

@@ -83,6 +83,11 @@ def one_line(name: str) -> str:
     return re.sub(r"[^\S ]", lambda blank: repr(blank[0])[1:-1], name)
 
 
+def quoted(text: str) -> str:
+    """What a user typed, in quotes, on one line, and shortened."""
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
 def reason(error: Exception) -> str:
     """The message of an error in one line, without the context that TensorFlow adds.
 

@@ -23,7 +23,7 @@ REFUSED = {
     "--export.directory blocked": "blocked/digits is not a directory",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
     f"{IMAGES} nowhere": "--source.path of folder must be an existing directory; got 'nowhere'",
-    f"{IMAGES} ~/images": "--source.path: the ~ of ~/images",
+    f"{IMAGES} ~/images": "--source.path of folder: the ~ of ~/images",
     f"{IMAGES} images --run-directory images/run": "images/run is inside the data directory images",
     "--clean.manifest full": "--clean.manifest must be an existing file or None; got 'full'",
     "--config nowhere.json": "--config nowhere.json cannot be read: No such file",

@@ -72,7 +72,7 @@ def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
     assert main([str(swift)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
-    passed = "passed all 10 checks: the SavedModel answers as the trained model does\n"
+    passed = "passed all 10 checks: the SavedModel gives the same answers as the trained model\n"
     assert shown.endswith(passed)
     (version / "variables/variables.index").write_bytes(b"")
     assert main([str(version)]) == 1
