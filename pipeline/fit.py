@@ -36,7 +36,7 @@ def fit(
     run_directory: str | Path | None = None,
     **changes: Any,
 ) -> Run:
-    """Trains a model, tests it, exports it and verifies the export.
+    """Trains a model, tests it, exports it and verifies the export; returns the finished run.
 
     Args:
         recipe: A name or a Config; None: none with `data`, else `digits`.
@@ -137,8 +137,10 @@ def _run(config: Config, stops: Stops) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
-    if the result could not be written into the run directory."""
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`.
+
+    Returns 1 if there is no export, or if the result could not be written to the run directory.
+    """
     config = command_line.configure(arguments)
     found = run(config)
     good = found.export or not config.export.enabled

@@ -137,6 +137,10 @@ class Model(Checked):
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the model; `--model.filters 32` is short for `--model.options filters=32`."""
 
+    weights: Path | None = None
+    """Initial weights: an earlier run, or a .keras or .weights.h5 file. The output layer is new if
+    the classes differ."""
+
     def _check(self) -> None:
         registry.check("models", self.name, self.options, "--model.{}")
 
@@ -205,6 +209,12 @@ class Train(Checked):
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None
     """Unfreeze the frozen layers after this many epochs; None: never."""
+    unfreeze: Literal["at-once", "gradually"] = "at-once"
+    """gradually: unfreeze a quarter of the frozen layers after every --train.freeze-epochs epochs,
+    the last layers first."""
+    layer_rates: dict[str, Annotated[float, (0, 1000)]] = dataclasses.field(default_factory=dict)
+    """Factors of the learning rate for the layers whose names start with these prefixes, such as
+    `backbone=0.1`."""
     synchronized_batch_norm: bool = False
     """Compute the statistics of BatchNormalization over all replicas."""
     checkpoint_minutes: Positive = 10.0
@@ -231,6 +241,8 @@ class Train(Checked):
         only_one({"--train.loss": self.loss, "--train.class-weight": self.class_weight})
         if self.freeze_epochs is not None and not self.freeze:
             raise UsageError("--train.freeze-epochs requires --train.freeze")
+        if self.unfreeze == "gradually" and self.freeze_epochs is None:
+            raise UsageError("--train.unfreeze gradually requires --train.freeze-epochs")
         if self.batch_size % self.accumulate:
             raise UsageError(
                 f"--train.batch-size {self.batch_size} cannot be split into "

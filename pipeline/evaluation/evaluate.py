@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
-from pipeline.training.model_builder import SteppedModel
+from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.train_step import forward
 from pipeline.utils import files
 from pipeline.utils.errors import reason

@@ -12,7 +12,8 @@ from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.models import _layers
 from pipeline.runtime import distribution, environment
-from pipeline.training.model_builder import SteppedModel, build, network
+from pipeline.training.model_builder import build, network
+from pipeline.training.stepped_model import SteppedModel
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5

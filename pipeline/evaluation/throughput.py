@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.contracts import Batches
 from pipeline.training import distributed
-from pipeline.training.model_builder import SteppedModel
+from pipeline.training.stepped_model import SteppedModel
 
 _FEED = 3.0  # seconds that the feed is measured, at most
 _ROUND = 0.7  # seconds of steps in a round

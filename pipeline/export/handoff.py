@@ -18,7 +18,8 @@ from pipeline.export.verification import Check, Verification
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.training.model_builder import SteppedModel, twin
+from pipeline.training.model_builder import twin
+from pipeline.training.stepped_model import SteppedModel
 from pipeline.utils import files, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason

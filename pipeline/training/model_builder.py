@@ -1,6 +1,6 @@
 """Assembles task, network and optimizer: a compiled Keras model with its own training step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -11,53 +11,16 @@ from pipeline.config import config, registry
 from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.runtime import environment
-from pipeline.training import own_model
+from pipeline.training import own_model, pretrained
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
+from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.train_step import Settings, Step
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
 ADAPT_EXAMPLES = 5000
-
-
-@keras.saving.register_keras_serializable("pipeline")
-class SteppedModel(keras.Model):
-    """A functional model trained with the package's own step, which `distributed.Calls` runs."""
-
-    step: Step | None = None
-    frozen: tuple[str, ...] = ()
-    """Names of the layers that are not trained, or not from the start."""
-    ends_in: str = "none"
-    """The activation of the user's network that was replaced by the task's (`own_model.outputs`);
-    `none` if the output layer is the task's."""
-    note: str = ""
-    """What became of the head of a user's network."""
-    give_back: Callable[[], None] = staticmethod(lambda: None)
-    """Copies the weights into the network that the user handed over."""
-
-    task: Task | None = None
-
-    def plain(self) -> keras.Model:
-        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`)."""
-        if self.task is None:
-            raise ValueError("the model has no task; create it with `network`")
-        return self.task.standalone(self, self.ends_in)
-
-    @property
-    def metrics(self) -> list[keras.metrics.Metric]:
-        return self.step.metrics if self.step else super().metrics
-
-    @property
-    def state(self) -> dict[str, list[keras.Variable]]:
-        """Everything that training changes: weights, states of random layers, optimizer, update."""
-        update = self.step.update.variables if self.step else []
-        return {
-            "model": self.variables,
-            "optimizer": self.optimizer.variables,
-            "update": update,
-        }
 
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
@@ -157,13 +120,17 @@ def build(
         _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
+        if settings.model.weights is not None:
+            note = pretrained.load(model, settings.model.weights)
+            model.note = f"{model.note}; {note}" if model.note else note
         model.frozen = _freeze(layers, settings.train.freeze)
         if not variables:
             raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
         if not model.trainable_variables:
             raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
         scaled = machine.precision == "mixed_float16"
-        update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
+        factors = _factors(layers, settings.train.layer_rates)
+        update = Update(optimizer, variables, statistics, settings.train, scaled, rate, factors)
         options = Settings(
             augmentations=settings.data.augment if augment_in_step else {},
             seed=settings.runtime.seed,
@@ -282,14 +249,28 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
 def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:
     frozen = []
     for prefix in prefixes:
-        found = [layer for layer in layers if layer.name.startswith(prefix)]
-        if not found:
-            names = [layer.name for layer in layers if layer.variables]
-            raise UsageError(f"--train.freeze: unknown layer {prefix!r}; {suggest(prefix, names)}")
-        for layer in found:
+        for layer in _named(layers, prefix, "--train.freeze"):
             layer.trainable = False
             frozen.append(layer.name)
     return tuple(frozen)
+
+
+def _factors(layers: list[keras.Layer], rates: Mapping[str, float]) -> dict[int, float]:
+    """id of a variable -> factor of its learning rate; the last of several prefixes counts."""
+    found: dict[int, float] = {}
+    for prefix, factor in rates.items():
+        for layer in _named(layers, prefix, "--train.layer-rates"):
+            found |= dict.fromkeys(map(id, layer.variables), factor)
+    return found
+
+
+def _named(layers: list[keras.Layer], prefix: str, flag: str) -> list[keras.Layer]:
+    """The layers whose names start with a prefix; UsageError if there are none."""
+    found = [layer for layer in layers if layer.name.startswith(prefix)]
+    if not found:
+        names = [layer.name for layer in layers if layer.variables]
+        raise UsageError(f"{flag}: unknown layer {prefix!r}; {suggest(prefix, names)}")
+    return found
 
 
 def twin(

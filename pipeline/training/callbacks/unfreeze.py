@@ -6,22 +6,50 @@ import keras
 
 from pipeline.training.callback_context import CallbackContext
 
+GROUPS = 4
+
 
 def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
-    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs."""
-    return Unfreeze(context.train.freeze_epochs)
+    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or gradually.
+
+    Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
+    classification", ACL 2018, section 3.3.
+    """
+    groups = 1 if context.train.unfreeze == "at-once" else GROUPS
+    return Unfreeze(context.train.freeze_epochs, groups)
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Unfreezes layers after `epochs` epochs; never if it is None."""
+    """Unfreezes a group of layers after every `epochs` epochs; never if it is None.
 
-    def __init__(self, epochs: int | None) -> None:
+    Args:
+        epochs: Epochs per group.
+        groups: Number of groups of about equal size; the last layers come first.
+    """
+
+    def __init__(self, epochs: int | None, groups: int = 1) -> None:
         super().__init__()
-        self._epochs = epochs
+        self._epochs, self._groups = epochs, groups
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._epochs is not None and epoch >= self._epochs and not self.model.step.phase:
-            for layer in self.model._flatten_layers(include_self=False):
-                if layer.name in self.model.frozen:
-                    layer.trainable = True
-            self.model.step.phase = 1
+        phase = min(epoch // self._epochs, self._groups) if self._epochs else 0
+        if phase <= self.model.step.phase:
+            return
+        layers = list(self.model._flatten_layers(include_self=False, recursive=True))
+        frozen = [layer for layer in layers if layer.name in self.model.frozen]
+        leaves = [layer for layer in _leaves(frozen) if layer.variables]
+        still_frozen = len(leaves) * (self._groups - phase) // self._groups
+        for layer in frozen:
+            layer.trainable = True
+        for layer in leaves[:still_frozen]:
+            layer.trainable = False
+        self.model.step.phase = phase
+
+
+def _leaves(layers: list[keras.Layer]) -> list[keras.Layer]:
+    """The layers without others inside, in their order, each once."""
+    found: dict[int, keras.Layer] = {}
+    for layer in layers:
+        inner = list(layer._flatten_layers(include_self=False))
+        found |= {id(one): one for one in (_leaves(inner) if inner else [layer])}
+    return list(found.values())

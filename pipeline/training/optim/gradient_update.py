@@ -6,7 +6,7 @@ which is the same on every replica, so that the weights do not depend on the num
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -35,6 +35,7 @@ class Update:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
         rate: The optimizer's learning rate; its variables are saved with the other state.
+        factors: id of a variable -> factor of its learning rate, for those that have another.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Update:
         options: config.Train,
         scaled: bool,
         rate: Adjusted,
+        factors: Mapping[int, float] | None = None,
     ) -> None:
         _refuse_own_rules(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit` would draw an
@@ -58,6 +60,7 @@ class Update:
         """Whether the loss is scaled."""
         self._growth_steps = GROWTH_STEPS
         self._decay = options.ema
+        self._factors = dict(factors or {})
         self._clip: Callable[..., list[tf.Tensor]] | None = None
         for name, function in _CLIPPINGS.items():
             if (limit := getattr(options, name)) is not None:
@@ -135,7 +138,12 @@ class Update:
             if self._clip:
                 gradients = self._clip(gradients, norm, variables=[v.value for v in variables])
             is_first = tf.equal(self._optimizer.iterations.value, 0)
+            slow = [v for v in variables if id(v) in self._factors]
+            old = [tf.identity(v.value) for v in slow]
             self._optimizer.apply(gradients, variables)
+            for variable, value in zip(slow, old, strict=True):
+                step = variable.value - value
+                variable.assign(value + self._factors[id(variable)] * step)
             self._average(variables, is_first)
 
         def reject(before: list, measured: list, loss: tf.Tensor) -> None:

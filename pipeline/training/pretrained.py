@@ -1,0 +1,69 @@
+"""Weights of an earlier run, or of a file, as the start of another one."""
+
+import json
+import warnings
+import zipfile
+from pathlib import Path
+
+import keras
+
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.training.stepped_model import SteppedModel
+from pipeline.utils.errors import UsageError, reason
+
+
+def load(model: SteppedModel, path: Path) -> str:
+    """Copies weights into a network; returns a sentence about it.
+
+    Args:
+        model: A new network.
+        path: A finished run, a `.keras` file, or a `.weights.h5` file of such a model.
+
+    Raises:
+        UsageError: It is none of these, or has other layers.
+    """
+    file = RunDirectory(path).model if path.is_dir() else path
+    if not file.is_file():
+        what = "has no model.keras; let that run finish" if path.is_dir() else "is not a file"
+        raise UsageError(f"--model.weights: {path} {what}")
+    try:
+        if file.name.endswith(".weights.h5"):
+            with warnings.catch_warnings(action="error", category=UserWarning):
+                model.plain().load_weights(file)
+            return f"weights of {path}"
+        loaded = keras.models.load_model(file, compile=False)
+    except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
+        raise UsageError(f"--model.weights: {file} does not fit: {reason(error)}") from None
+    old, new = [layer for layer in loaded.layers if layer.name == "network"] or [loaded], model
+    values, names = old[0].get_weights(), [variable.path for variable in new.weights]
+    head = len(_head(new))
+    same = _class_names(file) in (None, new.task and new.task.metadata.get("class_names"))
+    kept = list(zip(new.weights, values, strict=False))
+    if not same or len(values) != len(names) or values[-1].shape != new.weights[-1].shape:
+        kept = kept[: len(names) - head]
+    for variable, value in kept:
+        if tuple(variable.shape) != value.shape:
+            raise UsageError(
+                f"--model.weights: {file} does not fit: {variable.path} has shape "
+                f"{tuple(variable.shape)}, but the file has {value.shape}"
+            )
+        variable.assign(value)
+    added = "" if len(kept) == len(names) else "; the output layer is new"
+    return f"{len(kept)} of {len(names)} weights from {path}{added}"
+
+
+def _head(model: keras.Model) -> list[keras.Variable]:
+    """The weights of the last layer that has any."""
+    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.weights]
+    leaves = [layer for layer in layers if not list(layer._flatten_layers(include_self=False))]
+    last = {id(variable) for variable in model.weights[-1:]}
+    return next((leaf.weights for leaf in leaves if last & set(map(id, leaf.weights))), [])
+
+
+def _class_names(file: Path) -> list[str] | None:
+    """The class names that this package wrote into a `.keras` file."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return json.loads(archive.read("metadata.json"))["task"].get("class_names")
+    except (OSError, LookupError, ValueError, zipfile.BadZipFile):
+        return None

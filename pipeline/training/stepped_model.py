@@ -1,0 +1,46 @@
+"""The Keras model of a run: a functional model with its task and its training step."""
+
+from collections.abc import Callable
+
+import keras
+
+from pipeline.contracts import Task
+from pipeline.training.train_step import Step
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class SteppedModel(keras.Model):
+    """A functional model trained with the package's own step, which `distributed.Calls` runs."""
+
+    step: Step | None = None
+    frozen: tuple[str, ...] = ()
+    """Names of the layers that are not trained, or not from the start."""
+    ends_in: str = "none"
+    """The activation of the user's network that was replaced by the task's (`own_model.outputs`);
+    `none` if the output layer is the task's."""
+    note: str = ""
+    """What became of the head of a user's network."""
+    give_back: Callable[[], None] = staticmethod(lambda: None)
+    """Copies the weights into the network that the user handed over."""
+
+    task: Task | None = None
+
+    def plain(self) -> keras.Model:
+        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`)."""
+        if self.task is None:
+            raise ValueError("the model has no task; create it with `network`")
+        return self.task.standalone(self, self.ends_in)
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return self.step.metrics if self.step else super().metrics
+
+    @property
+    def state(self) -> dict[str, list[keras.Variable]]:
+        """Everything that training changes: weights, states of random layers, optimizer, update."""
+        update = self.step.update.variables if self.step else []
+        return {
+            "model": self.variables,
+            "optimizer": self.optimizer.variables,
+            "update": update,
+        }
