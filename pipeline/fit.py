@@ -137,10 +137,8 @@ def _run(config: Config, stops: Stops) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`.
-
-    Returns 1 if there is no export, or if the result could not be written to the run directory.
-    """
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; returns 1 if the model was not
+    exported, or if the result could not be written to the run directory."""
     config = command_line.configure(arguments)
     found = run(config)
     good = found.export or not config.export.enabled

@@ -81,6 +81,12 @@ class Handoff:
         if model.dtype_policy.name != "float32":
             model = twin(model, self.data.task, self.config.model)
         plain = model.plain()
+        if own := sorted({type(layer).__name__ for layer in keras_file.own_layers(plain)}):
+            say(
+                "note",
+                f"{path.name} needs the definition of these layers before "
+                f"Keras loads it: {', '.join(own)}",
+            )
         try:
             with temp_files.temporary() as folder:
                 plain.save(folder / path.name)

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
+
 _METADATA = "metadata.json"
+
+
+def own_layers(model: keras.Model) -> list[keras.Layer]:
+    """The layers whose classes are not Keras's, so that loading the file needs their definition."""
+    layers = model._flatten_layers(include_self=False)
+    return [layer for layer in layers if not type(layer).__module__.startswith("keras.")]
 
 
 def add_metadata(path: Path, metadata: Mapping[str, Any]) -> None:
