@@ -137,7 +137,7 @@ def _run(config: Config, stops: Stops) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; returns 1 if the model was not
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; returns 1 if the model is not
     exported, or if the result could not be written to the run directory."""
     config = command_line.configure(arguments)
     found = run(config)
