@@ -1,4 +1,4 @@
-"""Shows a recipe's data: counts, sizes, example images, and the speed of the input pipeline."""
+"""Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -21,22 +21,23 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
 PURPOSE = """\
-Shows a recipe's data: counts, sizes, pictures; measures how fast they are fed to training, and says
-what would make it faster."""
+Shows a recipe's data: counts, sizes and example images. Measures the speed of the input pipeline
+and of training, and reports how to increase it."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
-    """Prints statistics of a recipe's data, and writes a page with pictures.
+    """Prints statistics of a recipe's data, and writes an HTML page with images.
 
     Args:
         recipe: Name of a registered function, a dotted name, or a Config.
-        changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
+        changes: Changes to the config, as in `inspect("digits", data={"limit": 100})`; see
+            `Config.changed`.
 
     Returns:
-        The page, `inspected/RECIPE-N/index.html`, which needs no other file.
+        The path of the page, `inspected/RECIPE-N/index.html`, which does not depend on other files.
 
     Raises:
-        UsageError: The request cannot be carried out. What is known by then has been printed.
+        UsageError: The request cannot be carried out. The findings so far have been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
@@ -68,7 +69,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     page = files.make_next(INSPECTED, config.recipe) / "index.html"
     title = f"{config.recipe}: {config.source.title}"
     files.write_text(page, html_pages.page(title, _pictures(config, loaded), table=lines))
-    say("written", f"{page}: this, and pictures")
+    say("written", f"{page}: this report, with images")
     return page
 
 
@@ -103,7 +104,7 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
     from pipeline.training import autotune
     from pipeline.training.model_builder import build
 
-    # At least two epochs: the feed is measured after the first.
+    # At least two epochs, because the feed is measured after the first.
     train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
     plain = batching.training(data.splits["train"], train, config.runtime.seed)
     batches, decisions = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)

@@ -11,18 +11,18 @@ from pipeline.utils.console import say
 
 
 def damaged(checkpoint: CheckpointCallback) -> None:
-    """Checkpoints that could not be used."""
+    """Prints the checkpoints that could not be used."""
     for note in checkpoint.notes:
         say("damaged", f"{note}; resuming from an older checkpoint")
 
 
 @contextmanager
 def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """Prints how to continue after Ctrl-C, a signal or a disk error, which it raises again."""
+    """After Ctrl-C, a signal or a disk error, prints how to continue; raises the error again."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, BrokenPipeError):  # nobody would read it
+        if isinstance(error, BrokenPipeError):  # nothing reads the output
             raise
         asked = signals.behind(error) or isinstance(error, OSError)
         steps = run_directory.steps(run.checkpoints) if asked else []

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.export import __main__, manifest_writer, proof
+from pipeline.export import __main__, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
-from pipeline.serving import models_config
+from pipeline.serving import models_config, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -92,7 +92,7 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
     assert "state.index is damaged; resuming from an older checkpoint" in said
-    assert "not to its end" in said and "export     saved_models/digits/2" in said
+    assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
@@ -142,7 +142,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
-    manifest = Path("saved_models/digits/1") / manifest_writer.MANIFEST
+    manifest = Path("saved_models/digits/1") / version_manifest.MANIFEST
     about = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**about, "metrics": {"accuracy": 1.5}}))
     before = contents("mine")
