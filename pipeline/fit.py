@@ -1,14 +1,16 @@
 """Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."""
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.report.run import Run
-from pipeline.runtime import cluster, run_directory
+from pipeline.runtime import cluster, run_directory, signals
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
@@ -17,7 +19,6 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
-    from pipeline.data.dataset import Data
     from pipeline.training.trainer import Trainer
 
 __all__ = ["Run", "fit", "main"]
@@ -70,21 +71,20 @@ def _run(config: Config, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
-    from pipeline.training.trainer import prepare
+    from pipeline.training.trainer import Trainer
 
     # Data and model
     data = dataset.load(config)
-    trainer, decisions = prepare(config, machine, data, stops)
+    trainer = Trainer(config, machine, data, stops)
     trainer.build()
     if workers is not None and not workers.is_chief:
-        return _work(config, trainer, data, workers)
+        return _work(trainer, workers)
 
     # Training
-    with run_directory.opened(config) as run, progress_report.interruptible(config, run):
+    with run_directory.opened(config) as run, _interruptible(config, run):
         trainer.resume(run)
         data.write(run)
-        trainer.report(data, decisions)
+        trainer.report()
         trained = trainer.train()
 
         # Test, export, verification
@@ -113,8 +113,25 @@ def _run(config: Config, stops: Stops) -> Run:
     )
 
 
-def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Cluster) -> Run:
+@contextlib.contextmanager
+def _interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
+    """Prints how to continue after Ctrl-C, a signal or a disk error, which it raises again."""
+    try:
+        yield
+    except BrokenPipeError:  # nobody would read it
+        raise
+    except BaseException as error:
+        asked = signals.behind(error) or isinstance(error, OSError)
+        steps = run_directory.steps(run.checkpoints) if asked else []
+        if steps and not config.dry_run:
+            command = f"the command with --run-directory {run}"
+            say("stopped", f"{command} continues after step {steps[-1]:,}")
+        raise
+
+
+def _work(trainer: "Trainer", workers: cluster.Cluster) -> Run:
     """Trains in a worker other than the chief, which writes, tests and exports."""
+    config, data = trainer.config, trainer.data
     trainer.resume(RunDirectory(config.run_directory or run_directory.RUNS))
     index, count = workers.index, len(workers.workers)
     say("worker", f"{index} of {count} trains; worker 0 prints and writes")

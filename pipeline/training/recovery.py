@@ -1,7 +1,7 @@
 """Retries after a failure: smaller micro-batches, or a lower learning rate."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import keras
@@ -10,8 +10,6 @@ import tensorflow as tf
 from pipeline.config.config import Config
 from pipeline.contracts import Decision
 from pipeline.runtime import run_directory
-from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, safe_io
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError, reason
 
 # Down to an eighth: if training still diverges, the learning rate is not the cause.
@@ -111,13 +109,3 @@ def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
 def _divisor(part: int, at_least: int) -> int:
     """The smallest divisor of `part` from `at_least` on; `part` itself if there is none."""
     return next(n for n in range(min(at_least, part), part + 1) if part % n == 0)
-
-
-def keep(run: RunDirectory, decisions: Sequence[Decision]) -> None:
-    """Stores these decisions in the run in place of those with the same names."""
-    names = {decision.name for decision in decisions}
-    try:
-        stored = [one for one in safe_io.read_json(run.decisions) if one["name"] not in names]
-    except (OSError, ValueError, KeyError, TypeError):
-        stored = []
-    files.write_json(run.decisions, [*stored, *map(dataclasses.asdict, decisions)])
