@@ -59,11 +59,18 @@ def application(
         x = keras.layers.Resizing(height, width, dtype="float32", name="enlarged")(x)
     if channels == 1:
         x = keras.layers.Concatenate(dtype="float32", name="grey_as_colour")([x, x, x])
-    # In float32 under every precision: bfloat16 has 8 bits, too few for pixels.
+    x = _preprocess(x, construct)
+    return _backbone(construct, name, weights, (height, width, 3))(x)
+
+
+def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
+    """Pixels in [0, 1] to the application's range, by its own function.
+
+    In float32 under every precision: bfloat16 has 8 bits, too few for pixels.
+    """
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
     module: Any = inspect.getmodule(construct)
-    x = module.preprocess_input(x)
-    return _backbone(construct, name, weights, (height, width, 3))(x)
+    return module.preprocess_input(x)
 
 
 def _backbone(
