@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from pipeline.utils.errors import UsageError, one_line, run_command, suggest
+from pipeline.utils.errors import UsageError, run_command, suggest
 
 _PACKAGE = Path(__file__).parent
 _USAGE = """\
@@ -53,9 +53,7 @@ def _list(arguments: list[str]) -> int:
     """Prints the commands; UsageError for any other word."""
     known = commands()
     if arguments and arguments[0] not in ("--help", "-h"):
-        raise UsageError(
-            f"unknown command {one_line(arguments[0])!r}; {suggest(arguments[0], known)}"
-        )
+        raise UsageError(f"unknown command {arguments[0]!r}; {suggest(arguments[0], known)}")
     width = max(map(len, known))
     lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
     print(_USAGE.format(commands="\n".join(lines)))

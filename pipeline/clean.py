@@ -1,4 +1,4 @@
-"""Finds examples that no run should learn from: damaged, duplicate, leaking or mislabeled."""
+"""Finds examples to exclude from training: damaged, duplicate, leaking or mislabeled."""
 
 import dataclasses
 import os

@@ -1,6 +1,6 @@
 """The types that packages exchange: Example, Info, Source, Task, Batches, Engine, Decision.
 
-An example is a dictionary of tensors on its whole way from the disk to `Task.target`. It has `id`
+From the disk to `Task.target`, an example is a dictionary of tensors. It has an `id`
 (int64, unique over all splits of the source and the same in every run), one raw field (`image`,
 `features`, ...) and labels (`label`, `target`). A batch is the same dictionary with the batch as
 the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64), both of shape
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import joined, short_columns
+from pipeline.utils.tf_data import is_short, joined
 
 Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
@@ -75,17 +75,20 @@ class Source(abc.ABC):
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         """The numbers and short vectors (`is_short`) of all examples, in the order of `examples`.
 
-        A source that stores them separately overrides this, so that no image is decoded for them.
+        A source that stores them separately overrides this method, to avoid decoding the images.
         """
-        return short_columns(self.examples(split), split)
+        examples = self.examples(split)
+        names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
+        rows = examples.map(lambda example: {name: example[name] for name in names})
+        return joined(rows.batch(1024), split)
 
     def fingerprint(self) -> str | None:
-        """A text that changes with the data, and may change without it, such as with the time of a
-        file; None if that would need reading all of them."""
+        """A string that changes whenever the data changes, and sometimes when only the time of a
+        file does; None if all files would have to be read."""
         return None
 
     def content(self) -> str:
-        """A text that changes with examples and names only; reads all examples, decodes none."""
+        """A string that changes only with examples or names; reads all examples, decodes none."""
         names = (self.info.class_names, self.info.feature_names)
         digest = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
         for split in self.info.splits:
@@ -94,7 +97,7 @@ class Source(abc.ABC):
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """What to call the example in messages: a file, or a record in one."""
+        """The name of an example in messages: a file, or a record of a file."""
         return f"example {id}"
 
 
@@ -106,12 +109,12 @@ def _hashes(example: Example) -> Example:
 
 
 class Task(abc.ABC):
-    """What the problem is. It answers questions and has no loop, step or optimizer.
+    """The problem to solve: targets, head, loss, metrics and answers; no loop, step or optimizer.
 
-    A task is made from its metadata alone: what was learned from the data but is not a weight, such
-    as class names, sizes and means. They are JSON and part of the run, so that every later process
-    makes the same task. A registered function makes the task of a source; `learn` adds the metadata
-    that only the training examples have.
+    A task is created from its metadata alone: what was learned from the data but is not a weight,
+    such as class names, sizes and means. The metadata is JSON and saved with the run, so that every
+    later process creates the same task. A registered function creates the task for a source;
+    `learn` adds the metadata that depends on the training examples.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
@@ -123,29 +126,29 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, example: Example) -> Example:
-        """One raw example to compact arrays of fixed shape. Deterministic, cached, served."""
+        """Turns a raw example into compact arrays of fixed shape. Deterministic, cached, served."""
 
     @abc.abstractmethod
     def check(
         self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
     ) -> None:
-        """Raises UsageError naming the first decoded example that cannot be learned from.
+        """Raises UsageError naming the first decoded example that cannot be used for training.
 
-        `columns` are the short fields of a split; `locate` names the example with an id.
+        `columns` are the short fields of a split; `locate` returns the name of an example by id.
         """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Metadata that depend on the training examples, replacing those of the same name.
+        """Metadata that depends on the training examples; it replaces entries of the same name.
 
         `column` returns a decoded field of all training examples, (examples, ...). `decode` must
-        not depend on these metadata, because it comes before.
+        not depend on this metadata, because it runs first.
         """
         return {}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """Metadata that calibrate the answers of the trained network, such as a temperature.
+        """Metadata that calibrates the answers of the trained network, such as a temperature.
 
-        `outputs` are the network's for held-out examples, `truth` is their y from `target`.
+        `outputs` are those of the network for held-out examples; `truth` is their y from `target`.
         """
         return {}
 
@@ -155,11 +158,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
-        """A decoded batch to the network's input. Cheap, batched, in the step and the export."""
+        """Turns a decoded batch into the network's input. Cheap, batched, also exported."""
 
     @abc.abstractmethod
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        """A prepared batch to (inputs, y, weight); `seeds` has shape (batch,), int64."""
+        """Turns a prepared batch into (inputs, y, weight); `seeds` has shape (batch,), int64."""
 
     @abc.abstractmethod
     def inputs(self) -> Any:
@@ -167,7 +170,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
-        """Features of a model to the network's outputs, in float32 under every precision."""
+        """Turns a model's features into the network's outputs, in float32 at every precision."""
 
     @abc.abstractmethod
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
@@ -176,7 +179,7 @@ class Task(abc.ABC):
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
     ) -> Callable[[Any, Any], tf.Tensor]:
-        """As `loss`, for training; raises UsageError for options that the task does not have."""
+        """Like `loss`, for training; raises UsageError for options that it does not support."""
         options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
         for flag, value in options.items():
             if value:
@@ -189,7 +192,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, outputs: Any, batch: Example) -> Example:
-        """Outputs to what a client gets; the batch is the first axis of every tensor."""
+        """Turns outputs into what a client gets; the first axis of every tensor is the batch."""
 
     @abc.abstractmethod
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -212,12 +215,12 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        """What a client would send to each signature for these decoded examples."""
+        """The request that a client would send to each signature for these decoded examples."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """`count` consecutive parts of each batch, which is cut into `of` equal ones: one a replica."""
+    """`count` consecutive parts of each batch, out of `of` equal parts, one for each replica."""
 
     first: int = 0
     count: int = 1
@@ -226,7 +229,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """What an engine trains on: tickets for batches of one static shape.
+    """What an engine trains on: tickets, each a batch or what a batch of static shape is made from.
 
     Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run, over all
     epochs. Evaluation: one pass, with the last batch padded by examples of weight 0.
@@ -236,7 +239,7 @@ class Batches:
     """(first step, share of each batch = all) -> dataset of the tickets from there to `last_step`;
     if the share has several parts, those of one step follow each other."""
     materialize: Callable[[Any], Example]
-    """Ticket -> batch, called inside the compiled step; the identity if the host makes batches."""
+    """Ticket -> batch, called inside the compiled step; the identity if the ticket is the batch."""
     raise_if_undecodable: Callable[[int, int], None]
     """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
     be decoded, if there is one."""
@@ -245,7 +248,7 @@ class Batches:
     last_step: int
     first_step: int = 0
     first_epoch: int = 0
-    """The first unfinished epoch: its steps may all be done, but not its validation."""
+    """The first unfinished epoch; possibly only its validation is missing."""
 
     @property
     def dataset(self) -> tf.data.Dataset:
@@ -264,7 +267,7 @@ class Batches:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """An automatic choice with its reason; printed, and stored in the run."""
+    """An automatic choice with its reason; printed, and saved with the run."""
 
     name: str
     value: str

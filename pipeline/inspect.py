@@ -1,4 +1,4 @@
-"""Shows a recipe's data: counts, sizes, pictures, and how fast they reach training."""
+"""Shows a recipe's data: counts, sizes, example images, and the speed of the input pipeline."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Predicts files with an exported model: in its directory, or behind a server."""
+"""Predicts files with an exported model, loaded from its directory or behind a server."""
 
 import contextlib
 import csv

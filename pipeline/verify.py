@@ -1,4 +1,4 @@
-"""Checks that an exported model answers as the trained model does."""
+"""Checks that an exported model gives the same answers as the trained model."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ def instructions(directory: Path, version: str) -> str:
     release = version if version.count(".") == 2 else f"{version}.0"
     return f"""\
 python3 -m venv {environment}
-{environment}/bin/pip install numpy protobuf
+{environment}/bin/pip install numpy protobuf google-crc32c
 {environment}/bin/pip install --no-deps tensorflow-cpu=={release} tensorflow-serving-api
 {_PROGRAM} {shlex.quote(str(directory))} --python {environment}/bin/python"""
 

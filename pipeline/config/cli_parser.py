@@ -1,7 +1,7 @@
 """Reads the words of a command line into the values of a dataclass, by its type hints.
 
 `--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
-`--section.no-option`; `_` counts as `-`. A flag that is repeated replaces the earlier value.
+`--section.no-option`; `_` is read as `-`. If a flag is repeated, the last value is used.
 In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
 any other flag of the section is an option of the registered function: `--source.path DIR`.
 """
@@ -13,8 +13,8 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.config import type_hints
-from pipeline.utils.errors import UsageError, did_you_mean, nearest
+from pipeline.config import validation
+from pipeline.utils.errors import UsageError, did_you_mean, nearest, quoted
 
 # Values that start with -.
 _NUMBER = re.compile(r"-(\d|\.\d|inf$|infinity$|nan$)", re.IGNORECASE)
@@ -28,18 +28,18 @@ class Flag:
     """Names of the sections and the field."""
     hint: Any
     switch: bool | None = None
-    """The value of a flag that takes none."""
+    """What the flag sets its option to, if it takes no value."""
 
 
 def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
-    """The values given by the words, nested as the dataclass: {"train": {"epochs": 3}}.
+    """The values given by the words, nested like the dataclass: {"train": {"epochs": 3}}.
 
     Args:
-        words: Of a command line, without `--help`.
+        words: Words of a command line, without `--help`.
         kind: A dataclass whose fields are values, or dataclasses of values.
 
     Raises:
-        UsageError: An unknown flag, or a value that does not fit its field.
+        UsageError: A flag is unknown, or a value does not fit its field.
     """
     known, found = flags(kind), dict[str, Any]()
     rest = list(words)
@@ -67,19 +67,19 @@ def _is_flag(word: str) -> bool:
 
 def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
-        return f"unexpected {_short(name)}; options start with --"
+        return f"unexpected {quoted(name)}; options start with --"
     near = _near(name, known)
     hint = did_you_mean(near) if near else "--help after the recipe shows all options"
-    return f"unknown option {_short(name)}; {hint}"
+    return f"unknown option {quoted(name)}; {hint}"
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
-    """The flags that a misspelt one may stand for.
+    """The flags that a misspelled one may stand for.
 
     The last parts are compared, those of the same section first: the name of the section makes all
     its flags look alike (`--train.lr`, `--train.l2`).
     """
-    # The time of a comparison grows with both strings.
+    # Long strings take long to compare.
     section, _, last = name.lstrip("-").replace("_", "-")[:100].rpartition(".")
     parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
     same_section = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
@@ -92,22 +92,9 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 def _value(name: str, flag: Flag, given: list[str]) -> Any:
     if flag.switch is not None:
         if given:
-            raise UsageError(f"{name} takes no value; got {_short(' '.join(given))}")
+            raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}")
         return flag.switch
-    if flag.hint == list[str]:
-        return given
-    try:
-        return type_hints.read(flag.hint, given)
-    except ValueError as error:
-        meant = str(error)
-    if given:
-        raise UsageError(f"{name} must be {meant}; got {_short(' '.join(given))}")
-    raise UsageError(f"{name} needs a value: {meant}")
-
-
-def _short(text: str) -> str:
-    """Quoted, on one line, and shortened."""
-    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+    return given if flag.hint == list[str] else validation.read(flag.hint, given, name)
 
 
 @functools.cache

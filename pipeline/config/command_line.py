@@ -1,4 +1,4 @@
-"""From the words of a command line, or a saved file, to a Config; imports no TensorFlow."""
+"""Turns a command line or a saved file into a Config, without importing TensorFlow."""
 
 import sys
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
         )
     saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
     if name is not None and saved:
-        raise UsageError(f"--config {saved} is a whole config; remove the recipe {name!r}")
+        raise UsageError(f"--config {saved} is a complete config; remove the recipe {name!r}")
     name = DEFAULT_RECIPE if name is None else name
     default = read(saved) if saved else recipe(name)
     if "--help" in words or "-h" in words:
@@ -74,11 +74,11 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
     """The values given by the words, nested as for `Config.changed`.
 
     Args:
-        words: Of a command line, without `--help`.
-        default: Its functions are those that options belong to, unless the words name others.
+        words: Words of a command line, without `--help`.
+        default: Options belong to the functions that it names, unless the words name others.
 
     Raises:
-        UsageError: An unknown flag or name, or a value that does not fit an option.
+        UsageError: A flag or name is unknown, or a value does not fit its option.
     """
     found = cli_parser.changes(words, Config)
     for (section, field), (name_field, kind, flag) in _OPTIONS.items():
@@ -150,9 +150,9 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
 
     Args:
         path: The file.
-        source: Options of the source that replace its own, such as the new place of the data.
+        source: Options of the source that replace the saved ones, such as a new path of the data.
 
-    Raises UsageError naming the wrong value in the file.
+    Raises UsageError naming the invalid value in the file.
     """
     try:
         values = files.expand_home(safe_io.read_json(path))
@@ -161,7 +161,7 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
     except ValueError as error:
         raise UsageError(f"--config {path} is not a JSON file: {error}") from None
     try:
-        # The source is made in one step: some options are required.
+        # The source is created in one step, because some of its options are required.
         given = values.pop("source")
         options = registry.convert("sources", given["name"], given["options"] | dict(source or {}))
         return Config(source=Source(name=given["name"], options=options)).changed(**values)

@@ -23,22 +23,22 @@ from pipeline.utils.errors import UsageError, suggest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Checked):
-    """A whole run: the same Config, package and machine produce the same weights."""
+    """Describes a run completely: the same Config, package and machine produce the same weights."""
 
     recipe: Annotated[str, "file name"] = dataclasses.field(
         default="custom", metadata={"hidden": True}
     )
     """The recipe this config started from; names the run directory and the model."""
     run_directory: Path | None = None
-    """Directory of the run. If it already contains the run, the run is resumed; None: the next free
+    """Directory of the run. If it already contains a run, that run is resumed; None: the next free
     runs/RECIPE-N."""
     dry_run: bool = False
-    """Try every stage once on a few examples, through export and verification, and keep nothing."""
+    """Try every stage on a few examples, including export and verification, and keep nothing."""
     force: bool = False
-    """Resume a run although the data, or options such as --train.epochs, have changed; without it
-    the changes are listed."""
+    """Resume a run even if the data, or options such as --train.epochs, have changed; otherwise
+    the command lists the changes and stops."""
     source: Source
-    # Factories, so that a mistake in a registry is an error of the command, not of the import.
+    # Factories, so that a mistake in a registry is an error of the command, not of this import.
     task: Task = dataclasses.field(default_factory=Task)
     clean: Clean = dataclasses.field(default_factory=Clean)
     data: Data = dataclasses.field(default_factory=Data)
@@ -97,7 +97,7 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part))
     values: dict[str, Any] = {}
     for name, value in changes.items():
-        # Options belong to one registered function.
+        # Options belong to one registered function: another name discards them.
         owned = "options" if name == "name" else f"{name}_options"
         if owned in hints and value != getattr(part, name):
             values[owned] = {}

@@ -19,11 +19,11 @@ ALLOWED = {
     "runtime": ("replicas", "devices", "gpu_memory"),
     "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
 }
-"""Section, "" for the top level -> options."""
+"""Section ("" for the top level) -> options."""
 
 
 def changes(words: Sequence[str]) -> dict[str, Any]:
-    """The values that the words give, as `Config.changed` takes them.
+    """The values given by the words, nested as for `Config.changed`.
 
     Raises:
         UsageError: An option is unknown, or applies to training only.
@@ -41,7 +41,7 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
 
 def show_help(program: str, run: Path, config: Config) -> None:
     """Prints the allowed options with the values of a run as defaults, and ends the process."""
-    about = "Exports the model of a run again, without training. Other options are as in the run."
-    about += " If its data has been moved: --source.path PATH --force."
+    about = "Exports the model of a run again, without training. All other options are the run's."
+    about += " If its data has been moved, add --source.path PATH --force."
     print(help_text.page(f"{program} {run}", about, config, only=ALLOWED))
     sys.exit(0)

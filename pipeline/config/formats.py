@@ -1,4 +1,4 @@
-"""Texts with a fixed format: durations, amounts of memory, lists of GPUs, file names."""
+"""Strings with a fixed format: durations, amounts of memory, lists of GPUs, file names."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ _UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
 
 
 def parse_duration(text: str) -> float:
-    """`90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
+    """Converts `90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
     found = re.fullmatch(
         r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
     )
@@ -50,7 +50,7 @@ def is_printable(text: str) -> bool:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether the text can be a plain file name on any file system."""
+    """Whether the string can be a plain file name on any file system."""
     plain = name not in ("", ".", "..") and not set(name) & set("/\\")
     return plain and is_printable(name) and len(name.encode()) <= 200
 

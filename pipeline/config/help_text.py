@@ -27,9 +27,9 @@ def page(
     Args:
         program: How the command is called.
         about: Its purpose.
-        options: An instance of the dataclass of its options; the values are shown as defaults.
+        options: An instance of the dataclass of its options; its values are shown as defaults.
         arguments: Name of a positional argument -> its meaning.
-        only: Section, "" for the top level -> the options that are shown; None: all.
+        only: Section ("" for the top level) -> the options to show; None: all.
     """
     arguments = arguments or {}
     lines = [f"usage: {' '.join([program, *arguments])} [--option VALUE ...]", ""]
@@ -49,11 +49,11 @@ def page(
 
 
 def entries(section: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """(flags, meaning, type and default) of the options of a section.
+    """Yields (flags, meaning, type and default) for each option of a section.
 
     Args:
-        section: A dataclass, or an instance, whose values are then the defaults.
-        prefix: Of the flags: `--train.`.
+        section: A dataclass, or an instance of one, whose values are shown as the defaults.
+        prefix: The beginning of each flag, such as `--train.`.
     """
     kind = section if isinstance(section, type) else type(section)
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -96,13 +96,9 @@ def _meanings(kind: type) -> dict[str, str]:
     """Field -> the docstring below it."""
     body = _classes(inspect.getfile(kind))[kind.__name__].body
     found = {}
-    for pair in itertools.pairwise(body):
-        match pair:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str() as text)),
-            ):
-                found[name] = " ".join(text.split())
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
     return found
 
 

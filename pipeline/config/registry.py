@@ -3,11 +3,12 @@
 Every public function in any file of the package is registered under its name (usually that of the
 file); files that begin with `_` contain helpers. A dotted name, `package.module.function`, works
 wherever a registered one does. The keyword-only arguments of a function are its options. Only
-`load` imports modules; everything else reads the source, so that a misspelt name is found without
-importing TensorFlow.
+`load` imports modules; everything else reads the source, so that a misspelled name is found
+without importing TensorFlow.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -18,8 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pipeline.config import type_hints
-from pipeline.config.validation import require_path, require_value
+from pipeline.config import type_hints, validation
 from pipeline.utils.errors import UsageError, one_line, suggest
 
 _PACKAGE = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
-# Names that the annotation of an option may use; an option with any other is not checked.
+# Names that the annotation of an option may use; with any other name the option is not checked.
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
@@ -50,7 +50,7 @@ class Option:
 
     hint: Any
     default: str | None
-    """Its source code; None: the option is required."""
+    """Source code of the default; None if the option is required."""
     meaning: str
     """From the section `Args` of the docstring."""
 
@@ -77,14 +77,14 @@ class Function:
     def options(self) -> dict[str, Option]:
         """The options by name."""
         arguments, meanings = self.node.args, _meanings(self.node)
-        return {
-            argument.arg: Option(
-                _hint(argument.annotation),
-                None if default is None else ast.unparse(default),
-                meanings.get(argument.arg, ""),
-            )
-            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        }
+        found = {}
+        for argument, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            hint: Any = Any  # of an annotation with other names than `_HINTS`
+            with contextlib.suppress(KeyError, TypeError):
+                hint = _type(argument.annotation)
+            default = None if value is None else ast.unparse(value)
+            found[argument.arg] = Option(hint, default, meanings.get(argument.arg, ""))
+        return found
 
 
 def names(registry: str) -> list[str]:
@@ -93,7 +93,7 @@ def names(registry: str) -> list[str]:
 
 
 def find(registry: str, name: str) -> Function:
-    """The function with this name; UsageError, with the closest known name, if there is none."""
+    """The function with this name; raises UsageError with the closest name if there is none."""
     if "." in name:
         return _dotted(name)
     known = _registered(registry)
@@ -122,7 +122,7 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
             raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
-        require_value(known[option].hint, value, f"{shown} of {name}")
+        validation.require_value(known[option].hint, value, f"{shown} of {name}")
     for option, about in known.items():
         if about.default is None and option not in given:
             raise UsageError(f"{name} needs {flag.format(option)}")
@@ -139,19 +139,12 @@ def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) 
     for option, text in given.items():
         words = [text] if isinstance(text, str) else text
         hint = known[option].hint if option in known else Any
-        if type_hints.is_path(hint):
-            require_path(Path(*words), flag.format(option))
-        try:
-            found[option] = type_hints.read(hint, words)
-        except ValueError as error:
-            shown = f"{flag.format(option)} of {name}"
-            got = one_line(" ".join(words))
-            raise UsageError(f"{shown} must be {error}; got {got!r}") from None
+        found[option] = validation.read(hint, words, f"{flag.format(option)} of {name}")
     return found
 
 
 def load(registry: str, name: str) -> Callable:
-    """The function itself; imports its module, and in most registries TensorFlow.
+    """The function itself; imports its module, which imports TensorFlow in most registries.
 
     Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
@@ -176,7 +169,7 @@ def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a JSON file in the types of the function: `Path`, tuples."""
+    """Converts options of a JSON file to the types that the function takes: `Path`, tuples."""
     known = find(registry, name).options
     return {
         option: type_hints.from_json(known[option].hint if option in known else Any, value)
@@ -252,14 +245,6 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is not valid Python: {error}") from None
     return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
-
-
-def _hint(annotation: ast.expr | None) -> Any:
-    """The type of an annotation; Any for one that uses other names."""
-    try:
-        return _type(annotation)
-    except (KeyError, TypeError):
-        return Any
 
 
 def _type(node: ast.expr | None) -> Any:

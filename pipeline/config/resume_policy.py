@@ -1,7 +1,7 @@
 """Which options may change when a run is resumed: silently, with `--force`, or never.
 
-An option in neither table can never change, so a new option is safe by default. Each option of a
-registered function counts separately, under the place `source.options`.
+An option in neither table can never change, so a new option is safe by default. The options of a
+registered function are compared one by one, under a place such as `source.options`.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     ),
     "log": ("progress", "tensorboard"),
 }
-# Options that a user may want to change: to train longer, to save a run that diverges, to continue
-# on another machine. The steps and variables of the checkpoints stay valid.
+# Options that a user may want to change: to train longer, to rescue a run that diverges, or to
+# continue on another machine. The steps and variables of the checkpoints stay valid.
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "data": ("splits",),
@@ -48,7 +48,7 @@ _DEFAULT = ("default",)  # not a JSON value, so it differs from every option tha
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """An option that differs from the original one of a run."""
+    """An option whose value differs from the one the run started with."""
 
     flag: str
     then: str
@@ -78,12 +78,11 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Place -> its options: the top level, each section, and the `options` of a section."""
     found: dict[str, dict[str, Any]] = {"": {}}
     for section, part in values.items():
-        if not isinstance(part, dict):
+        if isinstance(part, dict):
+            found[section] = dict(part)
+            found[f"{section}.options"] = found[section].pop("options", {})
+        else:
             found[""][section] = part
-            continue
-        found[section] = dict(part)
-        if isinstance(part.get("options"), dict):
-            found[f"{section}.options"] = found[section].pop("options")
     return found
 
 
@@ -95,11 +94,8 @@ def refusal(run: str, found: list[Change]) -> str:
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
-    first, last = (
-        f"{run} is a run with other options; {remedy}",
-        f"its original options: {original}",
-    )
-    return "\n".join([first, textwrap.indent(table, "  "), last])
+    first = f"{run} is a run with other options; {remedy}"
+    return f"{first}\n{textwrap.indent(table, '  ')}\nits original options: {original}"
 
 
 def _words(value: Any) -> str:

@@ -47,7 +47,7 @@ class Source(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(Checked):
-    """The problem to be solved."""
+    """The problem to solve."""
 
     name: Annotated[str, named("tasks")] = "image_classification"
     """The kind of task."""
@@ -65,14 +65,14 @@ class Clean(Checked):
     enabled: bool = False
     """Look for unsuitable examples before training, as `python -m pipeline.clean` does."""
     manifest: Annotated[Path, "file"] | None = None
-    """JSON lines with id, reason and action; examples with the action `drop` are excluded."""
+    """JSON lines with id, reason and action; examples whose action is `drop` are excluded."""
     allow_leakage: bool = False
-    """Only list images that occur in several splits, instead of stopping."""
+    """If images occur in several splits, list them instead of stopping."""
     drop_leakage: bool = False
-    """Of an image in several splits, keep one copy: the one in test, else the one in validation."""
+    """If an image occurs in several splits, keep one copy: in test, or else in validation."""
     near: bool = True
-    """Also look for near duplicates: re-encoded, resized, mirrored or shifted by a pixel. If they
-    would end up in several splits, only the held-out ones are kept."""
+    """Also look for near duplicates: copies that were re-encoded, resized, mirrored or shifted by a
+    pixel. If they fall into several splits, only the held-out ones are kept."""
     directory: Path | None = None
     """Directory for the manifest and the gallery of the command `clean`; None: the next free
     cleaned/RECIPE-N."""
@@ -94,28 +94,28 @@ class Data(Checked):
     test: Share = 0.2
     """Fraction of train held out for testing if the source has no test split."""
     split_seed: Seed = 0
-    """Seed of these splits and of the sample that `limit` draws. It is separate from the run's
-    seed, so that all runs are tested on the same examples."""
+    """Seed of the held-out splits and of the sample that --data.limit draws. It is separate from
+    the seed of the run, so that all runs are tested on the same examples."""
     splits: Path | None = None
-    """Run directory, or its splits.npz, of an earlier run: its examples stay in their splits, and
-    only new examples are divided."""
+    """Directory of an earlier run, or its splits.npz: the examples of that run stay in their
+    splits, and only new examples are assigned to splits."""
     limit: Count | None = None
-    """Use at most this many examples of each split of the source, from every class."""
+    """Use at most this many examples of each split of the source, sampled from all classes."""
     cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
-    """Where decoded examples are cached; auto: on the GPU, in memory or on disk, whichever they fit
-    into first, else nowhere."""
+    """Where decoded examples are cached; auto: the first of GPU, memory and disk in which they fit,
+    or else none."""
     cache_directory: Path | None = None
     """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
-    ~/.cache/pipeline. It can be deleted at any time when no run uses it."""
+    ~/.cache/pipeline. It can be deleted whenever no run is using it."""
     augment: Annotated[Operations, named("augment")] = dataclasses.field(default_factory=dict)
     """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
     augment_on: Literal["auto", "host", "device"] = "auto"
-    """Whether images are augmented on the host by `tf.data` or in the compiled step on the device,
-    with the same result; auto: device."""
+    """Where images are augmented: on the host, by `tf.data`, or on the device, in the compiled
+    step. The result is the same; auto: device."""
 
     @property
     def cache_folder(self) -> Path:
-        """Directory of the disk cache: the given one, else that of the user."""
+        """Directory of the disk cache: the given one, or else the user's cache directory."""
         if self.cache_directory is not None:
             return self.cache_directory
         return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
@@ -157,7 +157,7 @@ class Train(Checked):
     engine: Annotated[str, named("engines")] = "model_fit"
     """The training loop: Keras's `fit` or a GradientTape loop."""
     steps_per_call: Literal["auto"] | Count = "auto"
-    """Steps per call of the compiled function; auto: about half a second of them."""
+    """Steps per call of the compiled function; auto: as many as take about half a second."""
     optimizer: Annotated[str, named("optimizers")] = "sgd"
     """The optimizer."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
@@ -165,15 +165,15 @@ class Train(Checked):
     learning_rate: Positive = 0.01
     """Peak learning rate of the schedule."""
     learning_rate_batch_size: Count | None = None
-    """Batch size for which the learning rate is given; it is scaled in proportion to the actual
-    batch size."""
+    """Batch size that the learning rate is meant for; for any other batch size, the rate is scaled
+    in proportion."""
     schedule: Annotated[str, named("schedules")] = "constant"
     """The learning rate schedule."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
     """Options of the schedule: `warmup=0.1` warms up over a tenth of the steps; `at=0.5,0.75` sets
     when `step` drops the rate."""
     loss: Annotated[str | None, named("losses")] = None
-    """The training loss; None: that of the task."""
+    """The training loss; None: the loss of the task."""
     loss_options: Options = dataclasses.field(default_factory=dict)
     """Options of the loss."""
     metrics: Annotated[Operations, named("metrics")] = dataclasses.field(default_factory=dict)
@@ -181,7 +181,7 @@ class Train(Checked):
     callbacks: Annotated[Operations, named("callbacks")] = dataclasses.field(default_factory=dict)
     """Additional callbacks."""
     weight_decay: NotNegative | None = None
-    """Decoupled weight decay: the fraction of each weight that a step subtracts, times the learning
+    """Decoupled weight decay: each step subtracts this fraction of every weight, times the learning
     rate. Biases and normalization layers are exempt."""
     l2: NotNegative = 0.0
     """Factor of the L2 penalty in the loss. Biases and normalization layers are exempt."""
@@ -196,11 +196,11 @@ class Train(Checked):
     weight norm, such as 0.01."""
     ema: Share | None = None
     """Test and export the exponential moving average of the weights with this momentum, such as
-    0.999; it lags by about 1 / (1 - momentum) steps."""
+    0.999; the average lags by about 1 / (1 - momentum) steps."""
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
     class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(default_factory=dict)
-    """Weights of classes in the loss by class name, such as `cat=2.0`."""
+    """Weight of each class in the loss, by class name, such as `cat=2.0`."""
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None
@@ -208,18 +208,18 @@ class Train(Checked):
     synchronized_batch_norm: bool = False
     """Compute the statistics of BatchNormalization over all replicas."""
     checkpoint_minutes: Positive = 10.0
-    """Also save a checkpoint within an epoch if the last one is older than this. At the end of an
-    epoch one is saved unless saving would take more than 2 % of the time."""
+    """Also save a checkpoint within an epoch if the last one is older than this. At the end of each
+    epoch, one is saved unless saving would take more than 2% of the time."""
     checkpoint_steps: Count | None = None
-    """Also save a checkpoint after every this many steps, at the end of the call."""
+    """Also save a checkpoint after this many steps each time, rounded up to the end of a call."""
     patience: Count | None = None
     """Stop after this many epochs without a lower validation loss, and restore the best weights."""
     max_bad_steps: Count = 10
-    """Stop after this many consecutive steps with a loss or gradient that is not finite; fewer are
-    skipped."""
+    """Stop after this many consecutive bad steps: their loss or gradient is not finite, and until
+    then they are skipped."""
     on_bad_steps: Literal["stop", "roll-back"] = "stop"
-    """After too many bad steps, exit with code 4, or first retry up to three times from the latest
-    checkpoint, each time with half the learning rate."""
+    """What to do after too many bad steps: exit with code 4, or first retry up to three times from
+    the latest checkpoint, each time with half the learning rate."""
 
     def _check(self) -> None:
         clips = ("norm", "variable-norm", "value", "adaptive")
@@ -254,12 +254,13 @@ class Runtime(Checked):
     """How the run uses the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Keras dtype policy of the layers; auto: a 16-bit one if a trial is at least a fifth faster.
-    The weights are float32 with each of them."""
+    """Keras dtype policy of the layers; auto: a 16-bit policy if it is at least 20% faster in a
+    trial. The weights are always float32."""
     replicas: Literal["auto"] | Annotated[int, (1, 1024)] = "auto"
-    """Copies of the model that share each batch; auto: one per GPU. On a CPU, logical devices."""
+    """Copies of the model that each batch is divided among, on GPUs or on logical devices of the
+    CPU; auto: one per GPU."""
     devices: Annotated[str, "devices"] = "auto"
-    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all, or if
+    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all GPUs or, if
     --runtime.replicas is lower, those with the most free memory."""
     gpu_memory: Annotated[str, "memory"] | None = None
     """Memory limit per GPU, such as `8GiB` or `80%`, not including what CUDA and cuDNN need; None:
@@ -267,10 +268,10 @@ class Runtime(Checked):
     require_gpu: bool = False
     """Stop at once if there is no GPU, instead of training on the CPU."""
     xla: Literal["auto", "on", "off"] = "auto"
-    """Compile the forward and backward pass with XLA; auto: on GPUs only, as it slows down CPUs."""
+    """Compile the forward and backward passes with XLA; auto: only on GPUs, as CPUs get slower."""
     time_limit: Annotated[str, "duration"] | None = None
     """End training in time to test and export within this limit, which includes the time before a
-    resume; resume with a longer limit to continue."""
+    resume. To continue, resume with a longer limit."""
     worker_timeout: Positive = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
     hang_timeout: Positive | None = 1800.0
@@ -307,17 +308,17 @@ class Export(Checked):
     name: Annotated[str, "model name"] | None = None
     """Name of the model; None: the name of the recipe."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Compute dtype of the exported layers; weights and answers stay float32. 16 bits are faster on
-    some servers and change the answers slightly."""
+    """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit dtype is
+    faster on some servers and changes the answers slightly."""
     batch_sizes: Annotated[tuple[Annotated[int, (1, 65536)], ...], "1 to 100 values"] = (1, 8, 64)
     """Batch sizes of the warm-up requests, and of the server's batching."""
     calibrate: bool = True
-    """Calibrate probabilities by temperature scaling, fitted on the validation split."""
+    """Calibrate probabilities with temperature scaling, fitted on the validation split."""
     tolerance: NotNegative | None = None
-    """Publish only if the test accuracy (r2 for regression) is at most this much lower than that of
-    the served version; None: always."""
+    """Publish a version only if its test accuracy (r2 for regression) is at most this much below
+    that of the served version; None: always."""
     keep: Annotated[int, (1, 10**6)] | None = None
-    """Keep only this many of the newest versions, and the pinned one; None: keep all."""
+    """Keep only this many of the newest versions, plus the pinned one; None: keep all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Reads, checks and describes values by their type hints, for sections and registered functions.
 
-Supported are int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
+Supports int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
 `Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at least 1, and
-`Annotated[Path, "directory"]` the path of an existing directory (see `_LIMITS`). A limit of a tuple
-holds for each of its values.
+`Annotated[Path, "directory"]` is the path of an existing directory (see `_LIMITS`). Limits of a
+tuple apply to each of its values.
 """
 
 import ast
@@ -27,18 +27,11 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     """The value that the words of a command line stand for.
 
     Raises:
-        ValueError: They do not fit the hint; the message describes the expected value.
+        ValueError: The words do not fit the hint; OverflowError for a number that is too large.
     """
-    try:
-        return _read(hint, words)
-    except (ValueError, OverflowError):
-        raise ValueError(describe(hint)) from None
-
-
-def _read(hint: Any, words: Sequence[str]) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _require(hint, _read(arguments[0], words))
+        return _require(hint, read(arguments[0], words))
     if origin in (Union, types.UnionType):
         return _first(arguments, words)
     if origin in (dict, Mapping) or hint in (dict, Mapping):
@@ -65,32 +58,29 @@ def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any
         value = _literal(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
         return tuple(_require(hint, value if isinstance(value, tuple | list) else (value,)))
     items = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
-    return tuple(_read(kind, [word]) for kind, word in zip(items, words, strict=True))
+    return tuple(read(kind, [word]) for kind, word in zip(items, words, strict=True))
 
 
 def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
     """`padding=4 fill=zero`, or, if the values are dictionaries, `flip crop padding=4`."""
     found: dict[str, Any] = {}
-    options = found
+    options, nested = found, typing.get_origin(kind) is dict
     for word in words:
         name, equals, text = word.partition("=")
-        if typing.get_origin(kind) is not dict:
-            found[name] = text if kind is Any else _read(kind, [text])
-        elif not equals:
+        if nested and not equals:
             options = found[name] = {}
-            continue
-        elif found:
-            options[name] = text
-        if not equals or not found:
+        elif not equals or (nested and not found):
             raise ValueError(word)
+        else:
+            options[name] = text if nested or kind is Any else read(kind, [text])
     return found
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
-    """The value by the first of several hints that it fits; None comes first."""
+    """Reads the words by the first of several hints that they fit; None is tried first."""
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
         with contextlib.suppress(ValueError, OverflowError):
-            return _read(kind, words)
+            return read(kind, words)
     raise ValueError(words)
 
 
@@ -127,7 +117,7 @@ def words(value: Any) -> list[str]:
 
 
 def from_json(hint: Any, value: Any) -> Any:
-    """A value of a JSON file in the type of the hint: `Path` for a text, a tuple for a list."""
+    """Converts a value of a JSON file to the type of the hint: a list to a tuple, for example."""
     if isinstance(value, str) and is_path(hint):
         return Path(value)
     return tuple(value) if isinstance(value, list) else value
@@ -139,7 +129,7 @@ def is_path(hint: Any) -> bool:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the type; True and False are not numbers, an int is a float."""
+    """Whether a value has the type. True and False are not numbers; an int is also a float."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return fits(arguments[0], value) and all(_within(limit, value) for limit in _limits(hint))
@@ -164,8 +154,8 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
-# Named limits: a condition, which is not met if it is False or raises ValueError, and its
-# description, which may replace that of the type.
+# Name of a limit -> a condition, which is not met if it returns False or raises ValueError, and a
+# description, which replaces that of the type for paths and strings.
 _LIMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
@@ -224,7 +214,8 @@ def describe(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(describe, arguments))
     if origin is Literal:
-        return _one_of(arguments)
+        texts = list(map(str, arguments))
+        return f"one of {', '.join(texts)}" if len(texts) > 1 else texts[0]
     if origin is tuple:
         kind = describe(arguments[0])
         if arguments[-1] is Ellipsis:
@@ -236,11 +227,6 @@ def describe(hint: Any) -> str:
         numbers = typing.get_origin(arguments[1]) is Annotated
         return _NAMES[dict] + (f", each value {describe(arguments[1])}" if numbers else "")
     return _NAMES.get(hint, "a value")
-
-
-def _one_of(choices: Sequence[Any]) -> str:
-    texts = [str(choice) for choice in choices]
-    return f"one of {', '.join(texts)}" if len(texts) > 1 else texts[0]
 
 
 def _limit(limit: tuple[Any, Any] | str) -> str:

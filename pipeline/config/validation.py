@@ -1,12 +1,12 @@
 """Checks of config values: types and limits first, then the rules of each section."""
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import formats, type_hints
-from pipeline.utils.errors import UsageError, one_line
+from pipeline.utils.errors import UsageError, quoted
 
 
 def require(condition: bool, flag: str, given: Any, meant: str) -> None:
@@ -26,14 +26,28 @@ def require_value(hint: Any, value: Any, flag: str) -> None:
     """Raises UsageError unless the value fits the type hint; paths must be usable as well."""
     if type_hints.is_path(hint) and isinstance(value, str | Path):
         require_path(Path(value), flag)
-    shown = str(value) if isinstance(value, Path) else value
-    require(type_hints.fits(hint, value), flag, one_line(repr(shown)), type_hints.describe(hint))
+    shown = repr(str(value) if isinstance(value, Path) else value)
+    require(type_hints.fits(hint, value), flag, shown, type_hints.describe(hint))
+
+
+def read(hint: Any, words: Sequence[str], flag: str) -> Any:
+    """The value that the words of a command line stand for.
+
+    Raises UsageError with the flag and the expected value if they do not fit the type hint.
+    """
+    try:
+        if type_hints.is_path(hint):
+            require_path(Path(*words), flag)
+        return type_hints.read(hint, words)
+    except (ValueError, OverflowError):
+        got = quoted(" ".join(words)) if words else "no value"
+        raise UsageError(f"{flag} must be {type_hints.describe(hint)}; got {got}") from None
 
 
 def require_path(path: Path, flag: str) -> None:
-    """Raises UsageError unless TensorFlow can use the path and a message can show it on a line.
+    """Raises UsageError unless TensorFlow can use the path and a message can show it on one line.
 
-    A `~` at the beginning is refused: a shell leaves it as it is after `=` or in quotes, and a
+    A `~` at the beginning is refused: a shell does not expand it after `=` or in quotes, and a
     directory of that name would be created.
     """
     meant = "a path in UTF-8 without control characters"
@@ -46,7 +60,7 @@ def require_path(path: Path, flag: str) -> None:
 
 
 class Checked:
-    """A section whose values are checked when it is made: their types, then `_check`."""
+    """A section whose values are checked when it is created: their types, then `_check`."""
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()

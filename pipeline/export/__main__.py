@@ -1,4 +1,4 @@
-"""Exports the model of a run again without training, or pins the served version."""
+"""Exports the model of a run again, without training, or pins the served version."""
 
 import dataclasses
 import shlex

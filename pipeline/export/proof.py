@@ -1,7 +1,7 @@
 """The checks behind `verify`, run in a separate process that does not import Python TensorFlow.
 
-Needs NumPy, protobuf, tensorflow-serving-api and the libraries of any TensorFlow wheel, such as the
-one that the released server is built from.
+Needs NumPy, protobuf, google-crc32c, tensorflow-serving-api and the libraries of any TensorFlow
+wheel, such as the one that the released server is built from.
 
 Prints one JSON object per line: {"check": name} when a check starts, {"check": name, "now": what}
 before a request that could end the process, and {"check": name, "passed": ..., "detail": ...}. If a

@@ -44,7 +44,7 @@ def written(
     `why` says why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
-        say("written", f"{run}/: result.json, log.jsonl, pictures, checkpoints")
+        say("written", f"{run}/: result.json, log.jsonl, plots, checkpoints")
     if not (why or saver.unsaved):
         return
     text = f"{run} cannot be written: {why or saver.unsaved}"

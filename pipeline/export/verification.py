@@ -12,7 +12,7 @@ from pipeline.serving import version_manifest
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-PROVED = "the SavedModel answers as the trained model does"
+PROVED = "the SavedModel gives the same answers as the trained model"
 """What a passed verification shows; it does not show how good the model is."""
 _TIMEOUT_SECONDS = 600
 _SECONDS_PER_STRING = 1  # when fuzzing: an image of the largest accepted size takes as long
@@ -87,8 +87,8 @@ def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Ver
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
             f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
-            "with numpy, protobuf, tensorflow-cpu and tensorflow-serving-api; --runtime-version "
-            "2.20 prints how to install them"
+            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api; "
+            "--runtime-version 2.20 prints how to install them"
         )
     return Verification(directory, tuple(checks))
 

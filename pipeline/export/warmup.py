@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import strings
-from pipeline.utils import crc32c, protobuf, safe_io
+from pipeline.utils import protobuf, safe_io
 from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
@@ -112,4 +114,6 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 def _checksum(data: bytes) -> bytes:
-    return crc32c.of_bytes(data).to_bytes(4, "little")
+    """CRC-32C of RFC 3720, masked as in TFRecord files."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")

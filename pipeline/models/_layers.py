@@ -6,10 +6,10 @@ from pipeline.utils.errors import UsageError
 
 
 def sides(x: keras.KerasTensor) -> tuple[int, int]:
-    """Height and width of maps; UsageError if `x` is not (batch, height, width, channels)."""
+    """Height and width of feature maps; raises UsageError unless they have four axes."""
     if len(x.shape) != 4:
         raise UsageError(
-            f"this model takes images, but the task's input has shape {tuple(x.shape[1:])}; choose "
+            f"this model needs images, but the task's input has shape {tuple(x.shape[1:])}; choose "
             "another --model.name, such as linear"
         )
     return x.shape[1:3]
@@ -21,7 +21,7 @@ def convolution(
     """A square convolution, zero-padded if the map is smaller than the kernel.
 
     Args:
-        x: Maps of shape (batch, height, width, channels).
+        x: Feature maps of shape (batch, height, width, channels).
         filters: Channels of the result.
         kernel: Height and width of the kernel.
         padding: `valid` (each side shrinks by `kernel` - 1) or `same`.
@@ -38,7 +38,7 @@ def pool(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def normalises_apart(model: keras.Model) -> bool:
-    """Whether BatchNormalization uses the statistics of each replica's part of a batch alone."""
+    """Whether BatchNormalization uses separate statistics for each replica's part of a batch."""
     kind = keras.layers.BatchNormalization
     found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
     return any(not layer.synchronized for layer in found)

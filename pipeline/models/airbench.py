@@ -16,26 +16,25 @@ def airbench(
 ) -> keras.KerasTensor:
     """A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no residuals.
 
-    Maps of shape (batch, height, width, channels) to (batch, 4 * `width`).
+    Takes (batch, height, width, channels), returns (batch, 4 * `width`).
 
     Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section 3 and its
-    code. A fixed convolution whitens 2x2 patches; three blocks of two 3x3 convolutions follow, the
-    first of each before max-pooling, both with batch normalisation and GELU; 3x3 convolutions are
-    initialized as the identity. A global max-pooling ends the network.
+    code. A fixed convolution whitens 2x2 patches. Three blocks of two 3x3 convolutions follow, both
+    with batch normalization and GELU, the first one also with max-pooling; all are initialized as
+    the identity. Global max-pooling ends the network.
 
     The paper divides the logits by 9. The head belongs to the task, so its inputs are divided
     instead; the head's bias, which the paper does not have, is not divided.
 
-    `Whitening.adapt` must get training images before the first step; without it the first layer is
-    a random orthogonal one.
+    `Whitening.adapt` must get training images before the first step; otherwise the first layer
+    stays random.
 
     Args:
         x: Images.
         width: Channels of the first block; the others have four times as many. 64 is the paper's
-            network for 94 % (1.97 million parameters).
-        momentum: Share of the old value in an update of the moving mean and variance, as in Keras
-            and the paper. Training is short and the rate falls fast, so old statistics are soon
-            wrong.
+            network for 94% accuracy (1.97 million parameters).
+        momentum: Weight of the old value in an update of the moving mean and variance, as in Keras
+            and the paper. It is low because training is short and the statistics change fast.
     """
     _layers.sides(x)  # refuses other inputs than images
     x = Whitening(name="whitening")(x)
@@ -67,9 +66,9 @@ def airbench(
 
 @keras.saving.register_keras_serializable("pipeline")
 class Identity(keras.initializers.Initializer):
-    """Initializes a convolution as the identity, as far as it has filters.
+    """Initializes the filters of a convolution as the identity, one per input channel.
 
-    Filter i has a single 1, in its centre for channel i; filters beyond the number of channels are
+    Filter i has a single 1, in its center for channel i; filters beyond the number of channels are
     uniform with variance 1 / (3 * fan-in), PyTorch's default, as in the paper's code.
     """
 
@@ -86,12 +85,12 @@ class Identity(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable("pipeline")
 class Whitening(keras.layers.Layer):
-    """2x2 patches to uncorrelated numbers of variance 1, and their negatives.
+    """Turns 2x2 patches into uncorrelated numbers of variance 1, and their negatives.
 
-    (batch, height, width, channels) to (batch, height - 1, width - 1, 8 * channels); images with a
-    side of one pixel are zero-padded. The kernel is never trained: it is random and orthogonal
-    until `adapt` sets it. The bias is trained unless `trainable` is False; the paper freezes it
-    after three epochs.
+    Takes (batch, height, width, channels), returns (batch, height - 1, width - 1, 8 * channels);
+    images with a side of one pixel are zero-padded. The kernel is never trained: until `adapt` sets
+    it, it is a random orthogonal one. The bias is trained unless `trainable` is False; the paper
+    freezes it after three epochs.
     """
 
     def build(self, input_shape: tuple[int, ...]) -> None:
@@ -107,15 +106,15 @@ class Whitening(keras.layers.Layer):
         self.bias = self.add_weight(shape=(8 * channels,), initializer="zeros", name="bias")
 
     def call(self, images: Any) -> Any:
-        """The convolution."""
+        """Applies the convolution."""
         return keras.ops.conv(images, self.kernel, padding=self._padding) + self.bias
 
     def adapt(self, images: np.ndarray) -> None:
         """Sets kernel and bias from the statistics of images.
 
         The kernel consists of the eigenvectors of the patches' covariance, largest eigenvalue
-        first, each divided by the root of its eigenvalue, then all of them negated, so that no
-        information is lost in a ReLU-like function. The paper subtracts the mean of the pixels
+        first, each divided by the square root of its eigenvalue, and then their negatives, so that
+        an activation such as ReLU loses no information. The paper subtracts the mean of the pixels
         first; here the initial bias makes the mean of every output 0.
 
         Args:

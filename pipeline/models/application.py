@@ -22,13 +22,13 @@ def application(
 ) -> keras.KerasTensor:
     """Any network of keras.applications, with or without its ImageNet weights.
 
-    Maps of shape (batch, height, width, 1 or 3) to a vector per image.
+    Takes (batch, height, width, 1 or 3), returns a vector per image.
 
-    A network of keras.io/api/applications (which cites the papers) without its top; its last maps
-    are averaged. Its preprocessing is part of the model: images with a side below the network's
-    minimum (32, or 71 to 75 in the Inception family) are enlarged bilinearly without changing their
-    proportions, grey is repeated as red, green and blue, and pixels get the range of the
-    application's `preprocess_input`.
+    A network of keras.io/api/applications (which cites the papers) without its top; its last
+    feature maps are averaged. Its preprocessing is part of the model: images with a side below the
+    network's minimum (32, or 71 to 75 in the Inception family) are enlarged bilinearly without
+    changing their proportions, gray is repeated as red, green and blue, and pixels are scaled as by
+    the application's `preprocess_input`.
 
     The network is one layer named `backbone`, whose `layers` keep Keras's names.
     `backbone.trainable = False` freezes all of them; a frozen BatchNormalization uses its moving
@@ -36,14 +36,14 @@ def application(
 
     Args:
         x: Images in [0, 1].
-        name: Such as `ResNet50`, as Keras writes it.
-        weights: None for random weights, `imagenet` for the published ones, which Keras downloads
-            to ~/.keras/models, or a file that ends in `.h5`: one that Keras downloaded elsewhere,
-            or one made with `save_weights`. Only numbers are read from it.
+        name: Keras's name of the network, such as `ResNet50`.
+        weights: None for random weights, `imagenet` for the published weights, which Keras
+            downloads to ~/.keras/models, or an `.h5` file that Keras has downloaded or that was
+            saved with `save_weights`. Only numbers are read from it.
 
     Raises:
         UsageError: The network is unknown; the images have neither 1 nor 3 channels; the weights
-            cannot be downloaded, or the file has other weights.
+            cannot be downloaded, or the file contains other weights.
     """
     names = [name for name in dir(keras.applications) if name[0].isupper()]
     if name not in names:
@@ -51,7 +51,7 @@ def application(
     height, width = _layers.sides(x)
     channels = x.shape[-1]
     if channels not in (1, 3):
-        raise UsageError(f"{name} takes images of 1 or 3 channels; got {channels}")
+        raise UsageError(f"{name} needs images of 1 or 3 channels; got {channels}")
     construct = getattr(keras.applications, name)
     scale = _SMALLEST.get(name, 32) / min(height, width)
     if scale > 1:
@@ -64,9 +64,9 @@ def application(
 
 
 def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
-    """Pixels in [0, 1] to the application's range, by its own function.
+    """Scales pixels in [0, 1] with the application's own function.
 
-    In float32 under every precision: bfloat16 has 8 bits, too few for pixels.
+    In float32 at every precision: the 8 significant bits of bfloat16 are too few for pixels.
     """
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
     module: Any = inspect.getmodule(construct)
@@ -76,7 +76,7 @@ def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
 def _backbone(
     construct: Callable, name: str, weights: str | None, shape: tuple[int, int, int]
 ) -> keras.Model:
-    """The application's network for images of a shape, with its weights, named `backbone`."""
+    """The application's network for images of this shape, with its weights, named `backbone`."""
     plain = {"include_top": False, "input_shape": shape, "pooling": "avg"}
     if weights == "imagenet":
         try:
@@ -84,7 +84,7 @@ def _backbone(
         except Exception as error:  # Keras raises a bare Exception without a network connection
             raise UsageError(
                 f"the ImageNet weights of {name} cannot be downloaded ({reason(error)}); on a "
-                f"machine with internet access call keras.applications.{name}(include_top=False)"
+                f"machine with internet access, run keras.applications.{name}(include_top=False)"
                 f'.save_weights("{name}.weights.h5"), and use that file: '
                 f"--model.options name={name} weights=/path/{name}.weights.h5"
             ) from None
@@ -105,7 +105,7 @@ def _load(network: keras.Model, name: str, path: str) -> None:
     if not os.path.isfile(path):
         raise UsageError(f"{given}: the file does not exist")
     try:
-        # Keras only warns about layers that the file does not have, which stay random.
+        # Keras only warns about layers that are missing from the file and stay random.
         with warnings.catch_warnings(action="error", category=UserWarning):
             network.load_weights(path)
     except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
@@ -117,9 +117,9 @@ def _load(network: keras.Model, name: str, path: str) -> None:
 def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
     """Scales the first kernel of EfficientNetB0 to B7 as Keras does for `weights="imagenet"` only.
 
-    Those weights were trained on pixels divided twice by a root of the channel's standard
-    deviation, but with a file Keras omits the layer for the second division. In a file that was not
-    trained on ImageNet the normalisation does nothing.
+    Those weights were trained on pixels divided twice by the root of the channel's standard
+    deviation, but for a file Keras omits the layer that divides the second time. In a file that was
+    not trained on ImageNet, the normalization does nothing.
     """
     deviations = getattr(inspect.getmodule(construct), "IMAGENET_STDDEV_RGB", None)
     if deviations is None:

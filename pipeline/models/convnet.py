@@ -1,4 +1,4 @@
-"""Two blocks of convolution, batch normalisation, ReLU and max-pooling."""
+"""Blocks of convolution, batch normalization, ReLU and max-pooling."""
 
 from typing import Annotated
 
@@ -14,20 +14,20 @@ def convnet(
     blocks: Annotated[int, (1, None)] = 2,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> keras.KerasTensor:
-    """Two blocks of convolution, batch normalisation, ReLU and max-pooling.
+    """Blocks of convolution, batch normalization, ReLU and max-pooling.
 
-    Maps of shape (batch, height, width, channels) to a vector per image.
+    Takes (batch, height, width, channels), returns a vector per image.
 
-    The block is that of Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, with the
-    normalisation between the convolution and its non-linearity.
+    As in Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, the normalization is
+    between the convolution and its activation.
 
     Args:
         x: Images.
         filters: Channels of each 3x3 convolution.
         blocks: Number of blocks; each halves height and width.
-        momentum: Share of the old value in the moving mean and variance. Keras's default of 0.99
-            needs hundreds of steps until evaluation is as good as training: after 340 steps on
-            digits the accuracy was 0.12 instead of 0.99.
+        momentum: Weight of the old value in the moving mean and variance. With Keras's default of
+            0.99, it takes hundreds of steps until evaluation is as good as training: after 340
+            steps on digits, the accuracy was 0.12 instead of 0.99.
     """
     for _ in range(blocks):
         x = _layers.convolution(x, filters, 3, padding="same")

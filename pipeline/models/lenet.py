@@ -8,12 +8,12 @@ from pipeline.models import _layers
 def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     """LeNet-5 with ReLU and max-pooling.
 
-    Maps of shape (batch, height, width, channels) to (batch, 84).
+    Takes (batch, height, width, channels), returns (batch, 84).
 
     LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
     Proc. IEEE 1998, section II.B, as it is taught today: the first convolution pads 28x28 images to
-    the paper's 32x32, pooling has no weights, and every unit is a ReLU. Layers C1, S2, C3 (fully
-    connected to S2), S4, C5 and F6; the output layer is the task's head.
+    the paper's 32x32, pooling has no weights, and every activation is a ReLU. Layers C1, S2, C3
+    (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
     """
     x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
     x = _layers.pool(x)

@@ -6,6 +6,6 @@ import keras
 def linear(x: keras.KerasTensor) -> keras.KerasTensor:
     """A linear model: the inputs themselves are the features (softmax regression, least squares).
 
-    Inputs of any shape (batch, ...) to (batch, product of the other axes).
+    Takes any shape (batch, ...), returns (batch, product of the other axes).
     """
     return keras.layers.Flatten()(x)

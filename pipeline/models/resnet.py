@@ -8,7 +8,7 @@ from pipeline.models import _layers
 
 # Blocks of each stage; every stage after the first halves the maps and doubles the channels.
 _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
-_EPSILON = 1e-5  # as in torchvision's; Keras's own is 1e-3
+_EPSILON = 1e-5  # as in torchvision; Keras's default is 1e-3
 
 
 def resnet(
@@ -19,30 +19,30 @@ def resnet(
 ) -> keras.KerasTensor:
     """Residual networks: the small ones for CIFAR, ResNet-18 for CIFAR, and ResNet-50.
 
-    Maps of shape (batch, height, width, channels) to (batch, 64), (batch, 512) or (batch, 2048).
+    Takes (batch, height, width, channels), returns (batch, 64), (batch, 512) or (batch, 2048).
 
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. Convolutions
-    have no bias and are followed by batch normalisation; kernels are initialized as in He et al.,
-    "Delving Deep into Rectifiers", ICCV 2015; a global average ends the network.
+    have no bias and are followed by batch normalization; kernels are initialized as in He et al.,
+    "Delving Deep into Rectifiers", ICCV 2015; global average pooling ends the network.
 
     - 20 and 56: section 4.2 for 32x32 images, stages of 16, 32 and 64 channels. Shortcuts have no
-      weights: at the start of a stage they take every second pixel, and zeros fill the new channels
+      weights: at the start of a stage they take every other pixel, and zeros fill the new channels
       (option A). 0.27 and 0.85 million parameters.
-    - 18: table 1 (64 to 512 channels) as usual for CIFAR: the stem is one 3x3 convolution without
-      pooling. At the start of a stage the shortcut is a 1x1 convolution with batch normalisation
-      (option B). 11.2 million parameters.
+    - 18: table 1 (64 to 512 channels), with the stem that is usual for CIFAR: one 3x3 convolution
+      without pooling. At the start of a stage the shortcut is a 1x1 convolution with batch
+      normalization (option B). 11.2 million parameters.
     - 50: table 1 for 224x224 images: 7x7 convolution and max-pooling in the stem, bottlenecks,
       option B. Version 1.5, as in most published results: the stride is in the 3x3 convolution of a
-      bottleneck, not in the first 1x1 one. 25.6 million parameters with 1000 classes.
+      bottleneck, not in the first 1x1 convolution. 25.6 million parameters with 1,000 classes.
 
-    Layers are named by their place (`stem_convolution`, `stage2_block1_convolution1`), so that a
-    prefix selects a stem, a stage or a block.
+    Layers are named by position (`stem_convolution`, `stage2_block1_convolution1`), so that a
+    prefix selects the stem, a stage or a block.
 
     Args:
         x: Images.
         depth: Number of layers with weights, including the head but not the shortcuts.
-        momentum: Share of the old value in the moving mean and variance; Keras's default of 0.99 is
-            slow (see `convnet`). PyTorch's 0.1 is the share of the new value.
+        momentum: Weight of the old value in the moving mean and variance; Keras's default of 0.99
+            adapts slowly (see `convnet`). PyTorch's 0.1 is the weight of the new value.
     """
     _layers.sides(x)  # refuses other inputs than images
     stem = 16 if len(_STAGES[depth]) == 3 else 64
@@ -84,7 +84,7 @@ def _block(
 
 
 def _option_a(x: keras.KerasTensor, width: int, stride: int, place: str) -> keras.KerasTensor:
-    """Every `stride`-th pixel, and zeros as further channels: a shortcut without weights."""
+    """Every `stride`-th pixel, and zeros as additional channels: a shortcut without weights."""
     if stride > 1:
         x = keras.layers.MaxPooling2D(1, stride, name=f"{place}shortcut_pixels")(x)
     missing = width - x.shape[-1]
@@ -101,9 +101,9 @@ def _convolution(
     *,
     number: str = "",
 ) -> keras.KerasTensor:
-    """Convolution and batch normalisation; a side of n pixels becomes ceil(n / stride)."""
+    """Convolution and batch normalization; a side of n pixels becomes ceil(n / stride)."""
     if stride > 1 and kernel > 1:
-        # TensorFlow's "same" pads an even side on the right only: the kernels would not be centred
+        # TensorFlow's "same" pads an even side on the right only: the kernels would not be centered
         # on the pixels of the shortcut.
         x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{place}padding{number}")(x)
     x = keras.layers.Conv2D(

@@ -12,14 +12,14 @@ def sequential(
 ) -> keras.KerasTensor:
     """A keras.Sequential network of two convolutions, the usual first example.
 
-    Maps of shape (batch, height, width, channels) to a vector per image.
+    Takes (batch, height, width, channels), returns a vector per image.
 
     The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):
     3x3 convolutions of 32 and 64 channels, each followed by ReLU and 2x2 max-pooling, then dropout.
 
     Args:
         x: Images; sides shorter than 10 pixels are zero-padded by the convolutions.
-        dropout: Share of the features dropped in training.
+        dropout: Fraction of the features to drop in training.
     """
     padding = "valid" if min(_layers.sides(x)) >= 10 else "same"
     network = keras.Sequential(name="sequential")

@@ -8,7 +8,7 @@ from pipeline.models import _layers
 def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
     """The smallest network with every kind of layer, for experiments.
 
-    Maps of shape (batch, height, width, channels) to (batch, 32).
+    Takes (batch, height, width, channels), returns (batch, 32).
 
     A reduced LeNet-5 (see `lenet`): 3x3 convolutions of 3 and 6 channels, each with ReLU and
     2x2 max-pooling, then two dense layers of 32 units.

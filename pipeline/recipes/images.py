@@ -1,4 +1,4 @@
-"""Experiments on images: each function is a complete experiment with its measured result."""
+"""Recipes for images: each function returns the config of a complete experiment."""
 
 from pipeline.config.config import Config
 from pipeline.config.sections import Data, Model, Runtime, Source, Train
@@ -22,7 +22,7 @@ def digits() -> Config:
 
 
 def digits_tiny() -> Config:
-    """The tiny network on digits: two replicas, scalars for TensorBoard."""
+    """The tiny network on digits, with two replicas."""
     return Config(
         recipe="digits_tiny",
         source=Source(name="scikit_learn", options={"dataset": "digits"}),

@@ -1,4 +1,4 @@
-"""Several machines: reads TF_CONFIG, and waits for all workers."""
+"""Training on several machines: reads TF_CONFIG and waits for all workers."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from pipeline.config.config import Config
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
-# A host name or IPv4 address, and a port: what TensorFlow's servers take.
+# A host name or IPv4 address, and a port: what TensorFlow's servers accept.
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}:[1-9][0-9]{0,4}")
 _POLL = 0.2  # seconds between two attempts to reach a worker
 
@@ -22,7 +22,7 @@ class Cluster:
     """The workers of a run."""
 
     workers: tuple[str, ...]
-    """host:port of each; worker 0 is the chief, which alone writes and prints."""
+    """host:port of each; worker 0 is the chief, the only one that writes and prints."""
     index: int
     """The index of this process."""
 
@@ -32,14 +32,14 @@ class Cluster:
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """A worker in messages."""
+        """How messages name a worker."""
         return f"worker {index} ({self.workers[index]})"
 
     def meet(self, seconds: float, token: str) -> None:
         """Waits until every worker has reached every other, with the same `token`.
 
-        TensorFlow itself waits silently for an hour for a missing worker, and forever for one with
-        another number of steps.
+        TensorFlow itself waits silently for an hour for a missing worker, and forever for a worker
+        with another number of steps.
 
         Raises UsageError naming the workers that are missing after `seconds`, or whose token
         differs.
@@ -70,18 +70,12 @@ class Cluster:
 
     def _listening(self) -> socket.socket:
         port = self.workers[self.index].rpartition(":")[2]
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind(("", int(port)))
-        except OSError as error:
-            listening.close()
+            return socket.create_server(("", int(port)), backlog=len(self.workers))
+        except (OSError, OverflowError) as error:
             raise UsageError(
-                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: "
-                f"{error.strerror}"
+                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: {error}"
             ) from None
-        listening.listen(len(self.workers))
-        return listening
 
     def _call(self, index: int, token: str) -> bool:
         host, _, port = self.workers[index].rpartition(":")
@@ -94,7 +88,7 @@ class Cluster:
 
 
 def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
-    """Worker and token of a call that arrives within this time."""
+    """Worker and token of a connection that arrives within this time; empty if there is none."""
     heard = {}
     listening.settimeout(seconds)
     with contextlib.suppress(OSError, ValueError):
@@ -134,11 +128,11 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
 
 
 def of_run(config: Config) -> Cluster | None:
-    """The workers of TF_CONFIG; UsageError if this run cannot have several."""
+    """The workers of TF_CONFIG; raises UsageError if this run does not support several."""
     workers = read()
     if workers and config.train.engine == "model_fit":
         raise UsageError(
-            "TF_CONFIG names several workers, with which Keras's fit crashes; "
+            "TF_CONFIG names several workers, but Keras's fit crashes with more than one; "
             "use --train.engine gradient_tape"
         )
     if workers and config.clean.enabled:
@@ -148,7 +142,7 @@ def of_run(config: Config) -> Cluster | None:
         )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
-            "TF_CONFIG names several workers, which need a common run: set --run-directory to one "
-            "on a shared disk, without --dry-run"
+            "TF_CONFIG names several workers, which need a common run: set --run-directory to a "
+            "directory on a shared disk, without --dry-run"
         )
     return workers

@@ -1,4 +1,4 @@
-"""Selects the GPUs of this process and limits their memory, before it computes."""
+"""Selects the GPUs of this process and limits their memory, before TensorFlow is used."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 def claim(options: config.Runtime) -> str:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
-    Without `gpu_memory`, memory growth is switched on. TensorFlow allows only one of the two, and
-    growth only for all GPUs alike (tensorflow#38367).
+    Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the two, and
+    growth only for all GPUs at once (tensorflow#38367).
 
     Args:
         options: `devices`, `replicas`, `gpu_memory` and `require_gpu` are used.
@@ -25,7 +25,7 @@ def claim(options: config.Runtime) -> str:
         How the GPUs were chosen; empty if there was no choice.
 
     Raises:
-        UsageError: They do not exist, or this process already computes with other limits.
+        UsageError: The GPUs do not exist, or this process already uses others or other limits.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if options.require_gpu and not gpus:
@@ -35,8 +35,8 @@ def claim(options: config.Runtime) -> str:
     if set(chosen) != set(tf.config.get_visible_devices("GPU")):
         try:
             tf.config.set_visible_devices(chosen, "GPU")
-        except RuntimeError:  # this process already computes
-            chosen, reason = tf.config.get_visible_devices("GPU"), "as this process started"
+        except RuntimeError:  # TensorFlow has already initialized its devices
+            chosen, reason = tf.config.get_visible_devices("GPU"), "already in use by this process"
             wanted = 1 if options.replicas == "auto" else options.replicas
             if options.devices != "auto" or len(chosen) < wanted:
                 raise UsageError(
@@ -51,24 +51,23 @@ def claim(options: config.Runtime) -> str:
 
 
 def memory() -> int:
-    """Bytes that the run may use on the smallest of its GPUs; 0 if there is none, or if unknown.
+    """Bytes that the run may use on the smallest of its GPUs; 0 without a GPU, or if unknown.
 
-    TensorFlow's own list of devices with their memory would initialize all GPUs, hidden ones too.
+    TensorFlow's own list of devices with their memory would initialize all GPUs, even hidden ones.
     """
     gpus = tf.config.get_visible_devices("GPU")
     limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
     if gpus and all(limits):
         return min(limit[0].memory_limit for limit in limits) * 2**20
-    there, known = tf.config.list_physical_devices("GPU"), gpu_info.memory() if gpus else []
-    if not gpus or len(known) != len(there):
-        return 0
-    return min(known[there.index(gpu)].free for gpu in gpus)
+    there = tf.config.list_physical_devices("GPU")
+    known = gpu_info.memory(len(there)) if gpus else []
+    return min(known[there.index(gpu)].free for gpu in gpus) if known else 0
 
 
 def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     """The GPUs to use, in TensorFlow's order, and the reason."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
-        return [], "asked for" if gpus else ""
+        return [], "requested" if gpus else ""
     numbers = parse_devices(options.devices)
     if numbers is None:
         numbers = tuple(range(len(gpus)))
@@ -77,15 +76,13 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
     wanted = len(numbers) if options.replicas == "auto" else options.replicas
     if wanted > len(numbers):
         raise UsageError(f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs")
-    reason = "" if options.devices == "auto" else "asked for"
+    reason = "" if options.devices == "auto" else "requested"
     if wanted < len(numbers):
-        memory = gpu_info.memory()
-        if len(memory) == len(gpus):
-            by_free = sorted(numbers, key=lambda number: -memory[number].free)
-            numbers = tuple(by_free[:wanted])
+        reason = "free memory unknown"
+        if memory := gpu_info.memory(len(gpus)):
+            numbers = tuple(sorted(numbers, key=lambda number: -memory[number].free))
             reason = "most free memory"
-        else:
-            numbers, reason = numbers[:wanted], "free memory unknown"
+        numbers = numbers[:wanted]
     if 0 < len(numbers) < len(gpus):
         names = ", ".join(map(str, sorted(numbers)))
         reason = f"number {names}, {reason}" if reason else f"number {names}"
@@ -95,25 +92,25 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
 def _let_grow(gpus: list[Any]) -> None:
     for gpu in gpus:
         if tf.config.get_logical_device_configuration(gpu):
-            continue  # an earlier run of this process set a limit, which excludes growth
+            continue  # an earlier run in this process set a limit, which rules out growth
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError:  # this process already computes
+        except RuntimeError:  # TensorFlow has already initialized its devices
             return
 
 
 def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {limit}"
     amount, is_share = parse_memory(limit)
-    memory = gpu_info.memory() if chosen and is_share else []
-    if chosen and is_share and len(memory) != len(gpus):
+    memory = gpu_info.memory(len(gpus)) if chosen and is_share else []
+    if chosen and is_share and not memory:
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "
-            "give an amount, such as 8GiB"
+            "use an amount, such as 8GiB"
         )
     for gpu in chosen:
         size = int(amount * memory[gpus.index(gpu)].total if is_share else amount)
-        # In MiB, although TensorFlow's documentation has MB.
+        # In MiB, although TensorFlow's documentation says MB.
         device = tf.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
         try:
             tf.config.set_logical_device_configuration(gpu, [device])

@@ -1,4 +1,4 @@
-"""The distribution strategy: one device, several mirrored, or several machines."""
+"""The distribution strategy: one device, several mirrored devices, or several machines."""
 
 import functools
 import os
@@ -17,8 +17,8 @@ def choose(
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """The distribution strategy of the model, and the reason.
 
-    Several workers must have the same `token`, a digest of their options. `note` describes the
-    choice of the devices.
+    Several workers must have the same `token`, a digest of their options. `note` says how the
+    devices were chosen.
 
     Raises UsageError if there are fewer devices than replicas, or a worker is missing.
     """
@@ -43,7 +43,7 @@ def choose(
         return tf.distribute.get_strategy(), Decision("device", f"CPU, {cores} cores", why)
     devices = tuple(f"/cpu:{number}" for number in range(count))
     value = f"CPU as {count} logical devices, mirrored; {cores} cores"
-    return _mirrored(devices), Decision("device", value, f"asked for; {why}")
+    return _mirrored(devices), Decision("device", value, f"requested; {why}")
 
 
 def _several_machines(
@@ -51,8 +51,8 @@ def _several_machines(
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(
-            f"--runtime.replicas {options.replicas}: under TF_CONFIG each worker uses all of its "
-            "GPUs, or its CPU; give --runtime.replicas auto"
+            f"--runtime.replicas {options.replicas}: with TF_CONFIG, each worker uses all of its "
+            "GPUs, or its CPU; use --runtime.replicas auto"
         )
     cluster.meet(options.worker_timeout, token)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -63,7 +63,7 @@ def _several_machines(
 def _divide_cpu(count: int) -> None:
     """Creates logical devices of the CPU, which share its threads and memory.
 
-    TensorFlow can create them only before it computes, so there are enough for later runs.
+    TensorFlow can create them only once, so enough are created for later runs in this process.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     there = len(tf.config.get_logical_device_configuration(cpu) or ())

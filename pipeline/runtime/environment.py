@@ -1,4 +1,4 @@
-"""The environment of a run: TensorFlow, seeds, devices, precision, with reasons."""
+"""The environment of a run: TensorFlow, seeds, devices and precision, with reasons."""
 
 import ctypes
 import dataclasses
@@ -32,7 +32,7 @@ class Runtime:
     """The devices and settings of a run."""
 
     precision: str
-    """A Keras dtype policy: float32, mixed_bfloat16, mixed_float16."""
+    """A Keras dtype policy: float32, mixed_bfloat16 or mixed_float16."""
     xla: bool
     strategy: "tf.distribute.Strategy"
     """The model is created and trained in its scope."""
@@ -43,7 +43,7 @@ class Runtime:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that share each batch."""
+        """Number of copies of the model that each batch is divided among."""
         return self.strategy.num_replicas_in_sync
 
     @property
@@ -62,7 +62,7 @@ class Runtime:
 def start(options: config.Runtime, cluster: Cluster | None = None, token: str = "") -> Runtime:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 
-    The precision `auto` is float32 until a trial has shown that 16 bits are faster.
+    The precision `auto` means float32 until a trial has shown that a 16-bit policy is faster.
 
     Raises UsageError if the devices do not support the options.
     """
@@ -80,7 +80,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
     note = devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")
-    # Frees the graphs of earlier runs in this process: together they would take seconds later.
+    # Frees the graphs of earlier runs in this process; freeing many at once later takes seconds.
     gc.collect()
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
@@ -95,21 +95,21 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         decisions.append(Decision("GPU", "not used", why))
     if gpus and options.gpu_memory:
         limit = f"at most {options.gpu_memory} on each"
-        decisions.append(Decision("gpu memory", limit, "asked for"))
+        decisions.append(Decision("gpu memory", limit, "requested"))
     if options.precision != "auto":
-        decisions.append(Decision("precision", precision, "asked for"))
+        decisions.append(Decision("precision", precision, "requested"))
     if options.xla != "auto" or xla:
-        reason = "faster on GPUs" if options.xla == "auto" else "asked for"
+        reason = "faster on GPUs" if options.xla == "auto" else "requested"
         decisions.append(Decision("xla", "on" if xla else "off", reason))
     return Runtime(precision, xla, strategy, tuple(decisions), cluster)
 
 
 def _import_tensorflow() -> bool:
-    """Imports TensorFlow and Keras with fixed settings; whether TensorFlow sees a GPU."""
-    # Numbers GPUs as nvidia-smi does; CUDA's default is by speed.
+    """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees a GPU."""
+    # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # No information and warnings: errors that are reported in one line are warnings of tf.data.
+    # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in one line.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -129,8 +129,8 @@ def _import_tensorflow() -> bool:
 def _keep_freed_memory() -> None:
     """Lets glibc reuse freed blocks below a gibibyte instead of returning them to the kernel.
 
-    Returning and faulting in the memory of each batch takes 13 ms instead of 2 for 64 images of 224
-    pixels. One arena, so that threads reuse each other's memory.
+    For 64 images of 224 pixels, returning the memory and getting it back takes 13 ms per batch
+    instead of 2. One arena, so that threads reuse each other's memory.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -143,6 +143,8 @@ def fast_precision() -> tuple[str | None, str]:
     """The 16-bit policy that is fast on this device, or None, and the reason."""
     import tensorflow as tf
 
+    from pipeline.runtime import environment_check
+
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
@@ -152,18 +154,9 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    if _cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+    if environment_check.cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
-
-
-def _cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
 
 
 @contextmanager
@@ -181,14 +174,8 @@ def policy(precision: str) -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    def found(name: str) -> str:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return "not installed"
+    from pipeline.runtime.environment_check import installed
 
     names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
     own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
-    return own | {name: found(name) for name in names}
+    return own | {name: installed(name) or "not installed" for name in names}

@@ -50,7 +50,7 @@ class Finding:
 
 
 def check() -> Iterator[Finding]:
-    """All findings, in the order in which they are shown."""
+    """Yields all findings, in the order in which they are shown."""
     yield _python()
     yield from _packages()
     yield from _variables()
@@ -69,17 +69,17 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, several TensorFlows, and requirements of the packages on each other."""
+    """Versions, several installed TensorFlows, and what the packages require of each other."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    found = {name: version for name in _TENSORFLOWS if (version := _version(name))}
+    found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
     if len(found) > 1:
         names = ", ".join(f"{name} {version}" for name, version in found.items())
         remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
         yield Finding("TensorFlow packages", names, "error", remedy)
     for name, supported in PACKAGES.items():
-        version = next(iter(found.values()), None) if name == "tensorflow" else _version(name)
+        version = next(iter(found.values()), None) if name == "tensorflow" else installed(name)
         remedy = f"pip install '{name}{supported}'"
         if version is None:
             yield Finding(name, "not installed", "error", remedy)
@@ -87,20 +87,21 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, version, "error", remedy)
         else:
             yield Finding(name, version)
-    yield Finding("numpy", _version("numpy") or "not installed")
+    yield Finding("numpy", installed("numpy") or "not installed")
     for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
-        for text in (metadata.requires(name) or ()) if _version(name) else ():
+        for text in (metadata.requires(name) or ()) if installed(name) else ():
             needed = Requirement(text)
             if needed.name in PACKAGES or (needed.marker and not needed.marker.evaluate()):
                 continue
-            version = _version(needed.name)
+            version = installed(needed.name)
             if version is None or not needed.specifier.contains(version, prereleases=True):
                 value = f"{version or 'not installed'}, but {name} needs {needed.specifier or 'it'}"
                 remedy = f"pip install '{needed.name}{needed.specifier}'"
                 yield Finding(needed.name, value, "error", remedy)
 
 
-def _version(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """The version of an installed distribution; None if there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -157,12 +158,11 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
         yield Finding("GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}")
-    memory = gpu_info.memory()
+    memory = gpu_info.memory(len(gpus))
     for number, (name, (major, minor)) in enumerate(gpus):
         value = f"{name}, compute capability {major}.{minor}"
-        if len(memory) == len(gpus):
-            free, total = memory[number].free, memory[number].total
-            value += f", {_gib(free)} of {_gib(total)} free"
+        if memory:
+            value += f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
         yield Finding(f"GPU {number}", value)
 
 

@@ -1,5 +1,6 @@
 """Information about the GPUs without TensorFlow: whether there are any, their memory, problems."""
 
+import contextlib
 import ctypes
 import dataclasses
 import importlib.util
@@ -8,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Device nodes of the drivers: NVIDIA, the same under Windows' Linux, AMD.
+# Device nodes of the drivers: NVIDIA, NVIDIA under WSL, AMD.
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
 _TIMEOUT = 20  # seconds; the driver may have to wake up
@@ -40,7 +41,7 @@ class Memory:
 
 
 def none_here() -> str | None:
-    """Why there cannot be a GPU, as far as this is known without TensorFlow; None otherwise."""
+    """Why no GPU can be used, as far as this is known without TensorFlow; None otherwise."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "$CUDA_VISIBLE_DEVICES hides all of them"
     if sys.platform == "linux" and not any(os.path.exists(node) for node in _NODES):
@@ -48,8 +49,8 @@ def none_here() -> str | None:
     return None
 
 
-def memory() -> list[Memory]:
-    """Memory of the visible GPUs, in order; empty if it is unknown."""
+def memory(count: int) -> list[Memory]:
+    """Memory of the `count` GPUs that TensorFlow sees, in order; empty if it is unknown."""
     try:
         process = subprocess.run(
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
@@ -64,9 +65,8 @@ def memory() -> list[Memory]:
         return []
     # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not in_order and len({gpu.total for gpu in gpus}) > 1:
-        return []
-    return shown
+    in_order = in_order or len({gpu.total for gpu in gpus}) == 1
+    return shown if in_order and len(shown) == count else []
 
 
 def driver_version(driver: Path = _DRIVER) -> str | None:
@@ -83,7 +83,7 @@ def driver_version(driver: Path = _DRIVER) -> str | None:
 
 
 def missing_libraries() -> str | None:
-    """The libraries that cannot be opened, with the remedy; None if all can."""
+    """The libraries that cannot be opened, with the remedy; None if all of them can be."""
     missing = [name for name, package in _LIBRARIES.items() if not _opens(name, package)]
     if "libcuda.so.1" in missing:
         return "libcuda.so.1 cannot be opened: install the driver's user library"
@@ -103,7 +103,7 @@ def missing_gpu(driver: Path = _DRIVER) -> str | None:
         return f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
     if problem := missing_libraries():
         return f"{found}, but {problem}"
-    return f"{found} and its libraries open; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
+    return f"{found} and its libraries can be opened; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
 
 
 def _opens(name: str, package: str | None) -> bool:
@@ -112,9 +112,7 @@ def _opens(name: str, package: str | None) -> bool:
     for root in (spec and spec.submodule_search_locations) or ():
         paths += map(str, Path(root, str(package), "lib").glob(name))
     for path in paths:
-        try:
+        with contextlib.suppress(OSError):
             ctypes.CDLL(path)
             return True
-        except OSError:
-            continue
     return False

@@ -1,4 +1,4 @@
-"""Filters lines that native code writes to stderr and that mean nothing to a user."""
+"""Filters out lines that native code writes to stderr and that do not help a user."""
 
 import os
 import sys
@@ -25,13 +25,13 @@ def of_start() -> Iterator[None]:
 
 @contextmanager
 def held(lines: tuple[str, ...]) -> Iterator[None]:
-    """Collects what C++ code writes to file descriptor 2, and prints it without some lines.
+    """Collects what C++ code writes to file descriptor 2, and prints it without these lines.
 
     `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real errors but not the oneDNN notice, and
     decoders ignore it.
 
     Args:
-        lines: Lines that contain one of these texts are dropped.
+        lines: Parts of the lines to drop.
     """
     if sys.stderr is None:
         yield

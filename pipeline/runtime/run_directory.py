@@ -47,7 +47,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes out until the end of the block; UsageError if one is inside."""
+        """Locks the run for this block; raises UsageError if another process has locked it."""
         with locks.held(self.path / ".lock", str(self), IN_USE):
             yield
 
@@ -62,9 +62,9 @@ def steps(checkpoints: Path) -> list[int]:
 def opened(config: Config) -> Iterator[RunDirectory]:
     """The run directory of this config, locked: the given one, new or resumed, or the next free.
 
-    Unfinished files of killed processes in it and beside the exported models are removed.
+    Files that killed processes left unfinished there, or beside the exported models, are removed.
 
-    Raises UsageError if another process uses it, or has meanwhile started another run there.
+    Raises UsageError if another process uses it, or has started another run there meanwhile.
     """
     if config.run_directory is not None:
         config.run_directory.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def opened(config: Config) -> Iterator[RunDirectory]:
 def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """The original metadata of a run; the given metadata if the run is new.
 
-    Raises UsageError if they differ by more than rounding: other classes, sizes, means.
+    Raises UsageError if they differ by more than rounding errors: in classes, sizes or means.
     """
     run = RunDirectory(path) if path else None
     if run is None or not run.metadata.exists():
@@ -107,7 +107,7 @@ def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Equal, numbers up to rounding: another machine adds up in another order."""
+    """Whether values are equal, floats up to rounding: other machines sum in another order."""
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return len(old) == len(new) and all(map(_alike, old, new))
     if isinstance(old, float) and isinstance(new, float):
@@ -144,7 +144,7 @@ def earlier_splits(config: Config) -> Path | None:
     if found is None:
         raise UsageError(
             f"--data.splits: {path} is neither a run directory nor its splits.npz; choose the run "
-            "whose splits are to be kept"
+            "whose splits you want to keep"
         )
     return found
 
@@ -157,7 +157,7 @@ def export_directory(config: Config) -> Path:
 def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
     """Options that differ from the original ones, accepted by `--force`; none if the run is new.
 
-    Raises UsageError for any other change, and if the directory is not a run.
+    Raises UsageError for any other change, or if the directory contains something else.
     """
     found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
     found = [name for name in found if not temp_files.is_ours(name)]
@@ -170,12 +170,11 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
     now = config.as_json()
     try:
         before = files.collapse_home(safe_io.read_json(run.config))
-        intact = all(isinstance(before[name], dict) == isinstance(now[name], dict) for name in now)
-    except (OSError, ValueError, TypeError, KeyError):
-        intact = False
-    if not intact:
-        raise UsageError(f"--run-directory: {run.config} is damaged; choose a new directory")
-    changes = resume_policy.changes(before, now)
+        changes = resume_policy.changes(before, now)
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise UsageError(
+            f"--run-directory: {run.config} is damaged; choose a new directory"
+        ) from None
     if changes and not (config.force and all(change.can_be_forced for change in changes)):
         raise UsageError(resume_policy.refusal(str(run), changes))
     return changes

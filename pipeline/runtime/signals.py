@@ -1,4 +1,4 @@
-"""Signals and time limits, which end training early between two calls."""
+"""Signals and time limits, which end training early, between two calls."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Stopped(Exception):
-    """Training ended after a call, and everything was saved; `reason` is that of `Stops`."""
+    """Training ended after a call, and everything was saved; `reason` is from `Stops.reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -29,12 +29,12 @@ class Stops:
     """Tells whether training should stop after the current call, and why.
 
     SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and KeyboardInterrupt
-    at once, but within `deferred` they only set a mark that is read after the call. A second
+    at once, but within `deferred` they only set a flag that is read after the call. A second
     SIGTERM or Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
     Args:
-        limit: Time limit over all resumes of the run, such as `1h30m`; None: no limit.
-        reserve: Seconds of it to keep for the work after training; at most half.
+        limit: Time limit of the run over all its processes, such as `1h30m`; None: no limit.
+        reserve: Seconds of the limit to keep for the work after training; at most half of it.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -54,18 +54,13 @@ class Stops:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds from the start of this process to the first access: before its training began."""
+        """Seconds before training began: from the start of this process to the first access."""
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
         """Adds the time that the run took before it was resumed."""
-        if not self._trained:  # else this is another attempt, whose time is counted already
+        if not self._trained:  # otherwise this is another attempt, whose time already counts
             self._before = elapsed
-
-    @property
-    def over(self) -> float:
-        """Seconds beyond the limit; 0 without one."""
-        return 0.0 if self._limit is None else max(0.0, self.elapsed - self._limit)
 
     @property
     def left(self) -> float | None:
@@ -94,12 +89,12 @@ class Stops:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles the signals; only in the main thread, as in others Python cannot."""
+        """Handles the signals; only in the main thread, because Python cannot in other threads."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {n: signal.getsignal(n) for n in _SIGNALS}
-        # Signals that are ignored stay so, as under nohup or in the background of a shell.
+        # Signals that are ignored stay ignored, as under nohup or in the background of a shell.
         handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
         self._second = dict.fromkeys(handled, signal.SIG_DFL)
         if signal.SIGINT in handled:
@@ -120,7 +115,7 @@ class Stops:
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Defers signals until `reason` is read; one that was not read is raised at the end."""
-        self.check()  # Python ignores exceptions in a finalizer, also that of a signal
+        self.check()  # Python ignores exceptions in a finalizer, even that of a signal
         self._deferred = self._trained = True
         try:
             yield
@@ -130,7 +125,7 @@ class Stops:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Lets signals end the process within native code, when nothing is left to save."""
+        """Lets signals end the process even within native code, when nothing is left to save."""
         for number in self._second:
             signal.signal(number, signal.SIG_DFL)
         try:

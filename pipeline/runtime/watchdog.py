@@ -1,9 +1,10 @@
-"""Ends a process in which a call hangs, and writes the stacks of all threads.
+"""Ends a process in which a call hangs, and writes the stack traces of all threads.
 
 A call may hang in a data loader, on a lost file system, or in a collective whose peer is gone.
 """
 
 import faulthandler
+import functools
 import os
 import tempfile
 import threading
@@ -21,10 +22,11 @@ _STDERR = 2  # the file descriptor: `sys.stderr` may be a notebook's, which has 
 _WRITE_TIMEOUT = 5.0  # seconds; the disk may be what hangs
 
 
-class Watchdog:
+class Watchdog(keras.callbacks.Callback):
     """Limits the time of each call, but not the time between calls, such as saving and export.
 
-    Used as a context manager; outside of it, and without a limit, nothing is watched.
+    Used as a context manager; outside the block, or without a limit, nothing is watched. As the
+    first callback of a run, it watches the calls but not the work of other callbacks after them.
 
     Args:
         seconds: Limit of a call, tracing and compiling included; None: no limit.
@@ -32,6 +34,7 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:
+        super().__init__()
         self._seconds = seconds
         self._path = path
         self._call: object | None = None
@@ -40,10 +43,8 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         if self._seconds is not None:
-            arguments = (self._seconds,)
-            self._thread = threading.Thread(
-                target=self._watch, args=arguments, name="watchdog", daemon=True
-            )
+            watch = functools.partial(self._watch, self._seconds)
+            self._thread = threading.Thread(target=watch, name="watchdog", daemon=True)
             self._thread.start()
         return self
 
@@ -52,25 +53,26 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    def begin(self) -> None:
-        """Marks the start of a call."""
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._call = object()
 
-    def end(self) -> None:
-        """Marks the end of a call."""
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._call = None
+
+    on_test_batch_begin = on_train_batch_begin
+    on_test_batch_end = on_train_batch_end
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watches the block as one call."""
-        self.begin()
+        self._call = object()
         try:
             yield
         finally:
-            self.end()
+            self._call = None
 
     def _watch(self, seconds: float) -> None:
-        # Counts its own waits: the clock goes on while a process is suspended (Ctrl-Z).
+        # Counts its own waits, because a clock keeps running while a process is suspended (Ctrl-Z).
         wait = min(1.0, seconds / 10)
         seen, waits = None, 0
         while not self._ended.wait(wait):
@@ -82,7 +84,7 @@ class Watchdog:
                 self._end_process(seconds)
 
     def _end_process(self, seconds: float) -> None:
-        message = f"error: hung: a call took longer than {seconds:g} s; stacks of all threads"
+        message = f"error: a call hung: it took longer than {seconds:g} s; stacks of all threads"
         where = f", also in {self._path}" if self._path else ""
         os.write(_STDERR, f"{message} follow{where}\n".encode())
         faulthandler.dump_traceback(_STDERR, all_threads=True)
@@ -99,23 +101,3 @@ def _write(message: str, path: Path) -> None:
         faulthandler.dump_traceback(stacks, all_threads=True)
         stacks.seek(0)
         files.write_text(path, f"{message}:\n{files.collapse_home(stacks.read())}")
-
-
-class Watched(keras.callbacks.Callback):
-    """Reports each call of training and validation to a watchdog.
-
-    It comes first, so that the work of other callbacks after a call is not watched.
-    """
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        super().__init__()
-        self._watchdog = watchdog
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._watchdog.begin()
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._watchdog.end()
-
-    on_test_batch_begin = on_train_batch_begin
-    on_test_batch_end = on_train_batch_end

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Signature, Version
+from pipeline.serving.signatures import Field, Signature, Version
 from pipeline.serving.transport import LabelScores, Transport
 from pipeline.utils.errors import UsageError, suggest
 
@@ -32,6 +32,7 @@ _RPC = re.compile(
     r"grpc://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
     r"(/((versions/)?(?P<number>\d{1,18})|labels/(?P<label>[^/\s]+)))?"
 )
+_REGRESSION = {"prediction": Field(np.dtype(np.float32), (None,))}
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 
 
@@ -73,7 +74,8 @@ class Client:
             name ends in `_bytes`.
 
         Raises:
-            ServingError: The server's status and message; UNKNOWN if the reply lacks an output.
+            ServingError: The server's status and message; or `UNKNOWN`, and what is wrong with the
+                reply (`signatures.check`).
             UsageError: No such signature or input, or values that its type cannot represent.
         """
         known = self._signatures.get(signature)
@@ -82,8 +84,11 @@ class Client:
             raise UsageError(f"{self.model} has no signature {signature!r}; {hint}")
         given = signatures.tensors(known, inputs)
         reply = self._transport.predict(signature, given, known.outputs)
+        count = next((len(values) for values in given.values() if values.ndim), 1)
         with signatures.reading_reply(self.model):
-            return signatures.answer({name: reply[name] for name in known.outputs})
+            answer = signatures.answer({n: reply[n] for n in known.outputs if n in reply})
+            signatures.check(answer, known.outputs, count)
+        return answer
 
     def classify(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
@@ -99,7 +104,11 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has another type.
         """
-        return self._transport.classify(signature, list(map(signatures.features, examples)))
+        given = list(map(signatures.features, examples))
+        answer = self._transport.classify(signature, given)
+        with signatures.reading_reply(self.model):
+            signatures.check_pairs(answer, len(given))
+        return answer
 
     def regress(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
@@ -114,7 +123,11 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has another type.
         """
-        return self._transport.regress(signature, list(map(signatures.features, examples)))
+        given = list(map(signatures.features, examples))
+        values = self._transport.regress(signature, given)
+        with signatures.reading_reply(self.model):
+            signatures.check({"prediction": values}, _REGRESSION, len(given))
+        return values
 
     def metadata(self) -> dict[str, Signature]:
         """Returns signature name -> its inputs and outputs; raises ServingError."""

@@ -195,11 +195,12 @@ def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, 
     if not isinstance(values, dict) or set(values) == {"b64"}:
         (only,) = outputs  # the name of a single output is omitted
         values = {only: values}
-    return {name: _array(values[name], field.dtype) for name, field in outputs.items()}
-
-
-def _array(value: Any, dtype: np.dtype) -> np.ndarray:
-    return signatures.strings(_decoded(value)) if dtype.kind == "O" else np.array(value, dtype)
+    found = {}
+    for name in outputs.keys() & values.keys():
+        is_text = outputs[name].dtype == object
+        value = _decoded(values[name]) if is_text else values[name]
+        found[name] = signatures.tensor(name, value, outputs[name])
+    return found
 
 
 def _decoded(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Signatures of a served model: their inputs and outputs, and conversion of values."""
+"""Signatures of a served model: their inputs and outputs, and checks of requests and replies."""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ CODES = (
     "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
 """Names of the status codes 0, 1, ..."""
+_MAX_PROBABILITY = 1 + 2**-10  # half precision may round above 1
+# Outputs of exported models with one row for each example.
+_BATCHED = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
 
 
 class ServingError(UsageError):
@@ -74,7 +77,7 @@ def reading_reply(model: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # replies of other programs fail in many ways
-        message = f"the reply is not one of TensorFlow Serving: {reason(error)}"
+        message = f"not a valid reply from TensorFlow Serving: {reason(error)}"
         raise ServingError(model, "UNKNOWN", message) from None
 
 
@@ -109,10 +112,11 @@ def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.nda
     for name, wanted in signature.inputs.items():
         if name not in values:
             raise UsageError(f"the input {name!r} is missing; it is {wanted}")
-    return {name: _tensor(name, value, signature.inputs[name]) for name, value in values.items()}
+    return {name: tensor(name, value, signature.inputs[name]) for name, value in values.items()}
 
 
-def _tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
+def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
+    """Converts one value to an array, as `tensors` does."""
     try:
         array = strings(value) if wanted.dtype == object else np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -159,6 +163,65 @@ def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         name: text(array) if array.dtype == object and not name.endswith("_bytes") else array
         for name, array in outputs.items()
     }
+
+
+def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int) -> None:
+    """Checks that a reply has all outputs of the signature, and that their values are plausible.
+
+    In outputs of exported models, `probabilities` and `top_scores` are from 0 to 1, `prediction` is
+    finite, `class` is the most probable class and `label` the first of `top_labels`.
+
+    Args:
+        answer: Output name -> array, from `answer`.
+        expected: The outputs of the signature.
+        count: Number of examples in the request.
+
+    Raises:
+        ValueError: An output is missing or wrong; the message names it.
+    """
+    for name, field in expected.items():
+        if name not in answer:
+            raise ValueError(f"the output {name} is missing")
+        values = answer[name]
+        sizes = values.shape if field.shape is None else field.shape
+        if name in _BATCHED and sizes:
+            sizes = (count, *sizes[1:])
+        fits = values.dtype == field.dtype and values.ndim == len(sizes)
+        if not fits or any(n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)):
+            found = Field(values.dtype, values.shape)
+            raise ValueError(f"{name} is {found} for {count} examples, not {field}")
+        if name in ("probabilities", "top_scores"):
+            good = (values >= 0) & (values <= _MAX_PROBABILITY)
+            _require(good, name, values, "not a probability")
+        elif name == "prediction":
+            _require(np.isfinite(values), name, values, "not a finite number")
+    if {"probabilities", "class", "label", "top_labels"} <= expected.keys():
+        _check_class(answer)
+
+
+def _check_class(answer: Mapping[str, np.ndarray]) -> None:
+    probabilities, classes, labels = (answer[n] for n in ("probabilities", "class", "label"))
+    best = probabilities == probabilities.max(axis=1, keepdims=True)  # several if they are equal
+    chosen = np.arange(best.shape[1]) == classes[:, None]
+    good = (best & chosen).any(axis=1)
+    _require(good, "class", classes, "but another class is the most probable")
+    first = answer["top_labels"][:, 0]
+    _require(labels == first, "label", labels, "but top_labels begins with another")
+
+
+def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> None:
+    for index in np.argwhere(~good)[:1].tolist():
+        raise ValueError(f"{name}{index} is {values[tuple(index)]!s}, {problem}")
+
+
+def check_pairs(answer: Sequence[Sequence[tuple[str, float]]], count: int) -> None:
+    """Checks the (label, probability) pairs of `classify` for `count` examples, as `check` does."""
+    if len(answer) != count:
+        raise ValueError(f"it has {len(answer)} answers to {count} examples")
+    for index, pairs in enumerate(answer):
+        for label, score in pairs:
+            if not (isinstance(label, str) and 0 <= score <= _MAX_PROBABILITY):
+                raise ValueError(f"scores[{index}] of {label!r} is {score}, not a probability")
 
 
 def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | list[float]]:

@@ -1,7 +1,7 @@
 """Calibrated probabilities: one temperature, fitted on held-out examples.
 
-The method and the measure are those of Guo et al., "On Calibration of Modern Neural Networks",
-ICML 2017, sections 2 and 4.2.
+Method and measure: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, sections 2
+and 4.2.
 """
 
 import numpy as np
@@ -14,24 +14,25 @@ _LOWEST, _HIGHEST = 0.05, 20.0
 _WIDTH = 0.35
 """Standard deviation of the prior of log T, a normal distribution around 0.
 
-Without it, fitting 20 examples made a loss of 0.6 worse by 2.4 nats; with it the worst of 200 draws
-is 0.13 worse, with 50 examples 0.04, at no loss for larger samples: `benchmarks/accuracy.md`.
+Without the prior, fitting 20 examples raised a loss of 0.6 by up to 2.4 nats. With it, the worst of
+200 samples raised it by 0.13, or 0.04 with 50 examples; larger samples lose nothing
+(`benchmarks/accuracy.md`).
 """
 
 
 def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -> float:
     """The most probable T, given that softmax(logits / T) is the probability of the labels.
 
-    It changes no answer, only its confidence: above 1 less, below 1 more. Few examples move it
-    little away from 1, thousands to the maximum of their likelihood.
+    T changes no answer, only its confidence: T above 1 lowers it, below 1 raises it. A few examples
+    move T only slightly away from 1; thousands move it to the maximum of their likelihood.
 
     Args:
-        logits: (examples, classes), of examples that the network was not trained on.
+        logits: (examples, classes), for examples that the network was not trained on.
         labels: int, (examples,).
         width: Standard deviation of the prior of log T; infinite for none.
 
     Returns:
-        A number from 0.05 to 20; 1 if all answers are right, which gives no lower bound for T.
+        A number from 0.05 to 20; 1 if all answers are correct, when T has no lower bound.
     """
     logits = logits.astype(np.float64)
     if not (logits.max(axis=1) > logits[np.arange(len(labels)), labels]).any():
@@ -53,8 +54,8 @@ def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -
 def measured(logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0) -> dict[str, float]:
     """`loss` and `calibration_error` of the probabilities softmax(logits / temperature).
 
-    The error is the difference between the share of right answers and their probability: the mean
-    over 15 equally wide bins of probability, weighted by their examples. 0 is best, 1 worst.
+    The error is the difference between accuracy and confidence, averaged over 15 equally wide bins
+    of confidence, weighted by their number of examples. 0 is best, 1 is worst.
     """
     scaled = logits / temperature
     total = logsumexp(scaled, axis=1)

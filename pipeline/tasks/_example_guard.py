@@ -1,7 +1,7 @@
-"""Checks in the graph that bytes are a tf.Example, before TensorFlow's parser gets them.
+"""Checks in the graph that strings are tf.Examples, before TensorFlow's parser gets them.
 
 That parser (2.21: tensorflow/core/util/example_proto_fast_parsing.cc) reads a length of 2**31
-within an example as a negative one and ends the process: 30 bytes from any client are enough.
+within an example as negative and ends the process: 30 bytes from any client are enough.
 """
 
 import numpy as np
@@ -33,8 +33,8 @@ def _kinds() -> np.ndarray:
 def examples(serialized: tf.Tensor) -> tf.Tensor:
     """bool (batch,): whether each string (batch,) is a tf.Example with consistent lengths.
 
-    All strings are parsed in parallel, one part of each per step. Stricter than a parser: unknown
-    fields are refused, and so are more than 10,000 parts.
+    All strings are parsed in parallel, one part of each per step. This is stricter than a parser:
+    unknown fields and more than 10,000 parts are refused.
     """
     depths, size = len(_TAGS), tf.strings.length(serialized)
     kinds = tf.constant(_kinds())

@@ -1,8 +1,8 @@
 """Shared by the signatures of all tasks: guards, tf.Example, example files, the best classes.
 
-The guards come before any kernel sees a request, and make the server answer INVALID_ARGUMENT. The
-server itself checks only names: without them a missing batch axis ends its process inside a
-convolution, and other wrong shapes are answered.
+The guards run before any other operation of a request, and make the server answer INVALID_ARGUMENT.
+The server itself checks only names: without guards, a missing batch axis would end its process
+inside a convolution, and other wrong shapes would be answered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from pipeline.tasks import _example_guard
 MOST_BYTES = 2**26
 """Limit for one encoded image, far above that of a photograph."""
 MOST_CLASSES = 5
-"""How many classes are named in the answer to one example."""
+"""Number of classes that an answer lists for each example."""
 
 
 def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
     """The values, if they have this shape and at least one row.
 
-    Some kernels would answer an empty batch and others refuse it.
+    Otherwise, some operations would accept an empty batch and others would not.
     """
     values = tf.ensure_shape(values, shape)
     return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
@@ -45,7 +45,7 @@ def examples(
 
 
 def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:
-    """A serialized `tf.Example` of texts and of vectors of floats."""
+    """A serialized `tf.Example` of strings and vectors of floats."""
     message = tf.train.Example()
     for name, value in features.items():
         if isinstance(value, bytes):
@@ -56,8 +56,8 @@ def example(features: Mapping[str, bytes | np.ndarray]) -> bytes:
 
 
 def encoded(images: np.ndarray) -> list[bytes]:
-    """Image files of uint8 (number, height, width, channels): in turn PNG, JPEG, and PNG of twice
-    the size, so that a check with them decodes and resizes too."""
+    """Encodes images, uint8 (number, height, width, channels): in turn as PNG, as JPEG, and as PNG
+    of twice the size, so that a check of these files includes decoding and resizing."""
     files = []
     for number, image in enumerate(images):
         encode = tf.io.encode_jpeg if number % 3 == 1 else tf.io.encode_png
@@ -68,8 +68,8 @@ def encoded(images: np.ndarray) -> list[bytes]:
 def _doubled(image: np.ndarray) -> np.ndarray:
     """Twice as high and wide, with a black frame.
 
-    Resizing it to its original size takes only sums of eighths, which are exact: every CPU and
-    compiler rounds alike. Without the frame, pixels at the border would be sums of sevenths.
+    Resizing it to its original size needs only sums of eighths, which are exact on every CPU and
+    with every compiler. Without the frame, pixels at the border would be sums of sevenths.
     """
     framed = np.zeros_like(image)
     framed[2:-2, 2:-2] = image[2:-2, 2:-2]
@@ -82,7 +82,7 @@ def finite(values: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Names, string, and probabilities, float32, of the most likely classes: (batch, at most 5)."""
+    """Names (string) and probabilities (float32) of the top classes, each (batch, at most 5)."""
     scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
     return tf.gather(tf.constant(list(names)), classes), scores
 

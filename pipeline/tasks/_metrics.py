@@ -14,31 +14,31 @@ _PAIRS = 500
 
 
 def is_mixed(y: Any) -> bool:
-    """Whether y is the share of each class, (batch, classes), as after mixup and cutmix."""
+    """Whether y has a weight for each class, (batch, classes), as after mixup and cutmix."""
     return len(y.shape) == 2
 
 
 def labels(y: Any) -> Any:
-    """The label of each example, (batch,); of a mixed one that with the largest share."""
+    """The label of each example, (batch,); the one with the largest weight if y is mixed."""
     return tf.argmax(y, axis=-1) if is_mixed(y) else y
 
 
 class Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of the examples whose answer is the label."""
+    """Fraction of the examples whose answer is the label."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """As in Keras; `y_true` may also be the share of each class."""
+        """As in Keras; `y_true` may also have a weight for each class."""
         super().update_state(labels(y_true), y_pred, sample_weight)
 
 
 def classification(
     answers: Mapping[str, np.ndarray], class_names: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Loss, accuracy, top-k accuracy, precision, recall and F1 per class, confusion matrix.
+    """Loss, accuracy, top-k accuracy, confusion matrix; precision, recall and F1 per class.
 
     `confusion_matrix[i][j]` counts examples of class i answered as class j. `loss` and
     `calibration_error` are those of the network as trained; with a temperature, `calibrated` has
-    both for the probabilities that are answered.
+    both for the calibrated probabilities.
     """
     from sklearn import metrics
 
@@ -68,7 +68,7 @@ def classification(
 
 
 def _top_k_accuracy(answers: Mapping[str, np.ndarray], k: int) -> float:
-    """Share of the examples whose label is among the k most probable classes."""
+    """Fraction of the examples whose label is among the k most probable classes."""
     truth, probabilities = answers["truth"], answers["probabilities"]
     of_truth = probabilities[np.arange(len(truth)), truth]
     # Only classes that are less probable rank lower; a tie, or NaN, counts against the model.
@@ -79,7 +79,7 @@ def _top_k_accuracy(answers: Mapping[str, np.ndarray], k: int) -> float:
 def regression(answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Loss; mean squared, root mean squared and mean absolute error; r2; pairs for a plot.
 
-    `r2` is the share of the target's variance that is explained, 1 - mse / variance: at most 1,
+    `r2` is the fraction of the target's variance that is explained, 1 - mse / variance: at most 1,
     negative for a model worse than the mean of these targets, None if they are all equal.
 
     Args:

@@ -25,7 +25,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
         axes.set_yticks(range(len(counts)), class_names)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             label.set_parse_math(False)  # a class name may contain dollar signs
-    axes.set(xlabel="answered", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
+    axes.set(xlabel="predicted", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
     return figure
 
 
@@ -43,7 +43,7 @@ def classified_image(
 
 
 def predictions(metrics: Mapping[str, Any]) -> Any:
-    """A matplotlib figure of predicted over true values, with the line of equality."""
+    """A matplotlib figure of predicted against true values, with the line of equality."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5), layout="constrained")
@@ -59,7 +59,7 @@ def predictions(metrics: Mapping[str, Any]) -> Any:
 def features(
     axes: Any, values: np.ndarray, names: Sequence[str], predicted: float, true: float
 ) -> None:
-    """Draws the features of an example as bars with the prediction as the title."""
+    """Draws the features of an example as bars, with the prediction as the title."""
     axes.barh(range(len(values)), values)
     axes.set_yticks(range(len(values)), names, parse_math=False)
     axes.invert_yaxis()

@@ -1,4 +1,4 @@
-"""One label out of several for an image."""
+"""Image classification: one of several labels for each image."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +16,15 @@ from pipeline.utils.errors import UsageError, suggest
 def image_classification(
     info: Info | Metadata, *, image_size: tuple[int, int] | None = None
 ) -> Task:
-    """The task of a source with `image` (uint8, or the bytes of a file) and `label` (int64, ()).
+    """One label per image; for sources with the fields `image` (pixels or a file) and `label`.
 
     Args:
         info: The source's description, or the metadata of a run.
-        image_size: Height and width to resize images to; None: the size they all have.
+        image_size: Height and width that images are resized to; None: the size of all images.
 
     Raises:
-        UsageError: The source has no such fields, or images differ in size and none is given.
+        UsageError: A field is missing or has another type, or `image_size` is None although images
+            differ in size.
     """
     return ImageClassification(_metadata(info, image_size) if isinstance(info, Info) else info)
 
@@ -36,7 +37,7 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
     size = size if image_size is None else list(image_size)
     if None in size:
-        raise UsageError("the images have different sizes; give --data.image-size HEIGHT WIDTH")
+        raise UsageError("the images have different sizes; set --data.image-size HEIGHT WIDTH")
     if not info.class_names or len(info.class_names) < 2:
         raise UsageError(f"classification needs at least 2 classes; got {info.class_names}")
     return {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
@@ -56,7 +57,7 @@ class ImageClassification(Task):
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or uint8 pixels to uint8 of `image_shape`, in training as in serving."""
+        """Encoded bytes or pixels to uint8 of `image_shape`; the same in training and serving."""
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
@@ -86,8 +87,8 @@ class ImageClassification(Task):
             "none of them.",
             f"Images of another size are resized to {height} x {width} pixels without keeping "
             "their proportions.",
-            "The metrics and the quality of the probabilities hold for images like those of the "
-            "test split; other cameras, places and times have not been measured.",
+            "The metrics and the calibration hold for images like those of the test split; images "
+            "from other cameras, places and times have not been tested.",
         ]
 
     def prepare(self, batch: Example) -> Example:
@@ -95,7 +96,7 @@ class ImageClassification(Task):
         return {**batch, "image": tf.cast(batch["image"], tf.float32) * (1 / 255)}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is `label`, (batch,), or after mixing the share of each class, (batch, classes)."""
+        """y is `label`, (batch,), or after mixing the weight of each class, (batch, classes)."""
         y = batch["label"]
         if "partner_label" in batch:
             share, classes = batch["share"][:, None], len(self.class_names)
@@ -107,7 +108,7 @@ class ImageClassification(Task):
         return keras.Input(self.image_shape, dtype="float32", name="image")
 
     def head(self, features: keras.KerasTensor, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """One logit per class; UsageError for features that are not (batch, n)."""
+        """One logit per class; raises UsageError unless features are (batch, n)."""
         if len(features.shape) != 2:
             shape = ", ".join(map(str, ("batch", *features.shape[1:])))
             raise UsageError(
@@ -124,14 +125,15 @@ class ImageClassification(Task):
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """Cross-entropy with smoothed labels, each example times the weight of its class.
+        """Cross-entropy with smoothed labels, multiplied by the weight of each example's class.
 
-        A mixed example has the mean of the losses of its two labels, weighted by their shares.
+        The loss of a mixed example is the mean of the losses of its two labels, weighted by their
+        shares.
 
         Args:
-            label_smoothing: Share of the label spread over all classes (Szegedy et al.,
+            label_smoothing: Fraction of the label spread over all classes (Szegedy et al.,
                 "Rethinking the Inception architecture", CVPR 2016, section 7).
-            class_weight: Class name -> factor; 1 for the others.
+            class_weight: Class name -> factor; 1 for all other classes.
 
         Raises:
             UsageError: A class is unknown.
@@ -178,14 +180,14 @@ class ImageClassification(Task):
         return {"confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """The image, with the answer as its title: green if right, red if wrong."""
+        """Draws the image with the answer as its title: green if right, red if wrong."""
         _plots.classified_image(axes, example, answer, self.class_names)
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default` takes pixels, `image_bytes` encoded files, `classify` examples.
 
-        `classify(inputs)` is what the Classify and MultiInference requests of TensorFlow Serving
-        call: serialized `tf.Example`s with the bytes of a file in `image/encoded`.
+        Classify and MultiInference requests of TensorFlow Serving call `classify(inputs)`, with
+        serialized `tf.Example`s whose feature `image/encoded` is the contents of a file.
         """
         shape = (None, *self.image_shape)
         features = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}

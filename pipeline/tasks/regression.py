@@ -1,4 +1,4 @@
-"""One number for a vector of features, by squared error."""
+"""Regression: one number for each vector of features, trained with the squared error."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,19 +13,19 @@ from pipeline.utils.errors import UsageError
 
 
 def regression(info: Info | Metadata) -> Task:
-    """The task of a source with the numeric fields `features` (n,) and `target` ().
+    """One number per example; for sources with the numeric fields `features` (n,) and `target` ().
 
     Args:
         info: The source's description, or the metadata of a run.
 
     Raises:
-        UsageError: The source has no such fields.
+        UsageError: A field is missing or has another type or shape.
     """
     return Regression(_metadata(info) if isinstance(info, Info) else info)
 
 
 def _metadata(info: Info) -> dict[str, Any]:
-    """Names of the features; mean 0 and deviation 1 until `learn` has seen the training split."""
+    """Names of the features; mean 0 and deviation 1 until `learn` computes them."""
     for name, rank, meaning in (("features", 1, "a vector"), ("target", 0, "one number")):
         field = info.field(name)
         numbers = field.dtype.is_floating or field.dtype.is_integer
@@ -42,9 +42,9 @@ def _metadata(info: Info) -> dict[str, Any]:
 class Regression(Task):
     """Batches have `features` float32 (batch, n) and `target` float32 (batch,).
 
-    The network gets features with mean 0 and deviation 1 over the training examples: least squares
-    has the same solution in any units, but gradient descent needs steps proportional to the spread
-    of each feature. The target keeps its units.
+    The network gets features with mean 0 and standard deviation 1 over the training examples: least
+    squares has the same solution in any units, but gradient descent needs steps proportional to the
+    spread of each feature. The target keeps its units.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -71,7 +71,7 @@ class Regression(Task):
                 name = f"feature {self.feature_names[feature[0]]!r}" if feature else "the target"
                 raise UsageError(
                     f"split {split}: {name} of {locate(int(columns['id'][row]))} is "
-                    f"{columns[field][row, *feature]} in float32; give a finite number, or exclude "
+                    f"{columns[field][row, *feature]} in float32; use a finite number, or exclude "
                     "the example with --clean.manifest"
                 )
 
@@ -79,23 +79,23 @@ class Regression(Task):
         """Mean and standard deviation of each feature over the training examples."""
         features = column("features").astype(np.float64)
         mean, deviation = features.mean(axis=0), features.std(axis=0)
-        # A feature that is constant in float32 would become noise.
+        # Dividing a feature that is constant in float32 would only amplify rounding errors.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
         return {"mean": mean.tolist(), "deviation": np.where(varies, deviation, 1.0).tolist()}
 
     def limitations(self) -> list[str]:
         return [
             "The metrics hold for features like those of the training examples; others have not "
-            "been measured.",
-            f"Features are identified by their order alone: {', '.join(self.feature_names)}.",
+            "been tested.",
+            f"Features are identified only by their order: {', '.join(self.feature_names)}.",
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Features to mean 0 and deviation 1 over the training examples."""
+        """Scales features to mean 0 and standard deviation 1 over the training examples."""
         return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Both y and the outputs are (batch, 1): (batch,) minus (batch, 1) would be a square."""
+        """y is (batch, 1) like the outputs: (batch,) minus (batch, 1) would be (batch, batch)."""
         return batch["features"], batch["target"][:, None], batch["weight"]
 
     def inputs(self) -> keras.KerasTensor:
@@ -127,16 +127,16 @@ class Regression(Task):
         return {"predictions.png": _plots.predictions(metrics)}
 
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """The standardized features as bars, with the answer as the title."""
+        """Draws the standardized features as bars, with the answer as the title."""
         values = (np.asarray(example["features"]) - self._mean) / self._deviation
         _plots.features(axes, values, self.feature_names, answer["prediction"], example["target"])
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
-        """`serving_default(features)`, raw as in the source: float32 (batch, n).
+        """`serving_default(features)` takes unscaled features as in the source: float32 (batch, n).
 
-        `regress(inputs)` is what the Regress request of TensorFlow Serving calls: serialized
-        `tf.Example`s with the n numbers in `features`. Refuses numbers that are not finite, or so
-        large that the answer would not be.
+        The Regress request of TensorFlow Serving calls `regress(inputs)`, with serialized
+        `tf.Example`s that have the n numbers in `features`. Both refuse numbers that are not
+        finite, or so large that the answer would not be finite.
         """
         count = len(self.feature_names)
         parsed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}

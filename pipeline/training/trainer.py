@@ -16,7 +16,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
-from pipeline.runtime.watchdog import Watchdog, Watched
+from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
@@ -184,7 +184,7 @@ class Trainer:
                 decision = autotune.steps_per_call(
                     self.model, config.train.steps_per_call, batches, validation
                 )
-            callbacks = [Watched(watchdog), *standard_callbacks(context)]
+            callbacks = [watchdog, *standard_callbacks(context)]
             if machine.is_chief:
                 say(decision.name, decision)
             try:

@@ -20,7 +20,7 @@ def table(
 ) -> str:
     """Rows as aligned plain text: one line each, neither wrapped nor truncated.
 
-    Columns line up in a terminal also if a cell contains wide or combining characters.
+    Columns line up in a terminal even if a cell contains wide or combining characters.
 
     Args:
         rows: The cells of each row.

@@ -1,4 +1,4 @@
-"""Errors of users in one line, with a hint and an exit code."""
+"""User errors: one line each, with a remedy and an exit code."""
 
 import difflib
 import re
@@ -49,23 +49,23 @@ class Terminated(SystemExit):
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
-    """End of an error message: the closest of `names`, or all of them if none is close."""
+    """The end of an error message: the closest of `names`, or all of them if none is close."""
     names = sorted(names)
     near = nearest(wrong, names, cutoff=0.5)
     return did_you_mean(near) if near else f"choose from {', '.join(names) or 'none'}"
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """End of an error message that suggests one name or several."""
+    """The end of an error message that suggests one name or several."""
     return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
-    """The names that a misspelt one may stand for; empty if none is close.
+    """The names that a misspelled one may stand for; empty if none is close.
 
     Names that differ only in case come first, then names with these initials (`lr` for
-    `learning_rate`), then the closest by spelling, preferably one that starts with it. `cutoff` is
-    the minimum similarity, as in `difflib`.
+    `learning_rate`), then the closest spelling, preferably of a name that starts with `wrong`.
+    `cutoff` is the minimum similarity, as in `difflib`.
     """
     given, names = wrong.lower(), list(names)
     if same := [name for name in names if name.lower() == given]:
@@ -83,6 +83,11 @@ def one_line(name: str) -> str:
     return re.sub(r"[^\S ]", lambda blank: repr(blank[0])[1:-1], name)
 
 
+def quoted(text: str) -> str:
+    """What a user typed, in quotes, on one line, and shortened."""
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
 def reason(error: Exception) -> str:
     """The message of an error in one line, without the context that TensorFlow adds.
 
@@ -95,7 +100,7 @@ def reason(error: Exception) -> str:
     text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if within else text
     if within or text.startswith("Graph execution error:"):  # a stack trace comes first
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
-    # An eager assertion has one value per line, one in a graph has them in brackets.
+    # An eager assertion prints one value per line; an assertion in a graph puts them in brackets.
     text, _, values = text.partition("Summarized data: ")
     if values:
         text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
@@ -112,9 +117,9 @@ def reason(error: Exception) -> str:
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:
-    """Runs `main(arguments)` as a program: one line and its exit code for a `UsageError`.
+    """Runs `main(arguments)` as a program; a `UsageError` becomes one line and an exit code.
 
-    A reader that closes the pipe early (`| head`) ends the command without a message.
+    If the reader closes the pipe early (`| head`), the command ends without a message.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.reconfigure(errors="backslashreplace")  # file names need not be Unicode

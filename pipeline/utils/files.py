@@ -1,4 +1,4 @@
-"""Atomic writes, so that a reader sees a whole file or none: files, directories, versions."""
+"""Atomic writes of files, directories and versions: a reader sees a whole one or none."""
 
 import contextlib
 import hashlib
@@ -22,8 +22,8 @@ def publish(folder: Path, parent: Path) -> Path:
     """Moves a finished directory to the next version number in `parent`, in one rename.
 
     Everything is flushed to the disk first. The number is recorded before it is used, so that no
-    number is used twice, whatever is deleted later. If two processes publish at once, the rename of
-    one fails, as its target is not empty, and it takes the next number.
+    number is used twice, whatever is deleted later. If two processes publish at once, one of the
+    renames fails because its target is not empty, and that process uses the next number.
 
     Raises UsageError if no number is left.
     """
@@ -85,23 +85,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """As `write_text`."""
-    beside = None
+    """Writes bytes in the same way as `write_text`."""
     try:
-        beside = temp_files.file(path.parent)
-        beside.write_bytes(content)
-        _rename(beside, path)
-    except BaseException as error:
-        if beside is not None:
-            temp_files.remove(beside)
-        if isinstance(error, OSError):  # name the wanted file, not the temporary one
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        with _replacing(path) as beside:
+            beside.write_bytes(content)
+    except OSError as error:  # name the wanted file, not the temporary one
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager
 def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
-    """A text file in UTF-8 that appears at the end under its name.
+    """A UTF-8 text file that appears under its name only when it is complete.
 
     Args:
         path: Its name.
@@ -109,25 +103,30 @@ def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temp_files.sweep(path.parent)
+    # File names need not be Unicode; they are escaped as in JSON.
+    escape = "backslashreplace"
+    with _replacing(path) as beside:
+        try:
+            with beside.open("w", encoding="utf-8", errors=escape, newline="") as stream:
+                yield stream
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                if beside.stat().st_size and not isinstance(error, OSError):
+                    keep(beside)
+            raise
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file that is renamed to `path` at the end, or removed after an error."""
     beside = temp_files.file(path.parent)
     try:
-        # File names need not be Unicode; the escape is that of JSON.
-        with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-            yield stream
-        _rename(beside, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            if beside.stat().st_size and not isinstance(error, OSError):
-                keep(beside)
+        yield beside
+        _flush(beside)
+        beside.rename(path)
+        _flush(path.parent)
+    finally:
         temp_files.remove(beside)
-        raise
-
-
-def _rename(beside: Path, path: Path) -> None:
-    _flush(beside)
-    beside.rename(path)
-    _flush(path.parent)
-    temp_files.release(beside)
 
 
 def sha256(path: Path) -> str:
@@ -146,11 +145,7 @@ def _flush(path: Path) -> None:
 
 def strict(values: Any) -> Any:
     """The same values with null for NaN and infinities, which JSON does not have."""
-    if isinstance(values, dict):
-        return {name: strict(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [strict(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+    return _mapped(values, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v)
 
 
 def make_next(parent: Path, stem: str) -> Path:
@@ -167,9 +162,9 @@ def make_next(parent: Path, stem: str) -> Path:
 
 
 def require_outside(path: Path, data: Path | None, flag: str) -> None:
-    """Raises UsageError if the path is inside the data, where it would be taken for a class."""
+    """Raises UsageError if the path is inside the data, where it would look like a class."""
     if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
-        raise UsageError(f"{flag}: {path} is inside {data}, the data; choose another directory")
+        raise UsageError(f"{flag}: {path} is inside the data directory {data}; choose another path")
 
 
 def check_writable(path: Path, flag: str) -> None:
@@ -187,27 +182,32 @@ def check_writable(path: Path, flag: str) -> None:
 
 
 def collapse_home(values: Any) -> Any:
-    """JSON values with `~` in place of the home directory."""
+    """Replaces the home directory in JSON values by `~`."""
     home = os.path.expanduser("~").rstrip("/")
     if not home.startswith("/"):  # unknown, or the root of the disk
         return values
-    values = _replaced(values, re.compile(rf"\A{re.escape(home)}\Z"), "~/")
-    return _replaced(values, re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])"), "~")
+    inside = re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])")
+
+    def collapsed(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return "~/" if value == home else inside.sub("~", value)
+
+    return _mapped(values, collapsed)
 
 
 def expand_home(values: Any) -> Any:
-    """JSON values with the home directory in place of `~/` at the beginning of a path."""
-    home = os.path.expanduser("~").rstrip("/")
-    if not home.startswith("/"):
-        return values
-    return _replaced(values, re.compile(r"\A~(?=/)"), home)
+    """Replaces `~/` at the beginning of paths in JSON values by the home directory."""
+    return _mapped(
+        values,
+        lambda v: os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v,
+    )
 
 
-def _replaced(values: Any, pattern: re.Pattern[str], new: str) -> Any:
-    if isinstance(values, str):
-        return pattern.sub(lambda _: new, values)
+def _mapped(values: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested dictionaries and lists with every other value changed."""
     if isinstance(values, dict):
-        return {name: _replaced(value, pattern, new) for name, value in values.items()}
+        return {name: _mapped(value, change) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_replaced(value, pattern, new) for value in values]
-    return values
+        return [_mapped(value, change) for value in values]
+    return change(values)

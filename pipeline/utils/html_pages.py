@@ -66,8 +66,8 @@ def data_uri(contents: bytes, kind: str = "png") -> str:
 def image(array: np.ndarray) -> str:
     """The data URI of an image (height, width, channels).
 
-    Other types than uint8 are shown from their minimum to their maximum, and of more than 3
-    channels the first three.
+    Values of any dtype but uint8 are scaled from their minimum to their maximum. If there are more
+    than 3 channels, the first three are shown.
     """
     from PIL import Image
 

@@ -19,7 +19,7 @@ _TRIES, _PAUSE = 50, 0.01
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Opens and locks a file or directory; closing the descriptor, or exiting, releases the lock.
 
-    None if another process holds the lock. Raises OSError also if the disk has no locks.
+    None if another process holds the lock. Raises OSError, also if the disk does not support locks.
     """
     handle = _open(path, kind)
     try:
@@ -36,8 +36,8 @@ def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
 def held(path: Path, what: str, remedy: str) -> Iterator[None]:
     """Locks the file at `path`, created if needed, during the block.
 
-    Raises UsageError if another process has locked it; its message names `what` is locked, that
-    process, since when, and the remedy.
+    Raises UsageError if another process has locked it; the message says what is locked, by which
+    process and since when, and what to do.
     """
     path.touch()
     handle = _acquire(path, fcntl.LOCK_EX, what, remedy)
@@ -62,8 +62,8 @@ def in_turn(path: Path, notice: str = "") -> Iterator[None]:
     """Waits until no other process is inside the same block for this file or directory.
 
     Args:
-        path: It is locked, not changed. On a disk without locks there is no waiting.
-        notice: Printed if another process has to be waited for.
+        path: It is locked, not changed. On a disk without locks, nothing waits.
+        notice: Printed if this process has to wait.
     """
     handle = _open(path, fcntl.LOCK_EX)
     try:
@@ -80,7 +80,7 @@ def in_turn(path: Path, notice: str = "") -> Iterator[None]:
 
 
 def _open(path: Path, kind: int) -> int:
-    # For NFS: it gives an exclusive lock only to those who may write.
+    # NFS grants an exclusive lock only on a file that is open for writing.
     writes = kind == fcntl.LOCK_EX and not path.is_dir()
     return os.open(path, os.O_RDWR if writes else os.O_RDONLY)
 
@@ -101,7 +101,7 @@ def _acquire(path: Path, kind: int, what: str, remedy: str) -> int:
 
 
 def _holder(path: Path) -> str | None:
-    """The process named in a lock file; None if it is not one of this machine, or was killed."""
+    """The process named in a lock file; None if it runs on another machine or was killed."""
     try:
         text = safe_io.read_text(path, 1000).strip()
     except (OSError, ValueError):

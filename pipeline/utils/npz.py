@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.utils import safe_io
-
 
 def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """The arrays of an archive by name; arrays of objects, which need unpickling, are rejected.
@@ -21,7 +19,7 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """
     try:
         # Not a path: `numpy.load` does not close a file that it cannot read.
-        with safe_io.opened(path) as opened:
+        with path.open("rb") as opened:
             with zipfile.ZipFile(opened) as archive:
                 # Unpacking stops at the length in the table of contents.
                 unpacked = sum(part.file_size for part in archive.infolist())
@@ -32,8 +30,8 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
                 arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError):
         raise
-    except Exception as error:  # zipfile, zlib and NumPy raise many kinds for damaged files
+    except Exception as error:  # zipfile, zlib and NumPy raise many types for damaged files
         raise ValueError(str(error)) from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("it has other files than arrays")
+        raise ValueError("it contains files that are not arrays")
     return arrays

@@ -27,27 +27,24 @@ def file(parent: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Ends the lock on a file or directory that was published or removed."""
+    """Releases the lock on a file or directory that was published or removed."""
     handle = _locks.pop(path, None)
     if handle is not None:
         os.close(handle)
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or directory; it disappears under its name at once."""
-    hidden = path if is_ours(path.name) else path.with_name(_name())
-    if hidden != path:
-        try:
-            path.rename(hidden)
-        except OSError:
-            hidden = path
+    """Deletes a file or directory; it is renamed first, so that it disappears at once."""
+    hidden = path
+    with contextlib.suppress(OSError):
+        hidden = path.rename(path.with_name(_name()))
     _delete(hidden)
     release(path)
 
 
 @contextlib.contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary directory that is removed at the end, together with those of killed processes."""
+    """A temporary directory, removed at the end; those of killed processes are removed as well."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     path = folder(parent)
@@ -57,16 +54,17 @@ def temporary() -> Iterator[Path]:
         remove(path)
 
 
-def sweep(parent: Path) -> list[Path]:
-    """Deletes what killed processes left unfinished in a directory, and returns the paths.
+def sweep(parent: Path) -> None:
+    """Deletes what killed processes left unfinished in a directory.
 
-    The kernel releases the locks of a process that ends, so what can be locked is abandoned. On a
-    disk without locks nothing is deleted.
+    The kernel releases the locks of a process that ends, so whatever can be locked is abandoned. On
+    a disk without locks, nothing is deleted.
     """
-    found = []
-    with contextlib.suppress(OSError):
-        found = [path for path in parent.iterdir() if is_ours(path.name)]
-    return [path for path in found if _delete_abandoned(path)]
+    for path in filter(lambda path: is_ours(path.name), parent.glob(".unpublished-*")):
+        with contextlib.suppress(OSError):
+            if (handle := locks.try_lock(path)) is not None:
+                _delete(path)
+                os.close(handle)
 
 
 def is_ours(name: str) -> bool:
@@ -95,21 +93,7 @@ def _make(parent: Path, make: Callable[[Path], None]) -> Path:
             os.close(handle)
 
 
-def _delete_abandoned(path: Path) -> bool:
-    try:
-        handle = locks.try_lock(path)
-    except OSError:
-        return False
-    if handle is None:
-        return False
-    _delete(path)
-    os.close(handle)
-    return not path.exists()
-
-
 def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # a file, or a link
+        path.unlink()

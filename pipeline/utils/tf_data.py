@@ -19,22 +19,12 @@ def is_short(spec: tf.TensorSpec) -> bool:
 
 
 def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
-    """The examples at some positions, in their order; the others are read and skipped."""
+    """The examples at these positions, in the order of the dataset; others are read and skipped."""
     wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
     wanted[rows] = True
     mask = tf.constant(wanted)
     numbered = examples.take(len(wanted)).enumerate()
     return numbered.filter(lambda row, _: mask[row]).map(lambda _, example: example)
-
-
-def short_columns(examples: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The short fields (`is_short`) of all examples, (examples, ...).
-
-    Raises UsageError naming the split if an example cannot be read.
-    """
-    names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
-    rows = examples.map(lambda example: {name: example[name] for name in names})
-    return joined(rows.batch(1024), split)
 
 
 def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:

@@ -23,14 +23,14 @@ REFUSED = {
     "--export.directory blocked": "blocked/digits is not a directory",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
     f"{IMAGES} nowhere": "--source.path of folder must be an existing directory; got 'nowhere'",
-    f"{IMAGES} ~/images": "--source.path: the ~ of ~/images",
-    f"{IMAGES} images --run-directory images/run": "images/run is inside images, the data",
+    f"{IMAGES} ~/images": "--source.path of folder: the ~ of ~/images",
+    f"{IMAGES} images --run-directory images/run": "images/run is inside the data directory images",
     "--clean.manifest full": "--clean.manifest must be an existing file or None; got 'full'",
     "--config nowhere.json": "--config nowhere.json cannot be read: No such file",
     "--config binary": "--config binary is not a JSON file",
-    "--config /dev/zero": "--config /dev/zero is not a JSON file: it is not a regular file",
+    "--config /dev/zero": "--config /dev/zero is not a JSON file: it is longer than 67,108,864",
     "clean --clean.directory file/deeper": "--clean.directory: file is not a directory",
-    f"clean {IMAGES} images --clean.directory images": "--clean.directory: images is inside images",
+    f"clean {IMAGES} images --clean.directory images": "images is inside the data",
 }
 
 

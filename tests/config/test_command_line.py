@@ -65,10 +65,10 @@ REFUSED = {
     "--epochs 3": "unknown option '--epochs'; did you mean '--train.epochs'?",
     "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
-    "digits --config x.json": "is a whole config; remove the recipe 'digits'",
+    "digits --config x.json": "is a complete config; remove the recipe 'digits'",
     # Values of one type
     "--train.epochs 0": "--train.epochs must be a whole number from 1 to 1,000,000,000; got '0'",
-    "--train.epochs": "--train.epochs needs a value: a whole number",
+    "--train.epochs": "from 1 to 1,000,000,000; got no value",
     "--train.learning-rate -1": "--train.learning-rate must be a number above 0",
     "--data.validation 1": "--data.validation must be a number of at least 0 and below 1; got '1'",
     "--data.image-size 8": "must be 2 values, each a whole number from 1 to 16,384 or None",

@@ -164,8 +164,8 @@ def test_two_processes_export_the_same_bytes(tmp_path):
 
 def test_the_model_card_contains_all_measurements(digits_run):
     card = (digits_run.export / model_card.FILE).read_text()
-    sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "How it was made"]
-    assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "How to call it"]
+    sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "Training"]
+    assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "Usage"]
     assert f"{digits_run.model.count_params():,} parameters" in card
     steps = f"{digits_run.result['steps']:,}"
     assert f"Trained for {steps} of {steps} steps." in card

@@ -44,7 +44,7 @@ def test_ten_thousand_mutated_strings_do_no_harm(whole):
     assert sum(check.name.startswith("survives") for check in outcome.checks) == 2
 
 
-def test_the_process_imports_numpy_and_protobuf_only(whole):
+def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
     """It also runs with the libraries of another TensorFlow, without other packages."""
     script = f"""if True:
         import io, json, sys
@@ -62,7 +62,7 @@ def test_the_process_imports_numpy_and_protobuf_only(whole):
     others = [n for n in found if n.partition(".")[0] not in sys.stdlib_module_names]
     messages = re.compile(r"tensorflow(_serving|\.core|\.tsl|\.compiler)(\..*)?")
     others = [n for n in others if not messages.fullmatch(n)]
-    assert {n.partition(".")[0] for n in others} == {"numpy", "google", "pipeline"}
+    assert {n.partition(".")[0] for n in others} == {"numpy", "google", "google_crc32c", "pipeline"}
     modules = {n for n in others if n.count(".") == 2 and n.startswith("pipeline.")}
     packages = {"export", "serving", "utils", "runtime"}
     assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
@@ -72,7 +72,7 @@ def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
     assert main([str(swift)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
-    passed = "passed all 10 checks: the SavedModel answers as the trained model does\n"
+    passed = "passed all 10 checks: the SavedModel gives the same answers as the trained model\n"
     assert shown.endswith(passed)
     (version / "variables/variables.index").write_bytes(b"")
     assert main([str(version)]) == 1
@@ -85,7 +85,7 @@ def test_the_commands_for_another_runtime_are_printed(version, workplace, capsys
     assert main([str(version), "--runtime-version", "2.20"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "python3 -m venv serving-2.20",
-        "serving-2.20/bin/pip install numpy protobuf",
+        "serving-2.20/bin/pip install numpy protobuf google-crc32c",
         "serving-2.20/bin/pip install --no-deps tensorflow-cpu==2.20.0 tensorflow-serving-api",
         f"python -m pipeline.verify {version} --python serving-2.20/bin/python",
     ]

@@ -148,7 +148,7 @@ def test_the_reason_of_an_error_is_one_plain_line(message, expected):
 def test_a_run_directory_among_the_data_is_refused(root, monkeypatch):
     monkeypatch.chdir(root)
     settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
-    with pytest.raises(UsageError, match="--run-directory: runs is inside ., the data"):
+    with pytest.raises(UsageError, match="--run-directory: runs is inside the data directory ."):
         preflight.check(settings)
 
 

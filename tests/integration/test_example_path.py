@@ -81,7 +81,7 @@ def test_at_most_sixteen_files_handle_an_example_and_are_documented(workplace):
     assert expected <= files, "the hook misses a stage"
     assert len(files) <= MOST, "\n".join(["", *sorted(files)])
     page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
-    section = page.partition("## The way of one example")[2].partition("\n## ")[0]
+    section = page.partition("## The path of an example")[2].partition("\n## ")[0]
     documented = set(re.findall(r"`([a-z_]+/[\w/*]+\.py)`", section))
     for file in files:
         folder, _, name = file.rpartition("/")

@@ -58,7 +58,7 @@ def test_the_console_names_every_output(main_job):
     )
     assert sum(line.startswith("epoch ") for line in lines) == 40
     assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
-    verified = "verified: the SavedModel answers as the trained model does"
+    verified = "verified: the SavedModel gives the same answers as the trained model"
     assert f"export     saved_models/digits/1, {verified}" in lines
     assert lines[-1].startswith("next  ")
     assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")

@@ -26,7 +26,7 @@ def probe(monkeypatch):
         done = subprocess.CompletedProcess([], code, stdout, stderr)
         monkeypatch.setattr(environment_check.subprocess, "run", lambda *_, **__: done)
 
-    monkeypatch.setattr(gpu_info, "memory", lambda: [])
+    monkeypatch.setattr(gpu_info, "memory", lambda _: [])
     monkeypatch.setattr(gpu_info, "driver_version", lambda *_: None)
     replace()
     return replace
@@ -35,12 +35,12 @@ def probe(monkeypatch):
 @pytest.fixture
 def versions(monkeypatch):
     """Changes the installed versions; None is not installed."""
-    real = environment_check._version
+    real = environment_check.installed
 
     def change(**changed):
         changed = {name.replace("_", "-"): version for name, version in changed.items()}
         found = lambda name: changed[name] if name in changed else real(name)  # noqa: E731
-        monkeypatch.setattr(environment_check, "_version", found)
+        monkeypatch.setattr(environment_check, "installed", found)
         needed = {"tensorflow": ["protobuf>=6", "numpy>=1.26", "absent; extra == 'x'"]}
         monkeypatch.setattr(environment_check.metadata, "requires", needed.get)
 
@@ -106,7 +106,7 @@ def test_a_broken_tensorflow_is_reported(probe, outcome, value, remedy):
 
 
 def test_gpus_and_missing_libraries(probe, monkeypatch):
-    monkeypatch.setattr(gpu_info, "memory", lambda: [gpu_info.Memory(70 << 30, 80 << 30)])
+    monkeypatch.setattr(gpu_info, "memory", lambda _: [gpu_info.Memory(70 << 30, 80 << 30)])
     gpu = problems("ok")["GPU 0"][0]
     assert gpu == "NVIDIA H100, compute capability 9.0, 70.0 GiB of 80.0 GiB free"
     probe(stdout="[]")

@@ -101,20 +101,63 @@ def test_errors_of_the_server_are_one_line_with_a_status(pictures):
     assert pictures.predict(images=IMAGES)["class"].shape == (3,), "the model stays up"
 
 
-def test_a_reply_without_an_output_is_refused(here, monkeypatch):
+SHARES = np.full((3, 6), 0.1, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"probabilities": SHARES * np.nan}, "probabilities[0, 0] is nan, not a probability"),
+        ({"probabilities": SHARES - 5}, "probabilities[0, 0] is -4.9, not a probability"),
+        ({"probabilities": SHARES[:, :5]}, "probabilities is float32 [3, 5] for 3 examples, not"),
+        ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
+        ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but another class is the most probable"),
+        ({"class": np.int32([-1, 0, 0])}, "class[0] is -1, but another class is the most"),
+        ({"class": np.float32([0, 1.5, 0])}, "class "),
+        ({"class": np.int32([0])}, "class is int32 [1] for 3 examples, not int32 [?]"),
+        ({"class": np.int32(0)}, "class is int32 [] for 3 examples"),
+        ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
+        ({"label": None}, "the output label is missing"),
+    ],
+)
+def test_a_reply_that_contradicts_itself_is_rejected(pictures, monkeypatch, outputs, message):
     real = Session.run
 
     def run(self, *arguments):
-        outputs = real(self, *arguments)
-        return {"other": outputs["label"], **{n: outputs[n] for n in outputs if n not in missing}}
+        changed = {**real(self, *arguments), **outputs}
+        return {name: array for name, array in changed.items() if array is not None}
 
-    missing = []
     monkeypatch.setattr(Session, "run", run)
+    with pytest.raises(ServingError) as caught:
+        pictures.predict(images=IMAGES)
+    start = ": UNKNOWN: not a valid reply from TensorFlow Serving: "
+    assert str(caught.value).partition(start)[2].startswith(message)
+
+
+def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
+    with Client(models / "rows") as rows, monkeypatch.context() as patch:
+        outputs = {"prediction": np.float32([np.inf]), "outputs": np.float32([np.nan])}
+        patch.setattr(Session, "run", lambda *_: outputs)
+        for call in (
+            lambda: rows.predict(features=[[1, 2, 3]]),
+            lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
+        ):
+            with pytest.raises(ServingError, match=r"prediction\[0\] is (inf|nan), not a finite"):
+                call()
+        outputs |= {"classes": np.array([[b"a"]], object), "scores": np.float32([[7]])}
+        with pytest.raises(ServingError, match=r"scores\[0\] of 'a' is 7.0, not a probability"):
+            here.classify([{"image/encoded": b""}])
+        with pytest.raises(ServingError, match="it has 1 answers to 2 examples"):
+            here.classify([{"image/encoded": b""}] * 2)
+
+
+def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
+    real = Session.run
+    monkeypatch.setattr(
+        Session, "run", lambda *given: {"a": 0, **dict(reversed(real(*given).items()))}
+    )
     order = list(here.metadata()["serving_default"].outputs)
-    assert list(here.predict(images=IMAGES)) == order, "the outputs of the signature, in its order"
-    missing.append("label")
-    with pytest.raises(ServingError, match="UNKNOWN: the reply is not .*: 'label'"):
-        here.predict(images=IMAGES)
+    assert list(here.predict(images=IMAGES)) == order
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_timeout_is_that_of_the_whole_reply(head, again):
 @pytest.mark.parametrize(
     ("code", "body", "headers", "message"),
     [
-        (200, b"<html>", {}, "UNKNOWN: the reply is not one of TensorFlow Serving"),
+        (200, b"<html>", {}, "UNKNOWN: not a valid reply from TensorFlow Serving"),
         (200, b"{}", {"Content-Length": "5"}, "UNAVAILABLE: .*Incomplete"),
         (502, b"<html>\nproxy", {}, "UNAVAILABLE: HTTP 502 Bad Gateway"),
         (404, b"", {}, "NOT_FOUND: HTTP 404 Not Found"),

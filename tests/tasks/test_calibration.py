@@ -21,7 +21,7 @@ def test_the_temperature_that_spoiled_honest_logits_is_found(true):
     assert found == pytest.approx(true, rel=0.03)
 
 
-def test_calibration_mends_the_error_and_changes_no_answer():
+def test_calibration_reduces_the_error_and_changes_no_answer():
     logits, labels = honest()
     logits *= 4
     found = _calibration.temperature(logits, labels)

@@ -29,7 +29,7 @@ def test_metadata_come_from_the_source():
     assert metadata(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
     assert metadata(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
     assert metadata(info((None, None, None)), image_size=(2, 3))["image_shape"] == [2, 3, 3]
-    with pytest.raises(UsageError, match="give --data.image-size HEIGHT WIDTH"):
+    with pytest.raises(UsageError, match="set --data.image-size HEIGHT WIDTH"):
         metadata(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
         metadata(info(class_names=("cat",)))

@@ -159,9 +159,9 @@ GOOD = np.linspace(0, 1, 40).reshape(20, 2)
 @pytest.mark.parametrize(
     ("features", "target", "message"),
     [
-        ((3, 1, np.nan), (), "split train: feature '1' of example 3 is nan in float32; give a fin"),
+        ((3, 1, np.nan), (), "split train: feature '1' of example 3 is nan in float32; use a fin"),
         ((5, 0, 1e39), (), "feature '0' of example 5 is inf in float32"),
-        ((), (6, np.nan), "split train: the target of example 6 is nan in float32; give a finite"),
+        ((), (6, np.nan), "split train: the target of example 6 is nan in float32; use a finite"),
     ],
 )
 def test_numbers_that_are_none_are_named(features, target, message):
@@ -191,7 +191,7 @@ def test_columns_of_another_form_are_refused(columns, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"name": "convnet"}}, "this model takes images.*linear"),
+        ({"model": {"name": "convnet"}}, "this model needs images.*linear"),
         ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
         ({"data": {"image_size": (8, 8)}}, "--data.image-size: regression has no option"),
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
