@@ -11,19 +11,19 @@ from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 
-# A call cannot be interrupted; after Ctrl-C half a second is still prompt.
+# A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
 MOST_STEPS = 16  # timed in one call
-# In a shorter run a trial costs more than it can gain: it traces the step again, about 2 s.
+# In a shorter run, a trial costs more than it can gain: tracing the step again takes about 2 s.
 SHORTEST_RUN = 60.0
-# Lower precision must pay off: timings of a step vary by a tenth on a busy machine.
+# The gain must be clear: timings of a step vary by a tenth on a busy machine.
 LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches) -> float:
-    """Measured in three calls, after which all variables are restored; traces the step.
+    """Measures the step in three calls, then restores all variables; traces the step.
 
-    The same on every worker, because all must make the same decisions.
+    The result is the same on every worker, because all of them must make the same decisions.
 
     Args:
         model: From `build`, after `set_inputs`; the engine will use the same trace.
@@ -81,8 +81,8 @@ def precision(
         machine: Started with `--runtime.precision auto`.
         build: Builds the model for a machine.
         train: Their number of steps decides whether a trial is worth its time.
-        validation: The batches that the engine will get.
-        watchdog: Entered; each trial is one call for it.
+        validation: The validation batches that the engine will get.
+        watchdog: Active; it treats each trial as one call.
     """
     model = build(machine)
     other, reason = environment.fast_precision()

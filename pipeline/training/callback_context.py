@@ -15,7 +15,7 @@ class CallbackContext:
     """The training that callbacks are added to."""
 
     run: RunDirectory
-    """Where to write; of several workers only the chief does."""
+    """Where to write; only the chief of several workers does."""
     batches: Batches
     """The training batches that are left."""
     checkpoint: CheckpointCallback
@@ -28,7 +28,7 @@ class CallbackContext:
     exports: bool
     """Whether an export is written and verified after training."""
     evaluated: int
-    """Number of examples that are evaluated after training."""
+    """Number of examples to evaluate after training."""
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
     mean: Callable[[float], float]

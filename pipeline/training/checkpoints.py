@@ -29,8 +29,8 @@ class Checkpoints:
 
     Args:
         state: Variables by the part of the training that they belong to.
-        directory: Created when it is needed.
-        writes: Whether this process saves and deletes; of several workers only the chief does.
+        directory: Created when needed.
+        writes: Whether this process saves and deletes; only the chief of several workers does.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Checkpoints:
         self._directory = directory
         self._writes = writes
         self._variables = [variable for group in state.values() for variable in group]
-        # Lists, not objects: the names in the file then do not depend on how Keras nests layers.
+        # Lists, not objects, so that the names in the file do not depend on how Keras nests layers.
         values = {name: [variable.value for variable in group] for name, group in state.items()}
         self._checkpoint = tf.train.Checkpoint(**values)
 
@@ -55,7 +55,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
 
-        A step's earlier checkpoint is replaced.
+        An earlier checkpoint of the step is replaced.
 
         Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as they are.
         Raises Diverged, before anything is written, unless all weights are finite.
@@ -82,7 +82,7 @@ class Checkpoints:
 
         Raises:
             Damaged: A file is missing or has changed.
-            UsageError: It belongs to another model.
+            UsageError: The checkpoint belongs to another model.
         """
         path = self._path(step)
         manifest = _verified_manifest(path, step)
@@ -98,8 +98,8 @@ class Checkpoints:
         """Restores the newest undamaged checkpoint; None if there has never been one.
 
         Args:
-            accept: Called with the step and the state saved with it; an error that is not a
-                UsageError means that the state cannot be used.
+            accept: Called with the step and the state saved with it. If it raises LookupError,
+                AttributeError, TypeError or ValueError, the state counts as damaged.
 
         Returns: (step, what is wrong with each newer one).
 
@@ -135,7 +135,7 @@ class Checkpoints:
 
 
 def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
-    """The manifest of a checkpoint, after all files were found to be unchanged."""
+    """The manifest of a checkpoint, after checking that all files are unchanged."""
     try:
         manifest = safe_io.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
         expected = manifest.pop("sha256")

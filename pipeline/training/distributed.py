@@ -1,4 +1,4 @@
-"""Several replicas: each gets its part of every batch, and one call runs several steps."""
+"""Training on several replicas: each gets its part of every batch; a call runs several steps."""
 
 import contextlib
 import functools
@@ -15,20 +15,20 @@ from pipeline.training.recovery import out_of_memory
 from pipeline.utils.errors import WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-_AHEAD = 8  # the most steps that are prefetched
+_AHEAD = 8  # the largest number of steps that are prefetched
 
 
 def tickets(batches: Batches, repeat: bool = False) -> Any:
     """The batches' dataset; with several replicas, one that gives each replica its part.
 
-    The dataset itself makes the parts, not TensorFlow's rebatching of whole batches: no copies,
-    static shapes, and each of several workers reads only its own examples.
+    The dataset makes the parts itself, instead of TensorFlow rebatching whole batches: nothing is
+    copied, shapes are static, and each of several workers reads only its own examples.
 
     Args:
-        batches: From `first_step` on.
-        repeat: Start over at the end. Keras's `fit` needs it: it counts one batch per call,
-            restarts a dataset of known length when that count is reached, and draws one batch more
-            than it uses before an evaluation.
+        batches: Read from `first_step` on.
+        repeat: Whether to start over at the end. Keras's `fit` needs this: it counts one batch per
+            call, restarts a dataset of known length when that count is reached, and draws one more
+            batch than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -49,8 +49,8 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
         return of(share, devices[context.input_pipeline_id] if own else "CPU")
 
     devices = strategy.extended.worker_devices
-    # With one iterator per replica the network of `digits` on two logical CPU devices is fed 1.1 to
-    # 1.7 times as fast as with a shared one; it is not available with several machines.
+    # With one iterator per replica, `digits` gets its data on two logical CPU devices 1.1 to 1.7
+    # times as fast as with a shared one. With several machines, this mode is not available.
     own = isinstance(strategy, tf.distribute.MirroredStrategy)
     mode = tf.distribute.InputReplicationMode
     options = tf.distribute.InputOptions(
@@ -86,7 +86,7 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
             raise
         tasks = {int(number) for number in re.findall(r"task[:=](\d+)", error.message)}
         others = sorted(tasks & set(range(len(cluster.workers))) - {cluster.index})
-        if not others:  # a failure of this worker's own
+        if not others:  # this worker itself failed
             raise
         names = ", ".join(cluster.name(index) for index in others)
         raise WorkerLost(
@@ -97,11 +97,11 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
-    """Names the example that could not be decoded if that is why these steps failed."""
+    """If these steps fail because an example cannot be decoded, raises an error that names it."""
     try:
         yield
     except READ_ERRORS:
-        # Prefetched examples fail early.
+        # A prefetched example fails before its step.
         batches.raise_if_undecodable(first, min(first + count + _AHEAD, batches.last_step))
         raise
 
@@ -114,13 +114,13 @@ def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
 class Calls:
     """Runs a step on all replicas, `model.steps_per_execution` times in each call.
 
-    One `tf.function` with one trace for any number of steps. The host passes how many are left in
-    the epoch, because an iterator that ends inside the loop gives a wrong loss without an error.
+    Uses one `tf.function` with one trace for any number of steps. The host passes the number of
+    steps to take, because an iterator that ends inside the loop gives a wrong loss and no error.
 
     Args:
         model: From `build`, after `set_inputs`.
         name: The method of `model.step` to run, `train` or `evaluate`.
-        batches: The batches that the iterator yields, from `first_step` on.
+        batches: What the iterator yields, from `first_step` on.
     """
 
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
@@ -128,14 +128,14 @@ class Calls:
         self._batches = batches
         self._name = name
         self.position = batches.first_step
-        """The next step."""
+        """Number of the next step."""
         self._end = batches.end_of(batches.first_epoch)
-        # Without autograph, which would wrap the errors meant for the user.
+        # Without autograph, which would wrap errors that are meant for the user.
         trace = tf.function(functools.partial(_steps, model, name), autograph=False)
         self._run = model.step.compiled.setdefault(name, trace)
 
     def begin(self, epoch: int) -> None:
-        """Begins an epoch: calls take steps up to its end."""
+        """Begins an epoch; calls stop at its end."""
         self._end = self._batches.end_of(epoch)
         if self._name == "train":
             self._model.step.position = self.position
@@ -157,7 +157,7 @@ class Calls:
 def _steps(
     model: keras.Model, name: str, iterator: Any, count: tf.Tensor, phase: int
 ) -> dict[str, tf.Tensor]:
-    """`phase` is a Python number: unfreezing layers makes another trace."""
+    """`phase` is a Python number, so that unfreezing layers causes another trace."""
     strategy = tf.distribute.get_strategy()
     step = getattr(model.step, name)
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 
 def serialize(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
-    """For each variable of the metrics its bytes on each replica, in base64: plain JSON.
+    """For each variable of the metrics, its bytes on each replica in base64: plain JSON.
 
-    Several workers add theirs up, and the first replica gets the sum.
+    With several workers, the values are summed, and `restore` gives the sum to the first replica.
     """
     return [
         [base64.b64encode(np.ascontiguousarray(part).tobytes()).decode() for part in _parts(v)]
@@ -20,10 +20,10 @@ def serialize(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
 
 
 def restore(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[str]]) -> None:
-    """Restores what `serialize` returned to the same metrics.
+    """Restores what `serialize` returned into the same metrics.
 
-    With another number of replicas the first one gets the sum: the metrics over all replicas are
-    the same up to rounding.
+    If the number of replicas has changed, the first one gets the sum: the metrics over all replicas
+    are the same up to rounding.
     """
     strategy = tf.distribute.get_strategy()
     for variable, saved in zip(_variables(metrics), texts, strict=True):

@@ -1,4 +1,4 @@
-"""Task, network and optimizer assembled: a compiled Keras model with its own training step."""
+"""Assembles task, network and optimizer: a compiled Keras model with its own training step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,17 +17,17 @@ from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import UsageError, reason, suggest
 
-# As for airbench, arXiv 2404.00498, section 3.2; eigenvectors of image patches need no more.
+# As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
 ADAPT_EXAMPLES = 5000
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class SteppedModel(keras.Model):
-    """A functional model that is trained with the shared step, which `distributed.Calls` runs."""
+    """A functional model trained with the package's own step, which `distributed.Calls` runs."""
 
     step: Step | None = None
     frozen: tuple[str, ...] = ()
-    """Names of the layers that are not trained, or not yet."""
+    """Names of the layers that are not trained, or not from the start."""
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -62,19 +62,19 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 
 def _refuse_probabilities(tensor: Any, model: str) -> None:
-    """Raises UsageError if features come from a classifier's output layer: the head is another."""
+    """Raises UsageError if features come from an output layer, since the task adds its own head."""
     layer, _, index = tensor._keras_history
     while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
         layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
     activation = getattr(layer, "activation", None) or layer
     kind = getattr(activation, "__name__", type(activation).__name__).lower()
-    # A hidden layer may have several sigmoids; a single one is an answer.
+    # A hidden layer may have several sigmoid units; a single one is an output layer.
     is_answer = kind == "sigmoid" and tensor.shape[-1] == 1
     if is_answer or kind in ("softmax", "log_softmax", "logsoftmax"):
         raise UsageError(
             f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
-            "the task adds the output layer itself; return the features before the classifier, in "
-            'keras.applications with include_top=False, pooling="avg"'
+            "the task adds the output layer itself; return the features before the classifier (for "
+            'keras.applications: include_top=False, pooling="avg")'
         )
 
 
@@ -88,18 +88,19 @@ def build(
     """A network with its optimizer and step, ready for an engine under `machine.strategy`.
 
     Args:
-        task: What the problem is.
-        settings: Sections model, data (augmentations), train and runtime are used.
+        task: The problem to solve.
+        settings: The sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Not augmented, even if `augmentation.on_host` will augment them: layers that adapt to
-            the data see the same examples either way. The schedule is that of their steps.
-        augment_in_step: False if the tickets of training are augmented already.
+        train: Without augmentation, even if `augmentation.on_host` will augment them, so that
+            layers that adapt to data see the same examples either way. Their number of steps is the
+            length of the schedule.
+        augment_in_step: False if the training tickets are already augmented.
 
     Raises:
         UsageError: An option does not fit the model or the images.
     """
     settings.require_equal_parts(machine.replicas)
-    # The same weights whatever was built in this process before.
+    # The same initial weights, whatever was built in this process before.
     keras.utils.set_random_seed(settings.runtime.seed)
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
@@ -108,7 +109,7 @@ def build(
             for layer in layers:
                 if isinstance(layer, keras.layers.BatchNormalization):
                     layer.synchronized = True
-        # Before any layer is frozen: the optimizer needs state for what is trained later too.
+        # Before any layer is frozen: the optimizer also needs state for layers unfrozen later.
         variables = list(model.trainable_variables)
         others = model.non_trainable_variables
         statistics = [v for v in others if "float" in v.dtype]
@@ -131,7 +132,7 @@ def build(
             augmenter=Augmenter(operations, settings.runtime.seed),
             loss=_loss(task, settings.train),
             metrics=_metrics(task, settings.train),
-            # XLA cannot compile a forward pass in which replicas communicate.
+            # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
         # Keras's automatic loss scaling is wrong with several replicas.
@@ -141,7 +142,7 @@ def build(
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
-    """Traces the augmentations on the shapes of a micro-batch, to refuse unsuitable ones now.
+    """Traces the augmentations for the shapes of a micro-batch, so that errors appear now.
 
     The user's own augmentations are also run on the first batch.
     """
@@ -197,7 +198,7 @@ def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] 
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not suit the task: {reason(error)}"
+                f"--train.loss {options.loss} does not fit the task: {reason(error)}"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
@@ -225,7 +226,7 @@ def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
-    """Shows the first training examples to layers that learn from data before training."""
+    """Calls `adapt` of each layer that has it with the first training examples."""
     for layer in model.layers:
         if hasattr(layer, "adapt"):
             before = keras.Model(model.inputs, layer.input)

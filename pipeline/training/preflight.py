@@ -9,8 +9,8 @@ from pipeline.serving import models_config
 from pipeline.utils import files, locks
 from pipeline.utils.errors import UsageError
 
-# The callbacks of every run, before and after the one that saves checkpoints: each can add to the
-# logs of an epoch for later ones, and the metric logger writes only what has been saved.
+# The callbacks of every run, before and after the one that saves checkpoints. Each can add to an
+# epoch's logs for the callbacks after it; the metric logger writes only what has been saved.
 BEFORE_CHECKPOINT = (
     "gradient_monitor",
     "unfreeze",

@@ -19,9 +19,9 @@ _NAME = "micro-batch"
 
 @contextmanager
 def out_of_memory(is_training: bool) -> Iterator[None]:
-    """Turns TensorFlow's out-of-memory error of a call into OutOfMemory.
+    """Converts TensorFlow's out-of-memory error to OutOfMemory.
 
-    In an evaluation, where smaller micro-batches do not help, it becomes a UsageError.
+    In an evaluation, where smaller micro-batches do not help, converts it to a UsageError.
     """
     try:
         yield
@@ -29,21 +29,21 @@ def out_of_memory(is_training: bool) -> Iterator[None]:
         if is_training:
             raise OutOfMemory(f"out of memory: {reason(error)}") from error
         raise UsageError(
-            f"out of memory during evaluation: {reason(error)}; lower --train.batch-size, four "
-            "times which is evaluated at once"
+            f"out of memory during evaluation: {reason(error)}; lower --train.batch-size: "
+            "evaluation uses batches four times as large"
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How an attempt to train is made."""
+    """The settings of one attempt to train."""
 
     settings: Config
     """What the model is built from; `train.accumulate` may be higher than requested."""
     factor: float | None = None
-    """Factor of the learning rate; None: that of the checkpoint."""
+    """Factor of the learning rate; None: the factor saved in the checkpoint."""
     decisions: tuple[Decision, ...] = ()
-    """Choices made so far, newest last; they are printed and stored in the run."""
+    """Choices made so far, newest last; they are printed and saved with the run."""
 
     def _decided(self, decision: Decision) -> "Plan":
         others = [one for one in self.decisions if one.name != decision.name]
@@ -59,7 +59,7 @@ def begun(config: Config, replicas: int) -> Plan:
     pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
     if pieces <= config.train.accumulate:
         return Plan(config)
-    decision = Decision(_NAME, str(part // pieces), "as found earlier: more does not fit in memory")
+    decision = Decision(_NAME, str(part // pieces), "as before: more does not fit in memory")
     return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
 
 
@@ -68,9 +68,9 @@ def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replica
 
     Args:
         error: The failure of the last attempt.
-        plan: That of the last attempt.
-        model: As the last attempt left it.
-        replicas: Number of replicas that share each batch.
+        plan: The plan of that attempt.
+        model: The model as that attempt left it.
+        replicas: Number of replicas that each batch is divided among.
     """
     if isinstance(error, OutOfMemory):
         return smaller(error, plan, replicas)
@@ -85,7 +85,7 @@ def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replica
 
 
 def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
-    """The next attempt, with smaller micro-batches; UsageError if there are none."""
+    """The next attempt, with smaller micro-batches; raises UsageError if there are none."""
     train = plan.settings.train
     part = train.batch_size // replicas
     size = part // train.accumulate
@@ -101,7 +101,7 @@ def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
         ) from error
     pieces = _divisor(part, at_least=2 * train.accumulate)
     settings = plan.settings.changed(train={"accumulate": pieces})
-    why = f"out of memory with {size}; each replica now takes {pieces} micro-batches per step"
+    why = f"out of memory with {size}; each replica now runs {pieces} micro-batches per step"
     decision = Decision(_NAME, str(part // pieces), why)
     return dataclasses.replace(plan, settings=settings)._decided(decision)
 

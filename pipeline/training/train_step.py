@@ -1,4 +1,4 @@
-"""One step on one replica, from a ticket to changed weights and metrics."""
+"""One step on one replica, from a ticket to updated weights and metrics."""
 
 import functools
 from collections.abc import Callable
@@ -20,17 +20,17 @@ Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
 class Step:
     """What both engines do with a ticket, in training and in evaluation.
 
-    Made in the scope of the strategy under which it is used.
+    Created in the scope of the strategy that it is used with.
 
     Args:
-        task: Prepares batches; defines loss and metrics.
+        task: Prepares batches; defines the loss and metrics.
         options: `accumulate`, `l2`, `label_smoothing` and `class_weight` are used.
-        seed: Of the random layers.
+        seed: Seed of the random layers.
         update: Applies the gradients.
         random_states: States of the layers that draw random numbers, such as dropout.
-        augmenter: Without operations if the tickets are augmented already.
+        augmenter: Has no operations if the tickets are already augmented.
         loss: Replaces the task's loss.
-        metrics: In addition to the task's.
+        metrics: Used in addition to the task's metrics.
         xla: Whether to compile the forward and backward pass.
     """
 
@@ -59,16 +59,16 @@ class Step:
         self.added_metrics = metrics
         update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
-        """Changes with the set of trainable layers; each value has its own trace."""
+        """Changes when the set of trainable layers changes; each value has its own trace."""
         self.compiled: dict[Any, Any] = {}
-        """Traced functions: those of `distributed.Calls` for the tickets of `set_inputs`, and of
-        `evaluation.evaluate`."""
+        """Traced functions: those of `distributed.Calls` for the tickets of `set_inputs`, and those
+        of `evaluation.evaluate`."""
         self.position = 0
-        """The next training step; updated by `distributed.Calls`."""
+        """Number of the next training step; updated by `distributed.Calls`."""
         self._expected: tuple[int, Any, Any] | None = None
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
-        """Sets what tickets to expect; called by an engine before it traces a step."""
+        """Sets the batches that tickets come from; called by an engine before it traces a step."""
         fetch = validation.materialize if validation else None
         expected: tuple[int, Any, Any] = (train.batch_size, train.materialize, fetch)
         if expected != self._expected:
@@ -78,7 +78,7 @@ class Step:
 
     @property
     def traces(self) -> int:
-        """How often a training call has been traced."""
+        """How many times the training call has been traced."""
         call = self.compiled.get("train")
         return call.experimental_get_tracing_count() if call else 0
 
@@ -108,27 +108,27 @@ class Step:
     def _forward_and_backward(
         self, model: keras.Model, ticket: Any
     ) -> tuple[list[tf.Tensor], Measured]:
-        """Gradients of this ticket's share in the mean over the global batch."""
+        """Gradients of this ticket's part of the mean loss over the global batch."""
         _, inputs, y, weight = self._inputs(ticket)
         variables = model.trainable_variables
         shares = tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = self._training_loss(y, outputs)
-            # The mean over the batch, not over its weights: the effect of a weight of 2 then does
-            # not depend on the other examples of the batch.
+            # Divided by the batch size, not by the sum of the weights, so that the effect of a
+            # weight of 2 does not depend on the other examples of the batch.
             loss = tf.reduce_sum(losses * weight) / self._batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
-        # Zero for a weight that the loss does not depend on; TensorFlow creates it only for its own
-        # variables.
+        # Zero for a weight that the loss does not depend on. TensorFlow creates the zeros only for
+        # its own variables, hence `v.value`.
         none = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, [v.value for v in variables], unconnected_gradients=none)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
     def _inputs(self, ticket: Any) -> tuple[Example, Any, Any, tf.Tensor]:
-        """The batch of a training ticket, and (inputs, y, weight) of it after augmentation."""
+        """The batch of a training ticket, and its (inputs, y, weight) after augmentation."""
         batch = self._fetch_training(ticket)
         augmented, seeds_left = self.augment(batch)
         return batch, *self._task.target(self._task.prepare(augmented), seeds_left)
@@ -142,7 +142,7 @@ class Step:
     def _in_pieces(
         self, pass_: Callable[[Any], Any], model: keras.Model, ticket: Any
     ) -> list[tf.Tensor]:
-        """Loss and gradients of micro-batches one after the other, in the memory of one."""
+        """Loss and gradients, from one micro-batch after another: only one is in memory at once."""
         pieces = self._options.accumulate
         cut = tf.nest.map_structure(lambda t: tf.reshape(t, (pieces, -1, *t.shape[1:])), ticket)
 
@@ -158,10 +158,10 @@ class Step:
         return sums
 
     def _reseed(self) -> None:
-        """Seeds the random layers of each replica separately, as a function of (seed, step).
+        """Seeds the random layers of each replica separately, as a function of seed and step.
 
-        Keras would draw the same dropout mask on every replica. No state is carried over from the
-        step before, so a run can be resumed with another number of replicas.
+        Keras would draw the same dropout mask on every replica. No state is carried over from one
+        step to the next, so a run can be resumed with another number of replicas.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         step = seeds.fold(tf.constant(self._seed, tf.int64), self.update.steps.value)
@@ -171,10 +171,10 @@ class Step:
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
     def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
-        """The decoded examples of a training ticket, and each one's loss with the present weights.
+        """The decoded examples of a training ticket, and the loss of each with the current weights.
 
-        Augmented as in training, but without dropout and normalised by the moving statistics, so
-        that no example affects another one's loss.
+        The examples are augmented as in training, but there is no dropout and BatchNormalization
+        uses its moving statistics, so that no example affects the loss of another.
 
         Returns:
             The batch of the ticket, and weight times loss, float32 (batch,).
@@ -183,7 +183,7 @@ class Step:
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
     def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-        """Updates the metrics; returns the share of these examples in the batch's mean loss."""
+        """Updates the metrics; returns the part of the batch's mean loss from these examples."""
         mean, *others = self.metrics
         mean.update_state(losses, sample_weight=weight)
         for metric in others:
@@ -192,7 +192,7 @@ class Step:
 
 
 def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:
-    """(y, outputs, weight) of a decoded batch, without augmentation and dropout."""
+    """(y, outputs, weight) of a decoded batch, without augmentation or dropout."""
     # Nothing random is drawn here, so any seeds will do.
     inputs, y, weight = task.target(task.prepare(batch), batch["id"])
     return y, model(inputs, training=False), weight

@@ -1,4 +1,4 @@
-"""One training run: the model is built, resumed from its latest checkpoint, and trained."""
+"""The training of a run: builds the model, resumes from the latest checkpoint, and trains."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ class Trainer:
     """The training batches that are left."""
 
     def __init__(self, config: Config, machine: Runtime, data: Data, stops: Stops) -> None:
-        # Before anything is written: a module of the user may raise while it is imported.
+        # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
         for name in config.train.callbacks:
             registry.load("callbacks", name)
@@ -65,8 +65,8 @@ class Trainer:
         """Split -> batches; `validation` is evaluated after each epoch."""
 
     def build(self) -> None:
-        """Builds the model with the precision chosen for it, and with smaller micro-batches if it
-        does not fit in memory in a trial of the precision."""
+        """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
+        precision runs out of memory."""
         if not any(decision.name == "precision" for decision in self.machine.decisions):
             known = ("float32", "mixed_float16", "mixed_bfloat16")
             chosen = run_directory.decided(self.config.run_directory, "precision", known)
@@ -74,7 +74,7 @@ class Trainer:
                 self._choose_precision()
                 return
             machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided("precision", chosen, "as when this run began")
+            self.machine = machine.decided("precision", chosen, "as at the start of this run")
         with distributed.lost_workers(self.machine.cluster):
             self.model = self._built(self.machine)
 
@@ -85,7 +85,7 @@ class Trainer:
     def _choose_precision(self) -> None:
         validation = self.evaluated.get("validation")
         while True:
-            # The run directory, where the stacks would be written, may not exist yet.
+            # The run directory, where stack traces would be written, may not exist yet.
             watchdog = Watchdog(self.config.runtime.hang_timeout, None)
             with distributed.lost_workers(self.machine.cluster), watchdog:
                 try:
@@ -107,7 +107,7 @@ class Trainer:
             self.model.step.update.factor.assign(self.plan.factor)
 
     def report(self) -> None:
-        """Prints and stores the choices that the run begins with."""
+        """Prints and saves the choices that the run begins with."""
         data = self.data
         dry = (
             " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
@@ -147,10 +147,10 @@ class Trainer:
             say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
 
     def train(self) -> bool:
-        """Trains to the last step, or until the time is up; whether there was a step to train.
+        """Trains to the last step or until the time is up; returns whether a step was left.
 
-        If a call runs out of memory or training diverges, it continues from the latest checkpoint
-        with another plan, if there is one.
+        If a call runs out of memory or training diverges, training continues from the latest
+        checkpoint with another plan, if there is one.
         """
         while True:
             try:
@@ -220,10 +220,10 @@ class Trainer:
         )
 
     def wait_for_workers(self) -> None:
-        """Waits until all workers get here, while the chief tests and exports.
+        """Waits until all workers get here; the chief tests and exports first.
 
-        TensorFlow reports a worker that leaves before the chief as crashed. A worker that is lost
-        here has done its part.
+        TensorFlow reports a worker that exits before the chief as crashed. A worker that is lost
+        here has finished its work.
         """
         chief = self.machine.is_chief
         done = contextlib.suppress(WorkerLost) if chief else self.stops.at_once()
@@ -232,7 +232,7 @@ class Trainer:
 
 
 def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
-    """The callbacks of every run in their order, and those of `train.callbacks` after them."""
+    """The callbacks of every run, in order, and then those of `train.callbacks`."""
     more = context.train.callbacks
     before, after, added = (
         [registry.call("callbacks", name, more.get(name, {}), context) for name in names]

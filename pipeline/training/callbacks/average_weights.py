@@ -1,4 +1,4 @@
-"""Validates with the moving average of the weights."""
+"""Validation with the moving average of the weights."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pipeline.training.callback_context import CallbackContext
 
 
 def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
-    """Validates with the moving average of the weights (EMA); logs the state of the update rule."""
+    """Validates with averaged weights (EMA); logs skipped steps, loss scale and learning rate."""
     return AverageWeights()
 
 

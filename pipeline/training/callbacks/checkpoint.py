@@ -1,4 +1,4 @@
-"""When a run is saved, which checkpoints are kept, where it resumes, and when it stops early."""
+"""When to save, which checkpoints to keep, where to resume, and when to stop early."""
 
 import contextlib
 import dataclasses
@@ -18,9 +18,9 @@ from pipeline.training.distributed import agreed
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, reason
 
-# An epoch's end is saved only after training for this many times the duration of the last save,
-# which keeps the cost of saving below 2 % however short the epochs are. 50 was not enough: with the
-# save at the end of training, a run of 14 s spent 2.1 %.
+# The end of an epoch is saved only after training for this many times the duration of the last
+# save, which keeps the cost of saving below 2% however short the epochs are. 50 was not enough:
+# including the save at the end of training, a run of 14 s spent 2.1%.
 _WORTHWHILE = 60
 
 
@@ -28,14 +28,14 @@ class CheckpointCallback(keras.callbacks.Callback):
     """Saves during training; ends it on request or when patience is exhausted.
 
     It keeps the two newest checkpoints and the best one, which has the lowest `val_loss`; without a
-    validation split the last is the best. If a checkpoint cannot be written, because the disk is
-    full, training continues and the next one is tried.
+    validation split, the last is the best. If a checkpoint cannot be written, for example because
+    the disk is full, training continues until the next one is due.
 
     Args:
         checkpoints: Where to save.
         batches: Training batches; their steps number the checkpoints.
         options: `patience` and `checkpoint_*` are used.
-        stops: Asked after each call whether training is to end.
+        stops: Asked after each call whether training should end.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Whether another callback has set `model.stop_training`."""
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
-        """Duration of the run at the end of each epoch."""
+        """Seconds since the start of the run, at the end of each epoch."""
         self._best = math.inf
         self._best_step = 0
         self._waited = 0
         self._saved: dict[int, int] = {}
-        """For each of the two newest checkpoints the best step at that time."""
+        """Step of each of the two newest checkpoints -> the best step at that time."""
         self._last_save, self._cost = time.monotonic(), 0.0
         self.unsaved = ""
         """Why the last save failed; empty if it succeeded."""
@@ -99,7 +99,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         )
 
     def _accept(self, step: int, state: dict[str, Any]) -> None:
-        """Takes over what was saved with a step."""
+        """Restores the state that was saved with a step."""
         self._waited, patience = int(state["waited"]), self._options.patience
         self.stopped = patience is not None and self._waited >= patience
         self.ended = bool(state["ended"])
@@ -154,7 +154,7 @@ class CheckpointCallback(keras.callbacks.Callback):
                 f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "
                 "--train.learning-rate. Nothing of this epoch was saved"
             )
-        # NaN for what an epoch did not measure, because another precision was forced.
+        # NaN for metrics that an epoch does not have, because another precision was forced.
         for name in {**self.history, **logs}:
             values = self.history.setdefault(name, [math.nan] * epoch)
             values.append(float(logs.get(name, math.nan)))
@@ -179,7 +179,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             self._save(None)
 
     def _due(self) -> bool:
-        """Whether the options ask for a checkpoint now."""
+        """Whether the options require a checkpoint now."""
         every, last = self._options.checkpoint_steps, max(self._saved, default=0)
         if every and self.step // every > last // every:
             return True
@@ -207,9 +207,9 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._cost = self._last_save - start
 
     def save_unsaved(self, directory: Path) -> None:
-        """After training: writes what the last save could not to another directory, if possible.
+        """After training: writes the checkpoint that could not be saved to another directory.
 
-        Copied to the directory of the checkpoints, it is one of them.
+        Copied to the directory of the checkpoints, it becomes one of them.
         """
         if self.unsaved:
             with contextlib.suppress(*WRITE_ERRORS):
@@ -235,7 +235,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._checkpoints.keep({*self._saved, *self._saved.values()})
 
     def choose(self) -> Decision:
-        """Leaves the final weights in the model: the best with patience, otherwise the last."""
+        """Restores the final weights: the best ones if patience is set, otherwise the last."""
         last = f"step {self.step}"
         if self._options.patience is None or not self._best_step:
             return Decision("weights", last, "the last; --train.patience selects the best")

@@ -1,4 +1,4 @@
-"""Monitors bad steps after each call and gradients after each epoch, and names the culprits."""
+"""Monitors bad steps after each call and gradients after each epoch, and names what caused them."""
 
 import json
 import math
@@ -14,24 +14,24 @@ from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
 
-# A layer's gradient below this share of the largest layer's is lost: next to that one, float32
-# keeps seven digits (2**-23 = 1.2e-7).
+# A layer's gradient below this fraction of the largest layer's is lost: float32 keeps only seven
+# digits (2**-23 = 1.2e-7).
 VANISHED = 1e-7
 # Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
-# section 3.2: clipping at half to ten times the average norm still converges. A healthy
-# `digits_tiny` rises to 10 times the mean of its first epoch, in which it learns nothing.
+# section 3.2: clipping at half to ten times the average norm still converges. In a normal run of
+# `digits_tiny`, the norm rises to 10 times its mean in the first epoch, which learns nothing.
 EXPLODED = 30.0
 
 
 def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
-    """Counts and names steps without a finite gradient; warns of vanishing and exploding ones."""
+    """Reports steps whose gradient is not finite; warns of vanishing and exploding gradients."""
     return GradientMonitor(context)
 
 
 class GradientMonitor(keras.callbacks.Callback):
     """Ends a run that only skips steps, and names the examples or layers responsible.
 
-    It comes before the callbacks that write files, so that nothing of a bad call is written. The
+    It comes before the callbacks that write files, so that nothing from a bad call is written. The
     chief lists the bad steps in `bad_steps.jsonl`.
     """
 
@@ -98,8 +98,8 @@ class GradientMonitor(keras.callbacks.Callback):
     def _culprits(self, step: int) -> dict[str, Any]:
         """What is known about a bad step, as a line of `bad_steps.jsonl`.
 
-        The losses are those under the present weights, which are those of the step: it did not
-        change them; only later steps of the same call can have.
+        The losses are computed with the current weights. A bad step does not change the weights, so
+        they are those of that step unless later steps of the same call have changed them.
         """
         batches = self._context.batches
         (ticket,) = batches.tickets(step).take(1)
@@ -117,7 +117,7 @@ class GradientMonitor(keras.callbacks.Callback):
 
 def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarray]:
     """Why a step was bad, and a mask of the examples responsible: those with a field that is not
-    finite, else those with such a loss, else all."""
+    finite, or else those with a loss that is not finite, or else all."""
     for name, values in batch.items():
         if values.dtype.is_floating:
             numbers = values.numpy().reshape(len(losses), -1).astype(np.float64)
@@ -138,7 +138,7 @@ def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str,
     trained = {id(variable) for variable in model.trainable_variables}
     for variable, peak in zip(model.step.update.weights, peaks, strict=True):
         if id(variable) in trained:
-            # The bias before a normalisation has no gradient but rounding; its kernel has.
+            # A bias before a normalization has no gradient except rounding errors.
             name = variable.path.rpartition("/")[0] or variable.path
             layers[name] = max(layers.get(name, 0.0), peak)
     return layers

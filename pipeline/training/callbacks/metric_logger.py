@@ -1,4 +1,4 @@
-"""Metrics of each epoch: lines of JSON, and scalars for TensorBoard."""
+"""Logs the metrics of each epoch, as lines of JSON and as scalars for TensorBoard."""
 
 import json
 import time
@@ -12,24 +12,24 @@ from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
-# TensorBoard looks for `tfevents` in the name; TensorFlow's own writer adds the host name.
+# TensorBoard looks for `tfevents` in the name; TensorFlow's own writer would add the host name.
 _EVENTS = "events.out.tfevents.scalars"
 
 
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Writes the metrics of each epoch to `log.jsonl` and for TensorBoard."""
+    """Writes the metrics of each epoch to `log.jsonl` and to TensorBoard files."""
     return MetricLogger(context) if context.is_chief else None
 
 
 class MetricLogger(keras.callbacks.Callback):
-    """One JSON object per epoch in `log.jsonl`: epoch, step, seconds of the run, all metrics.
+    """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run, all metrics.
 
-    The same values are scalars for TensorBoard, named as Keras names them (`epoch_loss`, ...), in
-    the runs `train` and `validation`.
+    The same values are written for TensorBoard, with Keras's names (`epoch_loss`, ...), in the runs
+    `train` and `validation`.
 
-    Both show the history of the checkpoint callback, which is called first. They are rewritten when
-    a run resumes and after a failed write, so that no epoch is missing or duplicated, wherever a
-    process was killed.
+    Both contain the history of the checkpoint callback, which is called first. They are rewritten
+    when a run resumes and after a failed write, so that no epoch is missing or duplicated, no
+    matter when a process was killed.
     """
 
     def __init__(self, context: CallbackContext) -> None:
@@ -49,7 +49,7 @@ class MetricLogger(keras.callbacks.Callback):
         self.write(epoch if self._is_current else 0)
 
     def write(self, first: int = 0) -> None:
-        """Writes the epochs from `first` on; from 0, it replaces all that was written before."""
+        """Writes the epochs from `first` on; 0 replaces everything that was written before."""
         epochs = range(first, self._checkpoint.epoch)
         lines = "".join(map(self._line, epochs))
         try:

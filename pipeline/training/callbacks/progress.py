@@ -1,4 +1,4 @@
-"""The progress line of each epoch."""
+"""A progress line for each epoch."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
 
 
 class Progress(keras.callbacks.Callback):
-    """One line per epoch: metrics, examples per second, time left."""
+    """Prints one line per epoch."""
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ def throughput(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Throughput(keras.callbacks.Callback):
-    """Adds `examples_per_second` to the logs of each epoch: training only, without calls that
+    """Adds `examples_per_second` to the logs of each epoch: of training only, without calls that
     trace."""
 
     def __init__(self, batch_size: int) -> None:

@@ -1,4 +1,4 @@
-"""A time limit: time is reserved for the end, and the schedule ends with the time."""
+"""The time limit: reserves time for testing and export, and ends the schedule in time."""
 
 import time
 from typing import Any
@@ -7,21 +7,21 @@ import keras
 
 from pipeline.training.callback_context import CallbackContext
 
-# Seconds to reserve for what follows training, without an export and with one, at most: tracing
-# the evaluations, drawing pictures, writing the export and verifying it in another process.
+# At most this many seconds are reserved for what follows training, without and with an export:
+# tracing the evaluations, drawing pictures, writing the export, verifying it in another process.
 _MOST = (5.0, 35.0)
-# The same as shares of the time before training (imports, data, the model), on any machine:
-# `digits` takes 8 to 10 s to begin, and 4 or 6 to 9 s to end.
+# The same as fractions of the time before training (imports, data, the model), on any machine:
+# `digits` takes 8 to 10 s before training, and 4 s, or 6 to 9 s with an export, after it.
 _SHARES = (0.5, 1.25)
 
 
 def reserve(context: CallbackContext) -> keras.callbacks.Callback:
-    """Reserves time for test and export within `runtime.time_limit`."""
+    """Reserves time for testing and export within `runtime.time_limit`."""
     return Reserve(context)
 
 
 def pace(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Ends the learning rate schedule when the time of `runtime.time_limit` ends."""
+    """Ends the learning rate schedule when `runtime.time_limit` is reached."""
     return None if context.time_limit is None else Pace(context)
 
 
@@ -50,11 +50,11 @@ class Reserve(keras.callbacks.Callback):
 
 
 class Pace(keras.callbacks.Callback):
-    """Ends the learning rate schedule with the time if the time ends before the steps.
+    """Ends the learning rate schedule in time if the time limit comes before the last step.
 
-    While time is short, the position in the schedule follows the share of the training time that is
-    spent; between two calls it advances at the average speed of this process, including all that
-    happens between calls, but not the first call, which traces.
+    While there is not enough time for all steps, the position in the schedule follows the fraction
+    of the training time that has passed. Between two calls, it advances at the average speed of
+    this process, which includes everything but the first call, which traces.
     """
 
     def __init__(self, context: CallbackContext) -> None:
@@ -64,12 +64,12 @@ class Pace(keras.callbacks.Callback):
         self._mean = context.mean
         self._start: tuple[float, int] | None = None
         self._origin = (0.0, 0.0)
-        """When there was last enough time, and the position in the schedule then."""
+        """The last time at which there was enough time, and the position in the schedule then."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Continues the schedule of a resumed run with a longer limit where the time stands.
+        """Moves the schedule of a resumed run back to where its new, longer time limit puts it.
 
-        The schedule had ended with the earlier limit; from there the run would learn nothing.
+        It had reached its end with the earlier limit, where the run would learn nothing more.
         """
         step, reached = self._positions()
         if self._start is not None or not step:
@@ -90,7 +90,7 @@ class Pace(keras.callbacks.Callback):
         seconds = self._seconds_left()
         left = self._mean(seconds * (position - first) / max(now - since, 1e-6))
         if left >= self._last - position and reached == step:
-            self._origin = now, reached  # there is enough time: not a bit changes
+            self._origin = now, reached  # there is enough time: nothing changes, bit for bit
             return
         since, origin = self._origin
         share = self._mean((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
@@ -106,7 +106,7 @@ class Pace(keras.callbacks.Callback):
         return step, min(reached + (step - start) * each, self._last)
 
     def _continue_from(self, step: int, reached: float, left: float) -> None:
-        """From `step`, with the schedule at `reached`, to its end in `left` more steps."""
+        """Sets the schedule to `reached` at `step`, and to its end after `left` more steps."""
         most = self._last - step
         each = max(0.0, self._last - reached) / max(1.0, min(left, most))
         self.model.step.update.pace.assign([step, reached, each])

@@ -1,4 +1,4 @@
-"""Trains frozen layers from an epoch on."""
+"""Unfreezes layers after some epochs."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from pipeline.training.callback_context import CallbackContext
 
 
 def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
-    """Trains the layers of `train.freeze` from the epoch `train.freeze_epochs` on."""
+    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs."""
     return Unfreeze(context.train.freeze_epochs)
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Trains frozen layers from an epoch on; never if that is None."""
+    """Unfreezes layers after `epochs` epochs; never if it is None."""
 
     def __init__(self, epochs: int | None) -> None:
         super().__init__()

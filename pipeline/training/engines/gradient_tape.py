@@ -1,4 +1,4 @@
-"""A custom training loop: every line of the training is visible."""
+"""A custom training loop with GradientTape, written out line by line."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ def gradient_tape(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
+    """A custom GradientTape loop; the weights equal those of `model_fit` bit for bit.
 
-    The same steps in the same order as under `model_fit`: the weights are equal bit for bit. The
+    Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch. The
     GradientTape itself is in `train_step.py`.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset.
         validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks; a batch is a call of `model.steps_per_execution` steps, and
-            `model.stop_training` ends the loop after it.
+        callbacks: Keras callbacks. What they call a batch is a call of `model.steps_per_execution`
+            steps; after it, the loop ends if `model.stop_training` is set.
     """
     model.step.set_inputs(train, validation)
     call = distributed.Calls(model, "train", train)

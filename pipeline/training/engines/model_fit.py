@@ -1,4 +1,4 @@
-"""Keras's `fit` runs the step."""
+"""Training with Keras's `fit`."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,13 +16,16 @@ def model_fit(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
+    """Keras's `fit`.
+
+    Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset, so that `fit` keeps one iterator.
         validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks; a batch is a call of `model.steps_per_execution` steps.
+        callbacks: Keras callbacks. What they call a batch is a call of `model.steps_per_execution`
+            steps.
     """
     model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
@@ -40,7 +43,7 @@ def model_fit(
             distributed.tickets(part, repeat=True),
             epochs=epochs,
             initial_epoch=part.first_epoch,
-            # At least one call, of no steps if only the validation is left.
+            # At least one call, which takes no steps if only the validation is left.
             steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
             callbacks=[position, *callbacks],
             shuffle=False,
@@ -55,8 +58,8 @@ def model_fit(
 
 
 def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
-    """(batches, end of their epochs): `fit` gives all epochs the same number of steps, so an epoch
-    that was partly trained before needs a separate `fit`."""
+    """Yields (batches, end of their epochs). `fit` gives all epochs the same number of steps, so an
+    epoch that was partly trained before needs a separate `fit`."""
     first = train.first_epoch
     if train.first_step != first * train.steps_per_epoch:
         yield train, first + 1
@@ -67,7 +70,7 @@ def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
 
 
 class _Position(keras.callbacks.Callback):
-    """Sets the position of the calls; ends training with the last step, which may come within an
+    """Sets the position of the calls; ends training at the last step, which may be within an
     epoch."""
 
     def __init__(self, calls: distributed.Calls, batches: Batches) -> None:

@@ -28,7 +28,7 @@ def focal(
     def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         shares = y if is_mixed(y) else tf.one_hot(y, classes)
         log_p = tf.nn.log_softmax(tf.cast(outputs, tf.float32))
-        # 1 - p, but not 0, where the derivative of a power below 1 is infinite.
+        # 1 - p, but never 0, where the derivative of a power below 1 is infinite.
         wrong = tf.maximum(-tf.math.expm1(log_p), 1e-7)
         return -tf.reduce_sum(shares * wrong**gamma * log_p, axis=-1)
 

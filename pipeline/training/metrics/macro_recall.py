@@ -1,4 +1,4 @@
-"""Mean of the recall of each class."""
+"""The mean recall over all classes."""
 
 from typing import Any
 

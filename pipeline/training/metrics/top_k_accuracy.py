@@ -10,7 +10,7 @@ from pipeline.utils.errors import UsageError
 
 
 def top_k_accuracy(metadata: Metadata, *, k: Annotated[int, (1, None)] = 5) -> keras.metrics.Metric:
-    """Share of the examples whose label is among the k most probable classes.
+    """Fraction of the examples whose label is among the k most probable classes.
 
     Args:
         metadata: Metadata of a classification task: `class_names`.

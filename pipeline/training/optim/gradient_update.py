@@ -1,8 +1,8 @@
 """The update rule: unscale, sum over replicas, check for finiteness, clip, apply, average.
 
-Keras 3.15 itself clips before it sums over replicas, lets replica 0 alone decide whether a gradient
-is finite, and cannot accumulate under a strategy. Here every decision is based on the sum, which is
-the same on every replica, so that the weights do not depend on the number of replicas.
+Keras 3.15 clips before it sums over replicas, lets only replica 0 decide whether a gradient is
+finite, and cannot accumulate gradients under a strategy. Here every decision is based on the sum,
+which is the same on every replica, so that the weights do not depend on the number of replicas.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.optim.step_stats import Tally, counter
 from pipeline.utils.errors import UsageError
 
-# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the numbers of its
+# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the usual values of
 # later implementations: start at 2**15, halve when the gradient overflows although the loss is
-# finite, double after 2000 good steps.
+# finite, double after 2,000 good steps.
 FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
 
 
 class Update:
-    """One update of the weights from the gradients of all replicas, or none if one overflowed.
+    """Updates the weights from the gradients of all replicas, unless one of them is not finite.
 
     Args:
         optimizer: Any unbuilt Keras optimizer; it gets gradients that are summed and clipped.
-        variables: All weights that are ever trained.
+        variables: All weights that are trained at any time.
         statistics: Weights that a forward pass changes (moving averages of BatchNormalization).
             They are averaged over the replicas, and restored if the update is skipped.
         options: `clip_*` and `ema` are used.
@@ -47,7 +47,7 @@ class Update:
     ) -> None:
         _refuse_own_rules(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit` would draw an
-        # extra batch to build it with.
+        # extra batch to build it.
         optimizer.build(variables)
         # A private hook of Keras; the sum has already been taken when it is called.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
@@ -58,16 +58,16 @@ class Update:
         self._growth_steps = GROWTH_STEPS
         self._options, self._decay = options, options.ema
         self.steps = counter("steps", 0, "int64")
-        """Attempted updates: those of `optimizer.iterations` and the skipped ones."""
+        """Number of attempted updates: `optimizer.iterations` plus the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
         self._good = counter("good_steps", 0, "int64")
         self.factor, self.pace = rate.factor, rate.pace
         """See `Adjusted`."""
         self.tally = Tally(variables)
         self.measures: Sequence[keras.Variable] = ()
-        """Variables of the running metrics, restored too if a loss is not finite."""
+        """Variables of the running metrics, also restored if a loss is not finite."""
         self.weights = list(variables)
-        """All weights that are ever trained, in the order of `tally.norms`."""
+        """All weights that are trained at any time, in the order of `tally.norms`."""
         self._averages = {
             id(variable): keras.Variable(variable.numpy(), trainable=False, name=f"average_{n}")
             for n, variable in enumerate(variables if self._decay is not None else ())
@@ -75,13 +75,13 @@ class Update:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Its state, for a checkpoint."""
+        """The state to save in a checkpoint."""
         counters = [self.steps, self.scale, self._good, self.factor, self.pace]
         return [*counters, *self.tally.variables, *self._averages.values()]
 
     @property
     def skipped(self) -> int:
-        """Updates that were skipped because a gradient was not finite."""
+        """Number of updates that were skipped because a gradient was not finite."""
         return int(self.steps.numpy()) - int(self._optimizer.iterations.numpy())
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -89,7 +89,7 @@ class Update:
         return loss * self.scale.value if self.scaled else loss
 
     def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Gradients of the loss itself; exact, because the scale is a power of two."""
+        """Gradients of the unscaled loss; exact, because the scale is a power of two."""
         if not self.scaled:
             return gradients
         inverse = 1.0 / self.scale.value
@@ -109,9 +109,9 @@ class Update:
         """Ends a step; called in replica context.
 
         Args:
-            gradients: This replica's part of the gradient of the mean over the global batch.
+            gradients: This replica's part of the gradient of the mean loss over the global batch.
             loss: This replica's part of that mean, float32, not scaled.
-            variables: The weights of the gradients, in the same order.
+            variables: The weights that the gradients belong to, in the same order.
             before: What `remember` returned.
         """
         context = tf.distribute.get_replica_context()
@@ -120,7 +120,7 @@ class Update:
         if (replicas := context.num_replicas_in_sync) > 1:
             gradients, now, loss = _summed(context, gradients, before, now, loss)
         norm, halves = _norm(gradients)
-        # The same on every replica, because all of it comes from the sum.
+        # The same on every replica, because everything is computed from the sum.
         sound = tf.math.is_finite(loss) & _all_finite(now)
         finite = sound & tf.math.is_finite(norm)
 
@@ -138,7 +138,7 @@ class Update:
                 measure.assign(tf.where(tf.math.is_finite(loss), measure.value, value))
 
         def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
-            # Only in cross-replica context can a branch contain an update of their variables.
+            # A branch can contain updates of mirrored variables only in cross-replica context.
             finite, sound, norm, halves = (
                 strategy.experimental_local_results(value)[0] for value in judged
             )
@@ -150,7 +150,7 @@ class Update:
 
             def bad() -> None:
                 run(reject, args=old)
-                # A loss scale that can still be halved explains a gradient that is not finite.
+                # Not a bad step if only the loss scale is too large and can still be halved.
                 self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
 
             tf.cond(finite, good, bad)
@@ -181,7 +181,7 @@ class Update:
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
 
     def swap_ema(self) -> None:
-        """Swaps the weights and their averages, if there are any. Called between steps."""
+        """Swaps the weights with their averages, if there are any. Called between steps."""
         for variable in self.weights if self._averages else ():
             average, trained = self._averages[id(variable)], variable.numpy()
             variable.assign(average.numpy())
@@ -189,9 +189,9 @@ class Update:
 
 
 def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises UsageError for rules that Keras applies before gradients are summed over replicas."""
+    """Raises UsageError for options that Keras applies before summing gradients over replicas."""
     if optimizer.built:
-        raise UsageError("--train.optimizer: it has trained another model; return a new one")
+        raise UsageError("--train.optimizer: it already belongs to a model; return a new one")
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
         raise UsageError(
             "--train.optimizer: loss scaling is built in; remove LossScaleOptimizer and "
@@ -210,7 +210,7 @@ def _all_finite(tensors: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The joint norm as in `tf.linalg.global_norm`; half the squared norm of each and of all."""
+    """The global norm, as `tf.linalg.global_norm`; half the squared norm of each and of all."""
     halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
     whole = tf.reduce_sum(halves)
     return tf.sqrt(whole * 2.0), tf.concat([halves, [whole]], axis=0)
@@ -226,7 +226,7 @@ def _summed(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
     """Gradients and loss summed over the replicas, and the mean of the statistics `now`."""
     replicas = context.num_replicas_in_sync
-    # Changes, not values: what does not change, such as frozen weights, must not drift.
+    # Changes, not values: statistics that do not change, such as frozen ones, must not drift.
     changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
     summed = _all_reduced(context, [*gradients, *changes, loss])
     gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
@@ -235,7 +235,7 @@ def _summed(
 
 
 def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums over the replicas in one collective: each one synchronizes all replicas."""
+    """Sums over the replicas in one collective, because each collective synchronizes them all."""
     summed: list[Any] = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # usually only float32
         numbers = [n for n, tensor in enumerate(tensors) if tensor.dtype == dtype]
@@ -271,11 +271,11 @@ def _clipped(
 def adaptively(
     gradients: list[tf.Tensor], limit: float, variables: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Each unit's gradient scaled to at most `limit` times the norm of the unit's weights.
+    """Scales each unit's gradient to at most `limit` times the norm of the unit's weights.
 
     Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
-    normalization", 2021, equation 3, with the paper's floor of 0.001 for the norm of the weights.
-    A unit is one output channel: all axes but the last; in a bias or scale each number is a unit.
+    normalization", 2021, equation 3, with the paper's minimum of 0.001 for the norm of the weights.
+    A unit is an output channel (the last axis); in a bias or scale, each number is a unit.
     """
     clipped = []
     for gradient, variable in zip(gradients, variables, strict=True):

@@ -8,10 +8,10 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 @keras.saving.register_keras_serializable("pipeline")
 class Adjusted(LearningRateSchedule):
-    """Another schedule, lowered and sped up by variables that are saved with the optimizer's state.
+    """A schedule that is lowered and sped up by variables saved with the optimizer's state.
 
-    It is multiplied by `factor`: 1, which changes no bit, until a run is rolled back. With a time
-    limit it is evaluated at another step than the current one, so that the schedule ends when the
+    The rate is multiplied by `factor`, which is 1 until a run is rolled back. With a time limit,
+    the schedule may be evaluated at a later step than the current one, so that it ends when the
     time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
 
     Args:
@@ -24,7 +24,7 @@ class Adjusted(LearningRateSchedule):
         self.pace = keras.Variable(
             [0.0, 0.0, 1.0], trainable=False, name="pace", aggregation="only_first_replica"
         )
-        """A step, the schedule's step at that point, and its increment per later step."""
+        """A step, the schedule's position at that step, and its increment per later step."""
         self.factor = keras.Variable(
             1.0, trainable=False, name="rate_factor", aggregation="only_first_replica"
         )

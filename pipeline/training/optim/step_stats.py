@@ -1,7 +1,7 @@
-"""Statistics of the steps, kept on the device: the numbers of bad steps, the sizes of gradients.
+"""Statistics of the steps, kept on the device: the numbers of bad steps, the norms of gradients.
 
-They are variables of the checkpoint, so that a resumed run continues to count, and are read by the
-host once per call. A good step costs two small assignments.
+They are saved in checkpoints, so that a resumed run continues to count, and the host reads them
+once per call. A good step costs two small assignments.
 """
 
 import dataclasses
@@ -11,33 +11,33 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-NAMED = 64  # bad steps whose numbers are kept until the host asks; more are only counted
+NAMED = 64  # bad steps whose numbers are kept until the host reads them; more are only counted
 _TOTAL, _LAST, _ROW, _LONGEST, _NEW = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """Steps whose loss or gradient was not finite, since the host last asked."""
+    """Steps whose loss or gradient was not finite, since the host last read the counters."""
 
     steps: tuple[int, ...]
-    """The numbers of the first `NAMED`, from 0, as `Batches.tickets` counts."""
+    """The numbers of the first `NAMED`, counted from 0 as in `Batches.tickets`."""
     new: int
     """How many there were."""
     row: int
-    """Length of the longest row of them, which may have begun earlier."""
+    """The largest number of consecutive ones; the first of these may have been counted before."""
 
 
 class Tally:
     """The counters of one model; created in the scope of its strategy.
 
     Args:
-        variables: All weights that are ever trained.
+        variables: All weights that are trained at any time.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._places = {id(variable): place for place, variable in enumerate(variables)}
-        # In total; number of the last one; in a row up to it; longest row and count since the host
-        # asked.
+        # Total; number of the last one; consecutive ones up to it; most consecutive ones, and
+        # count, since the host last read them.
         self._bad = counter("bad_steps", np.array([0, -1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
         self._norms = counter("gradient_norms", np.zeros(2), "float32")
@@ -45,17 +45,17 @@ class Tally:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """For a checkpoint."""
+        """The state to save in a checkpoint."""
         return [self._bad, self._numbers, self._norms, self._peaks]
 
     def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
-        """Counts the gradient of a step that updates the weights; in cross-replica context.
+        """Records the gradient of a step that updates the weights; in cross-replica context.
 
         Args:
-            norm: Norm of the whole gradient, float32.
-            halves: Half the squared norm for each of `variables` and of the whole, float32
-                (variables + 1,).
-            variables: Those that are trained in this phase.
+            norm: Global norm of the gradient, float32.
+            halves: Half the squared norm for each of `variables` and for all of them together,
+                float32 (variables + 1,).
+            variables: The variables that are trained in this phase.
         """
         self._norms.value.assign_add(tf.stack([norm, tf.ones_like(norm)]))
         if len(variables) < len(self._places):
@@ -68,7 +68,7 @@ class Tally:
 
         Args:
             step: Its number, int64.
-            is_bad: False if the loss scale alone explains it.
+            is_bad: False if only the loss scale was too large.
         """
         held = tf.identity(self._bad.value)
         row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1
@@ -79,7 +79,7 @@ class Tally:
         self._bad.value.assign(tf.where(is_bad, now, held))
 
     def pop_bad_steps(self) -> Bad | None:
-        """The bad steps since the last call, None if there were none; one small read."""
+        """The bad steps since the last call, or None; reads a few numbers from the device."""
         held = np.array(self._bad.numpy())
         new, row = int(held[_NEW]), int(held[_LONGEST])
         if not new:
@@ -90,13 +90,13 @@ class Tally:
         return Bad(tuple(steps), new, row)
 
     def begin(self) -> None:
-        """Resets the norms at the first step of an epoch; at its end they belong to a checkpoint of
-        that step, whenever in its validation it is saved."""
+        """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that
+        is saved during validation still needs them."""
         for variable in (self._norms, self._peaks):
             variable.assign(np.zeros(variable.shape, np.float32))
 
     def norms(self) -> tuple[float, float, list[float]]:
-        """Norms of the gradients since `begin`: the mean, the largest, the largest of each weight.
+        """Norms of the gradients since `begin`: mean, maximum, and maximum for each weight.
 
         The first two are NaN if no step was good.
         """

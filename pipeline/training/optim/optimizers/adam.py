@@ -1,4 +1,4 @@
-"""Adam and its relatives."""
+"""Adam and its variants."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ def adam(
     beta_2: Annotated[float, (0, 0.999999)] = 0.999,
     epsilon: Annotated[float, (1e-16, 1)] = 1e-7,
 ) -> keras.optimizers.Optimizer:
-    """Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    """Adam (Kingma, Ba, ICLR 2015).
 
     Args:
         beta_1: Decay rate of the mean of the gradients.
@@ -30,10 +30,10 @@ def adamw(
     beta_2: Annotated[float, (0, 0.999999)] = 0.999,
     epsilon: Annotated[float, (1e-16, 1)] = 1e-7,
 ) -> keras.optimizers.Optimizer:
-    """Adam with weight decay by default: 0.004 times the rate in each step.
+    """Adam with a default weight decay of 0.004, times the learning rate in each step.
 
-    Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019. In Keras weight decay is
-    decoupled in every optimizer; this one differs from `adam` in the default only.
+    Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019. In Keras, weight decay
+    is decoupled in every optimizer; `adamw` differs from `adam` only in the default.
 
     Args:
         beta_1: Decay rate of the mean of the gradients.
@@ -52,8 +52,8 @@ def nadam(
 ) -> keras.optimizers.Optimizer:
     """Adam with Nesterov momentum (Dozat, ICLR 2016 workshop).
 
-    Momentum rises from about half of `beta_1`; in Keras it gets there after a few hundred steps,
-    250 times earlier than in the paper.
+    Momentum rises from about half of `beta_1` to `beta_1`; in Keras this takes a few hundred steps,
+    250 times fewer than in the paper.
 
     Args:
         beta_1: Decay rate of the mean of the gradients.

@@ -1,4 +1,4 @@
-"""Muon: orthogonalised momentum, so that all directions of a step have the same length."""
+"""Muon: orthogonalized momentum, so that all directions of a step have the same length."""
 
 import math
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
-# For all other variables than hidden matrices, as in the reference implementation.
+# Adam's constants for variables other than hidden matrices, as in the reference implementation.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
 # One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
 _COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
@@ -18,28 +18,28 @@ def muon(
     momentum: Annotated[float, (0, 0.9999)] = 0.95,
     nesterov: bool = True,
 ) -> keras.optimizers.Optimizer:
-    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rate.
+    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rates.
 
-    Jordan et al. 2024, with the step size of Liu et al. 2025: rates and weight decay for AdamW suit
-    it too.
+    Jordan et al. 2024, with the step size of Liu et al. 2025, so that rates and weight decays for
+    AdamW can be used.
 
     Args:
-        momentum: Share of the old direction in the new one.
-        nesterov: Look ahead along the momentum.
+        momentum: Weight of the old direction in the new one.
+        nesterov: Whether to use Nesterov momentum.
     """
     return Muon(learning_rate, momentum=momentum, nesterov=nesterov)
 
 
 def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
-    """A matrix (rows, columns) with its singular values brought near 1; float32.
+    """A matrix (rows, columns) with its singular values moved near 1; float32.
 
-    Five Newton-Schulz steps instead of a singular value decomposition: matrix products only. Values
-    above 0.002 of the Frobenius norm end between 0.68 and 1.21; zeros stay zeros.
+    Uses five Newton-Schulz steps, only matrix products, instead of a singular value decomposition.
+    Values above 0.002 of the Frobenius norm end up between 0.68 and 1.21; zeros stay zeros.
     """
     a, b, c = _COEFFICIENTS
     x = keras.ops.cast(matrix, "float32")
     tall = x.shape[0] > x.shape[1]
-    x = keras.ops.transpose(x) if tall else x  # the products below then have the smaller side
+    x = keras.ops.transpose(x) if tall else x  # so that `gram` has the smaller side
     x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
     for _ in range(_ITERATIONS):
         gram = keras.ops.matmul(x, keras.ops.transpose(x))
@@ -49,28 +49,28 @@ def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
 
 @keras.saving.register_keras_serializable("pipeline")
 class Muon(keras.optimizers.Optimizer):
-    """Orthogonalised momentum for each hidden matrix; Adam for all other variables.
+    """Orthogonalized momentum for each hidden matrix; Adam for all other variables.
 
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024,
-    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalises only
-    variables of two axes and leaves the kernels of convolutions to Adam: nearly everything in a
-    convolutional network. Here a kernel (height, width, in, out) is the matrix
+    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalizes only
+    variables with two axes and uses Adam for the kernels of convolutions, which are nearly all
+    weights of a convolutional network. Here a kernel (height, width, in, out) is the matrix
     (height * width * in, out).
 
-    As the reference advises, Adam updates biases, normalisation, embeddings, and the first and the
+    As the reference recommends, Adam updates biases, normalization, embeddings, and the first and
     last matrix in the order given to `build`: the input layer and the head (only the last of
-    several). It also updates kernels with a single column (depthwise convolutions) and variables of
-    three axes (in attention, where the shape does not show which axes belong together).
+    several). It also updates kernels with a single column (depthwise convolutions) and variables
+    with three axes (in attention, where the shape does not show which axes belong together).
 
     A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for LLM
-    training", 2025, section 2.2: it then has the root mean square of an Adam step, and one learning
-    rate and one weight decay suit both kinds of variables.
+    training", 2025, section 2.2: it then has the root mean square of an Adam step, so that one
+    learning rate and one weight decay work for both kinds of variables.
 
     Args:
-        learning_rate: A number or a schedule, of the size of Adam's.
-        momentum: Share of the old direction in the new one.
-        nesterov: Look ahead along the momentum.
-        options: Those of every Keras optimizer, such as `weight_decay` and `name`.
+        learning_rate: A number or a schedule, as for Adam.
+        momentum: Weight of the old direction in the new one.
+        nesterov: Whether to use Nesterov momentum.
+        options: Options of every Keras optimizer, such as `weight_decay` and `name`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Muon(keras.optimizers.Optimizer):
         self.momentum, self.nesterov = momentum, nesterov
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Creates the state: a momentum for each variable, and a second moment for Adam's."""
+        """Creates the state: a momentum for each variable, and a second moment for Adam."""
         if self.built:
             return
         super().build(variables)
@@ -133,10 +133,10 @@ class Muon(keras.optimizers.Optimizer):
         return mean / (keras.ops.sqrt(square) + _EPSILON)
 
     def get_config(self) -> dict[str, Any]:
-        """For `from_config`, without the state."""
+        """The arguments for `from_config`, without the state."""
         return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
 
 
 def _is_matrix(shape: tuple[int, ...]) -> bool:
-    """Whether a variable maps inputs to outputs and has several directions to orthogonalise."""
+    """Whether a variable maps inputs to outputs and has several directions to orthogonalize."""
     return len(shape) in (2, 4) and min(math.prod(shape[:-1]), shape[-1]) > 1

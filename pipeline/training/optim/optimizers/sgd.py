@@ -16,17 +16,17 @@ def sgd(
 ) -> keras.optimizers.Optimizer:
     """Stochastic gradient descent (Robbins, Monro 1951; momentum: Polyak 1964).
 
-    With `nesterov` the gradient is used as if taken one step ahead (Sutskever et al., ICML 2013).
-    The velocity includes the rate, as in Keras: a new rate does not change earlier steps.
+    `nesterov` is Nesterov momentum (Sutskever et al., ICML 2013). As in Keras, the velocity
+    includes the learning rate: a new rate does not change the contribution of earlier steps.
 
     Args:
-        momentum: Share of the last step that is added to the next one.
-        nesterov: Use the gradient as if one step ahead; needs a momentum.
+        momentum: Fraction of the last step that is added to the next one.
+        nesterov: Whether to use Nesterov momentum; requires `momentum`.
 
     Raises UsageError for `nesterov` without momentum, which Keras would ignore.
     """
     if nesterov and not momentum:
         flag = "--train.optimizer-options nesterov=True"
-        raise UsageError(f"{flag} of sgd needs a momentum, such as momentum=0.9")
+        raise UsageError(f"{flag} of sgd requires momentum, such as momentum=0.9")
     # Keras does not accept an int here.
     return keras.optimizers.SGD(learning_rate, momentum=float(momentum), nesterov=nesterov)

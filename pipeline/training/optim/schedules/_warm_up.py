@@ -11,11 +11,11 @@ class WarmUp(LearningRateSchedule):
     """A linear warm-up, then `decay`; float32, a pure function of the step.
 
     Args:
-        learning_rate: The highest rate.
+        learning_rate: The peak rate.
         steps: Optimizer steps of the whole run.
-        warmup: Share of the steps in which the rate rises linearly, reaching the highest in its
-            last step (Goyal et al. 2017, section 2.2).
-        options: Those of a subclass, for `get_config`.
+        warmup: Fraction of the steps over which the rate rises linearly; the last of them has the
+            peak rate (Goyal et al. 2017, section 2.2).
+        options: Options of a subclass, for `get_config`.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class WarmUp(LearningRateSchedule):
         return rate
 
     def share(self, step: Any) -> Any:
-        """Share of the steps after the warm-up that are done, float32 ()."""
+        """Fraction of the steps after the warm-up that are done, float32 ()."""
         rising = self.warmup * self.steps
         return keras.ops.clip((step - rising) / max(self.steps - rising, 1.0), 0.0, 1.0)
 

@@ -13,6 +13,6 @@ def constant(
     """The same rate at every step, after a linear warm-up.
 
     Args:
-        warmup: Share of the steps in which the rate rises linearly to its highest value.
+        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
     return WarmUp(learning_rate, steps, warmup=warmup)

@@ -1,4 +1,4 @@
-"""A cosine from the highest learning rate to the lowest."""
+"""Cosine decay of the learning rate."""
 
 from typing import Annotated, Any
 
@@ -15,13 +15,13 @@ def cosine(
     final: Annotated[float, (0, 1)] = 0.0,
     warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
-    """Half a cosine from the rate down to the share `final` of it, after a linear warm-up.
+    """Cosine decay from the rate to `final` times the rate, after a linear warm-up.
 
     Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
 
     Args:
-        final: Rate at the last step, as a share of the highest rate.
-        warmup: Share of the steps in which the rate rises linearly to its highest value.
+        final: Rate at the end, as a fraction of the peak rate.
+        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
     return _Cosine(learning_rate, steps, warmup=warmup, final=final)
 

@@ -1,4 +1,4 @@
-"""A power of the remaining share of the steps, such as a straight line."""
+"""Polynomial and linear decay of the learning rate."""
 
 from typing import Annotated, Any
 
@@ -16,15 +16,15 @@ def polynomial(
     final: Annotated[float, (0, 1)] = 0.0,
     warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
-    """A power of the remaining share of the steps, from the rate down to the share `final` of it.
+    """Polynomial decay from the rate to `final` times the rate, after a linear warm-up.
 
     Power 2: You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017; 0.9:
     Chen et al., "DeepLab", 2018. Power 1 is `linear`.
 
     Args:
-        power: Exponent of the remaining share of the steps.
-        final: Rate at the last step, as a share of the highest rate.
-        warmup: Share of the steps in which the rate rises linearly to its highest value.
+        power: Exponent of the fraction of the steps that remain.
+        final: Rate at the end, as a fraction of the peak rate.
+        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
     return _Polynomial(learning_rate, steps, warmup=warmup, power=power, final=final)
 
@@ -36,13 +36,13 @@ def linear(
     final: Annotated[float, (0, 1)] = 0.0,
     warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
-    """A straight line from the rate down to the share `final` of it, after a linear warm-up.
+    """Linear decay from the rate to `final` times the rate, after a linear warm-up.
 
-    With `warmup=0.25` it is the triangle of one cycle (Smith, Topin, "Super-convergence", 2018).
+    With `warmup=0.25`, it is a one-cycle schedule (Smith, Topin, "Super-convergence", 2018).
 
     Args:
-        final: Rate at the last step, as a share of the highest rate.
-        warmup: Share of the steps in which the rate rises linearly to its highest value.
+        final: Rate at the end, as a fraction of the peak rate.
+        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
     return _Polynomial(learning_rate, steps, warmup=warmup, power=1.0, final=final)
 

@@ -18,15 +18,15 @@ def step(
     factor: Annotated[float, (0, 1)] = 0.1,
     warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
-    """The rate times `factor` at each share `at` of the run: `at=0.5,0.75`, or only one: `at=0.5,`.
+    """The rate is multiplied by `factor` at fractions `at` of the run: `at=0.5,0.75` or `at=0.5,`.
 
-    He et al., "Deep residual learning", CVPR 2016, section 4.2, for CIFAR-10. The shares are those
-    of the whole run including the warm-up, so a milestone does not move when the warm-up changes.
+    He et al., "Deep residual learning", CVPR 2016, section 4.2, for CIFAR-10. The fractions are of
+    the whole run including the warm-up, so a milestone does not move when the warm-up changes.
 
     Args:
-        at: Shares of the run at which the rate drops, in ascending order.
-        factor: Multiplies the rate at each of them.
-        warmup: Share of the steps in which the rate rises linearly to its highest value.
+        at: Fractions of the run at which the rate drops, in ascending order.
+        factor: What the rate is multiplied by at each of them.
+        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
 
     Raises UsageError unless the milestones are ascending and after the warm-up.
     """
