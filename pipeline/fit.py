@@ -1,16 +1,14 @@
 """Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."""
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.report.run import Run
-from pipeline.runtime import cluster, run_directory, signals
+from pipeline.runtime import cluster, run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
@@ -71,6 +69,7 @@ def _run(config: Config, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
     # Data and model
@@ -81,7 +80,7 @@ def _run(config: Config, stops: Stops) -> Run:
         return _work(trainer, workers)
 
     # Training
-    with run_directory.opened(config) as run, _interruptible(config, run):
+    with run_directory.opened(config) as run, recovery.interruptible(config, run):
         trainer.resume(run)
         data.write(run)
         trainer.report()
@@ -111,22 +110,6 @@ def _run(config: Config, stops: Stops) -> Run:
         result=result,
         result_file=written,
     )
-
-
-@contextlib.contextmanager
-def _interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """Prints how to continue after Ctrl-C, a signal or a disk error, which it raises again."""
-    try:
-        yield
-    except BrokenPipeError:  # nobody would read it
-        raise
-    except BaseException as error:
-        asked = signals.behind(error) or isinstance(error, OSError)
-        steps = run_directory.steps(run.checkpoints) if asked else []
-        if steps and not config.dry_run:
-            command = f"the command with --run-directory {run}"
-            say("stopped", f"{command} continues after step {steps[-1]:,}")
-        raise
 
 
 def _work(trainer: "Trainer", workers: cluster.Cluster) -> Run:

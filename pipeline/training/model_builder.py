@@ -125,8 +125,7 @@ def build(
         operations = settings.data.augment if augment_in_step else {}
         model.step = Step(
             task,
-            settings.train,
-            settings.runtime.seed,
+            settings,
             update,
             random_states,
             augmenter=Augmenter(operations, settings.runtime.seed),

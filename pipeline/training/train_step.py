@@ -24,8 +24,8 @@ class Step:
 
     Args:
         task: Prepares batches; defines the loss and metrics.
-        options: `accumulate`, `l2`, `label_smoothing` and `class_weight` are used.
-        seed: Seed of the random layers.
+        settings: The run's seed, and of `train`: `accumulate`, `l2`, `label_smoothing`,
+            `class_weight`.
         update: Applies the gradients.
         random_states: States of the layers that draw random numbers, such as dropout.
         augmenter: Has no operations if the tickets are already augmented.
@@ -37,16 +37,17 @@ class Step:
     def __init__(
         self,
         task: Task,
-        options: config.Train,
-        seed: int,
+        settings: config.Config,
         update: Update,
         random_states: list[keras.Variable],
+        *,
         augmenter: Augmenter,
         loss: Callable[[Any, Any], tf.Tensor] | None,
         metrics: list[keras.metrics.Metric],
         xla: bool,
     ) -> None:
-        self._task, self._options, self._seed, self._xla = task, options, seed, xla
+        self._task, self._seed, self._xla = task, settings.runtime.seed, xla
+        self._options = options = settings.train
         self.update = update
         self._random_states = random_states
         self._augmenter = augmenter
