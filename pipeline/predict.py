@@ -74,11 +74,17 @@ def predict(
 
     Raises:
         ServingError: The server stopped answering.
-        UsageError: There is no such model, or it does not take files, or ranks fewer classes.
+        UsageError: The model or the files do not exist; it takes other files, or ranks fewer
+            classes.
     """
     client = model if isinstance(model, Client) else Client(model, timeout)
     predictor = FilePredictor(client, top)
-    return predictor.predict(file_inputs.find(map(str, words), predictor.endings), batch_size)
+    names = file_inputs.find(map(str, words), predictor.endings)
+    if not names:
+        taken = ", ".join(f"*{ending}" for ending in predictor.endings)
+        given = " ".join(map(str, words))[:200]
+        raise UsageError(f"{given} contains no files; {client.model} takes {taken}")
+    return predictor.predict(names, batch_size)
 
 
 class _Writer:
@@ -140,14 +146,10 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
     return words[0], words[1:], given
 
 
-def _expand(words: list[str]) -> Iterator[str]:
-    """Yields the words, with the names on stdin, as `find` or `find -print0` prints them, for -."""
-    for word in words:
-        if word != "-":
-            yield word
-            continue
-        text = sys.stdin.buffer.read()
-        yield from map(os.fsdecode, filter(None, text.split(b"\0" if b"\0" in text else b"\n")))
+def _on_stdin() -> list[str]:
+    """Returns the names on stdin, as `find` or `find -print0` prints them."""
+    text = sys.stdin.buffer.read()
+    return [os.fsdecode(name) for name in text.split(b"\0" if b"\0" in text else b"\n") if name]
 
 
 @contextlib.contextmanager
@@ -160,13 +162,14 @@ def _open(output: Path | None) -> Iterator[TextIO]:
         return
     path = output.resolve()  # a link stays a link
     part = path.with_name(f"{path.name}.part")
-
-    def keep(answers: Path) -> None:
-        answers.rename(part)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+            yield stream
+    except BaseException:
         _say("kept", f"the answers so far, in {part}")
-
-    with files.written(path, keep) as stream:
-        yield stream
+        raise
+    part.replace(path)
 
 
 def main(arguments: list[str]) -> int:
@@ -182,14 +185,11 @@ def main(arguments: list[str]) -> int:
         files.check_writable(output.parent, "--output")
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
     with Client(model, options.timeout) as client:
-        predictor = FilePredictor(client, options.top)
-        names = file_inputs.find(_expand(words), predictor.endings)
-        if not names:
-            taken = ", ".join(f"*{ending}" for ending in predictor.endings)
-            raise UsageError(f"{' '.join(words)[:200]} contains no files; {model} takes {taken}")
+        names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
+        records = predict(client, names, top=options.top, batch_size=options.batch_size)
         with _open(output) as stream:
             writer = _Writer(stream, as_table)
-            for record in predictor.predict(names, options.batch_size):
+            for record in records:
                 writer.add(record)
     skipped = f", {writer.skipped:,} skipped" if writer.skipped else ""
     _say("answered", f"{writer.written:,}{skipped}")

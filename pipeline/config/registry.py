@@ -217,7 +217,7 @@ def _dotted(name: str) -> Function:
     module, _, function = name.rpartition(".")
     spec = _found(module)
     if spec is None or not str(spec.origin).endswith(".py"):
-        raise UsageError(f"{name!r}: there is no module {module!r} on Python's path")
+        raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
     path = Path(str(spec.origin))
     functions = _functions(path)
     if function not in functions:

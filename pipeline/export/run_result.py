@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.config import Config
+from pipeline.config.sections import Export
 from pipeline.contracts import Metadata
-from pipeline.export import manifest_writer
 from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import TIME
@@ -97,6 +97,15 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     return result if same and good else None
 
 
+def options(export: Export) -> dict[str, Any]:
+    """The options that determine the content of a version, as `options` in the manifest."""
+    return {
+        "precision": export.precision,
+        "batch_sizes": sorted(set(export.batch_sizes)),
+        "calibrate": export.calibrate,
+    }
+
+
 def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
     version = Path(result["export"])
     if version.parent != run_directory.export_directory(config):
@@ -107,4 +116,4 @@ def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
         return int(version.name) < max(files.versions(version.parent), default=0)
     about = version_manifest.about(version)
     same_run = about.get("config_digest") == result["config_digest"]
-    return same_run and about.get("options") == manifest_writer.options(config.export)
+    return same_run and about.get("options") == options(config.export)

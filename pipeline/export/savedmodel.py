@@ -13,10 +13,10 @@ from pipeline.contracts import Task
 from pipeline.data import batching
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import deployment_files, manifest_writer, model_card, proof, warmup
+from pipeline.export import deployment_files, model_card, proof, run_result, warmup
 from pipeline.export.verification import Check, Verification, verify
 from pipeline.runtime import environment, run_directory
-from pipeline.serving import repository
+from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import SteppedModel, twin
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError, reason
@@ -127,7 +127,7 @@ def write(
             key: {side: _described(arrays) for side, arrays in sides.items()}
             for key, sides in answers.items()
         },
-        "options": manifest_writer.options(config.export),
+        "options": run_result.options(config.export),
         "trained": dict(trained or {}),
         "judged": judged or None,
         "metrics": model_card.numbers(metrics.get(judged, {})),
@@ -136,7 +136,7 @@ def write(
     }
     card = model_card.text(config, about, metrics, task.limitations())
     files.write_text(directory / model_card.FILE, card)
-    manifest_writer.write(directory, about)
+    version_manifest.write(directory, about)
     return about
 
 

@@ -12,6 +12,9 @@ from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
 from pipeline.utils import files, protobuf
 from pipeline.utils.errors import UsageError
 
+with protobuf.importable():
+    from tensorflow.core.protobuf import error_codes_pb2
+
 
 class Local(Transport):
     """One version, loaded by TensorFlow's C++ loader; of a model, the one a server would use."""
@@ -64,4 +67,4 @@ class Local(Transport):
         return self.predict(name, {"inputs": signatures.strings(serialized)}, {})
 
     def _error(self, error: ServerError) -> ServingError:
-        return ServingError(str(self._version), signatures.CODES[error.code], str(error))
+        return ServingError(str(self._version), error_codes_pb2.Code.Name(error.code), str(error))

@@ -25,18 +25,14 @@ model_config_list {{
 """
 _STRING_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#[^\n]*""")
 _POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
-_ENTRY = re.compile(r"\bconfig\s*:?\s*\{")
 
 
 def pinned(model: Path) -> tuple[int, ...]:
     """Returns the versions that a model is pinned to, ascending; empty if the newest is served."""
     if not (model / NAME).exists():
         return ()
-    text = _text(model / NAME)
-    entries = _parse(model / NAME, text).model_config_list.config
-    return tuple(
-        sorted(set(entries[_index(model, entries)].model_version_policy.specific.versions))
-    )
+    config = _parse(model / NAME, _text(model / NAME))
+    return tuple(sorted(set(_entry(model, config).model_version_policy.specific.versions)))
 
 
 def pin(model: Path, version: int | None) -> None:
@@ -46,21 +42,24 @@ def pin(model: Path, version: int | None) -> None:
     """
     path = model / NAME
     text = _text(path) if path.exists() else new(model.name)
-    config = _parse(path, text)
-    entries = config.model_config_list.config
-    index = _index(model, entries)
-    if entries[index].version_labels:  # a server stops at the label of a version it does not load
+    wanted = _parse(path, text)
+    entry = _entry(model, wanted)
+    if entry.version_labels:  # a server stops at the label of a version it does not load
         raise UsageError(f"{path} has labels; edit its model_version_policy by hand")
-    policy = (
-        "latest { num_versions: 1 }" if version is None else f"specific {{ versions: {version} }}"
-    )
-    policy = f"model_version_policy {{ {policy} }}"
-    edited = _with_policy(text, entries, index, policy)
-    alone = _parse(path, f"model_config_list {{ config {{ {policy} }} }}").model_config_list
-    entries[index].model_version_policy.CopyFrom(alone.config[0].model_version_policy)
-    if edited is None or _parse(path, edited) != config:
-        raise UsageError(f"{path} has no policy that can be replaced; edit it by hand: {policy}")
-    files.write_text(path, edited)
+    entry.ClearField("model_version_policy")
+    if version is None:
+        policy = "model_version_policy { latest { num_versions: 1 } }"
+        entry.model_version_policy.latest.num_versions = 1
+    else:
+        policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
+        entry.model_version_policy.specific.versions.append(version)
+    plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
+    for old in _POLICY.finditer(plain):  # that of the model is the one that gives `wanted`
+        edited = text[: old.start()] + policy + text[old.end() :]
+        if _parse(path, edited) == wanted:
+            files.write_text(path, edited)
+            return
+    raise UsageError(f"{path} has no policy that can be replaced; edit it by hand: {policy}")
 
 
 def new(name: str) -> str:
@@ -69,25 +68,10 @@ def new(name: str) -> str:
     return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
 
 
-def _with_policy(text: str, entries: Any, index: int, policy: str) -> str | None:
-    """Returns the text with this policy of one entry; None if its place is not found."""
-    plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
-    plain = plain.replace("<", "{").replace(">", "}")
-    if entries[index].HasField("model_version_policy"):
-        spans = [found.span() for found in _POLICY.finditer(plain)]
-        index = sum(entry.HasField("model_version_policy") for entry in entries[:index])
-    else:
-        spans = [(found.end(), found.end()) for found in _ENTRY.finditer(plain)]
-        policy = f"\n    {policy}"
-    if index >= len(spans):
-        return None
-    start, end = spans[index]
-    return text[:start] + policy + text[end:]
-
-
-def _index(model: Path, entries: Any) -> int:
-    """Returns the index of the entry of a model: the only one, or the one with its name."""
-    found = [n for n, one in enumerate(entries) if len(entries) == 1 or one.name == model.name]
+def _entry(model: Path, config: Any) -> Any:
+    """Returns the entry of a model: the only one, or the one with its name."""
+    entries = config.model_config_list.config
+    found = [one for one in entries if len(entries) == 1 or one.name == model.name]
     if len(found) != 1:
         raise UsageError(f"{model / NAME} must have one entry for the model {model.name!r}")
     return found[0]

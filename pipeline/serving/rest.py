@@ -87,11 +87,7 @@ class Rest(Transport):
 
     def _request_examples(self, verb: str, name: str, examples: Examples) -> list[Any]:
         encoded = [
-            {
-                key: [_base64(one) if isinstance(one, bytes) else one for one in values]
-                for key, values in example.items()
-            }
-            for example in examples
+            {key: _encoded(values) for key, values in example.items()} for example in examples
         ]
         reply = self._request(verb, {"signature_name": name, "examples": encoded})
         with signatures.reading_reply(self._url):
@@ -178,15 +174,10 @@ def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Returns arrays as JSON values in the columnar format; strings, which may be any bytes, in
     Base64."""
-    return {name: _nested(array) for name, array in inputs.items()}
-
-
-def _nested(array: np.ndarray) -> Any:
-    if array.dtype != object:
-        return array.tolist()
-    encoded = np.empty(array.size, object)
-    encoded[:] = [_base64(one) for one in array.flat]
-    return encoded.reshape(array.shape).tolist()
+    return {
+        name: _encoded(array.tolist()) if array.dtype == object else array.tolist()
+        for name, array in inputs.items()
+    }
 
 
 def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, np.ndarray]:
@@ -209,5 +200,7 @@ def _decoded(value: Any) -> Any:
     return base64.b64decode(value["b64"], validate=True) if isinstance(value, dict) else value
 
 
-def _base64(value: bytes) -> dict[str, str]:
-    return {"b64": base64.b64encode(value).decode()}
+def _encoded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return [_encoded(one) for one in value] if isinstance(value, list) else value

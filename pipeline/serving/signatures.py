@@ -11,13 +11,6 @@ from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
-# google/rpc/code.proto
-CODES = (
-    "OK", "CANCELLED", "UNKNOWN", INVALID_ARGUMENT, "DEADLINE_EXCEEDED", "NOT_FOUND",
-    "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
-    "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-"""Names of the status codes 0, 1, ..."""
 _MAX_PROBABILITY = 1 + 2**-10  # half precision may round above 1
 # Outputs of exported models with one row for each example.
 _BATCHED = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
@@ -27,7 +20,7 @@ class ServingError(UsageError):
     """A model did not answer.
 
     Attributes:
-        status: Name of the status code, one of `CODES`: `INVALID_ARGUMENT` for a wrong request.
+        status: Name of the status code, as in gRPC: `INVALID_ARGUMENT` for a wrong request.
         message: The server's message, in one line.
     """
 

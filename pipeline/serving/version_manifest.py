@@ -1,5 +1,6 @@
-"""The manifest of a version: reading it, and comparing the files of the version with it."""
+"""The manifest of a version: its properties and a digest of every file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ from pipeline.utils.errors import Failure, reason
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
+
+
+def write(directory: Path, about: Mapping[str, Any]) -> None:
+    """Writes `about` and, as `files`, sha256 and size of every other file; all must be complete."""
+    files.write_json(directory / MANIFEST, {**about, "files": entries(directory)})
 
 
 def read(directory: Path) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Atomic writes of files, directories and versions: a reader sees a whole one or none."""
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pipeline.utils import safe_io, temp_files
 from pipeline.utils.errors import UsageError
@@ -87,46 +86,16 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes bytes in the same way as `write_text`."""
     try:
-        with _replacing(path) as beside:
+        beside = temp_files.file(path.parent)
+        try:
             beside.write_bytes(content)
+            _flush(beside)
+            beside.rename(path)
+            _flush(path.parent)
+        finally:
+            temp_files.remove(beside)
     except OSError as error:  # name the wanted file, not the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-@contextlib.contextmanager
-def written(path: Path, keep: Callable[[Path], None]) -> Iterator[TextIO]:
-    """A UTF-8 text file that appears under its name only when it is complete.
-
-    Args:
-        path: Its name.
-        keep: Called with the temporary file after an error, to move it away; not if writing failed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temp_files.sweep(path.parent)
-    # File names need not be Unicode; they are escaped as in JSON.
-    escape = "backslashreplace"
-    with _replacing(path) as beside:
-        try:
-            with beside.open("w", encoding="utf-8", errors=escape, newline="") as stream:
-                yield stream
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                if beside.stat().st_size and not isinstance(error, OSError):
-                    keep(beside)
-            raise
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that is renamed to `path` at the end, or removed after an error."""
-    beside = temp_files.file(path.parent)
-    try:
-        yield beside
-        _flush(beside)
-        beside.rename(path)
-        _flush(path.parent)
-    finally:
-        temp_files.remove(beside)
 
 
 def sha256(path: Path) -> str:

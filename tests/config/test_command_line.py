@@ -58,7 +58,7 @@ REFUSED = {
     "--model.name convnt": "unknown model 'convnt'; did you mean 'convnet'?",
     "--data.augment flp": "did you mean 'flip'?",
     "--model.options depth=3": "convnet has no option 'depth'",
-    "--model.name os.path": "there is no module 'os'",
+    "--model.name os.path": "no module named 'os'",
     "json.dumps": "the recipe 'json.dumps' cannot be called: dumps() missing 1",
     "--source.name arrays": "arrays needs --source.path",
     "--train.lerning-rate 3": "unknown option '--train.lerning-rate'; did you mean '--train.learn",
@@ -120,7 +120,7 @@ def test_a_dotted_name_is_found_without_running_any_code(tmp_path, monkeypatch):
     for name in ("loud.mine.net", "bare.deep.mine.net", "typed.net"):
         assert configure(["--model.name", name]).model.name == name
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(UsageError, match="there is no module"):
+    with pytest.raises(UsageError, match="no module named"):
         configure(["--model.name", "loud.nothing.x"])
 
 

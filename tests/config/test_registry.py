@@ -35,7 +35,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
         ("zzz", {}, "choose from airbench, application, convnet, lenet, linear, resnet, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
-        ("no.such.module", {}, "there is no module 'no.such'"),
+        ("no.such.module", {}, "no module named 'no.such'"),
     ],
 )
 def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message):

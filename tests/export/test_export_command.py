@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.export import __main__, manifest_writer, proof
+from pipeline.export import __main__, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
-from pipeline.serving import models_config
+from pipeline.serving import models_config, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -142,7 +142,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
-    manifest = Path("saved_models/digits/1") / manifest_writer.MANIFEST
+    manifest = Path("saved_models/digits/1") / version_manifest.MANIFEST
     about = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**about, "metrics": {"accuracy": 1.5}}))
     before = contents("mine")

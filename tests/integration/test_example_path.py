@@ -1,9 +1,9 @@
-"""How many files handle one example on its way from the source to the gradient.
+"""How many files handle an example on its path from the source to the gradient.
 
 A profiler hook sees every call in the package while a model trains, in all threads: `tf.data` and
 `tf.function` call it when they trace. A file counts if one of its functions returns examples:
 arrays or tensors (symbolic ones too) with at least one axis, datasets, or a container of these.
-Metrics and `Update.apply`, which gets the gradient, are not on the way.
+Metrics and `Update.apply`, which gets the gradient, are not on the path.
 """
 
 import re
@@ -39,7 +39,7 @@ def holds_examples(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(holds_examples, value))
 
 
-def files_of_the_way(config) -> set[str]:
+def files_of_the_path(config) -> set[str]:
     """Trains as `fit` does it; returns the files whose functions return examples."""
     files, thread = set(), threading.local()
 
@@ -72,7 +72,7 @@ def files_of_the_way(config) -> set[str]:
 def test_at_most_sixteen_files_handle_an_example_and_are_documented(workplace):
     train = {"epochs": 1, "batch_size": 16, "steps": 2}
     config = command_line.recipe("digits").changed(train=train, model={"name": "tiny"})
-    files = files_of_the_way(config)
+    files = files_of_the_path(config)
     expected = {
         *("data/sources/scikit_learn.py", "data/splits.py", "data/batching.py"),
         *("data/augment/crop.py", "tasks/image_classification.py", "models/tiny.py"),

@@ -9,8 +9,9 @@ import pytest
 
 from pipeline.config import registry, resume_policy
 from pipeline.config.config import Config
-from pipeline.export import manifest_writer, run_result
+from pipeline.export import run_result
 from pipeline.runtime import run_directory
+from pipeline.serving import version_manifest
 from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
@@ -185,8 +186,8 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     version = Path("saved_models/digits/1")
     (version / "assets.extra").mkdir(parents=True)
     (version / "saved_model.pb").touch()
-    manifest = {"options": manifest_writer.options(given.export), "config_digest": given.digest()}
-    manifest_writer.write(version, manifest)
+    manifest = {"options": run_result.options(given.export), "config_digest": given.digest()}
+    version_manifest.write(version, manifest)
     result = {"export": str(version), "config_digest": given.digest(), "steps": 7}
     result |= {"examples_per_second": None, "verification": {"passed": True, "checks": []}}
     result |= {"test": {"examples": 3, "loss": 0.5}, "calibration": {}}
@@ -206,12 +207,12 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished(export={"name": "other"}) is None
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
     assert finished(half) is None, "it must be exported with these options"
-    manifest_writer.write(version, {**manifest, "options": manifest_writer.options(half.export)})
+    version_manifest.write(version, {**manifest, "options": run_result.options(half.export)})
     assert finished(half) == finished(half, export={"batch_sizes": (1, 4)}) == result
     assert finished(half, export={"calibrate": False}) is finished() is None
-    manifest_writer.write(version, {**manifest, "config_digest": "of another run"})
+    version_manifest.write(version, {**manifest, "config_digest": "of another run"})
     assert finished() is None
-    manifest_writer.write(version, manifest)
+    version_manifest.write(version, manifest)
     assert finished() == result
     for damaged in ("{", "[]"):
         run.result.write_text(damaged)

@@ -10,7 +10,6 @@ import publisher
 import pytest
 
 from pipeline.config.sections import Export
-from pipeline.export import manifest_writer
 from pipeline.export.proof import read_golden
 from pipeline.serving import local, models_config, repository, version_manifest
 from pipeline.serving.savedmodel_session import Session
@@ -33,7 +32,7 @@ def finished(model, accuracy=None, split="test", by="accuracy", **manifest):
     (folder / "assets.extra").mkdir()
     for name in ("saved_model.pb", "assets.extra/golden.npz"):
         (folder / name).write_text("content")
-    manifest_writer.write(folder, {"judged": split, "metrics": {by: accuracy}, **manifest})
+    version_manifest.write(folder, {"judged": split, "metrics": {by: accuracy}, **manifest})
     return folder
 
 

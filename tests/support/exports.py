@@ -17,7 +17,8 @@ from PIL import Image
 from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.data import image_decoding
-from pipeline.export import manifest_writer, proof, warmup
+from pipeline.export import proof, warmup
+from pipeline.serving import version_manifest
 from pipeline.tasks import _guards
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
@@ -184,7 +185,7 @@ def write_records(path: Path, records: list[bytes]) -> None:
 
 def write_manifest(directory: Path) -> None:
     """Digests of all files as they are now."""
-    manifest_writer.write(directory, {"precision": "float32"})
+    version_manifest.write(directory, {"precision": "float32"})
 
 
 def failures(directory: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pipeline.utils.errors import UsageError, suggest
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
 # Other common names of splits, which would be taken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
+_NAMED = 20  # unreadable files in a note
 
 
 class _File(NamedTuple):
@@ -44,8 +45,6 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             (of its first group, if it has one) stay in one split, such as all images of one
             patient: `patient(\\d+)`.
     """
-    if not path.is_dir():
-        raise UsageError(f"--source.path: {path} is not a directory")
     return Folder(path, group)
 
 
@@ -55,8 +54,9 @@ class Folder(Source):
     def __init__(self, root: Path, group: str | None) -> None:
         self._root = root
         self._ignored: list[str] = []
+        self._unreadable: list[str] = []
         folders = _split_folders(root)
-        names, _ = _list(folders["train"])
+        names, _ = _list(folders["train"], root)
         if not names:
             raise UsageError(f"{folders['train']} has no sub-directories; make one for each class")
         classes = _label_names.distinct(names, f"the sub-directories of {folders['train']}")
@@ -78,7 +78,7 @@ class Folder(Source):
             fields={**fields, "image": tf.TensorSpec((), tf.string)},
             class_names=classes,
             image_shape=common_shape(map(_beginning, paths)),
-            notes=(self._note(),) if self._ignored else (),
+            notes=tuple(self._notes()),
         )
 
     def _scan(
@@ -87,7 +87,7 @@ class Folder(Source):
         """The files of a split in sorted order, and their labels."""
         files: list[_File] = []
         labels: list[int] = []
-        names, others = _list(folder)
+        names, others = _list(folder, self._root)
         self._ignored += others
         for name in names:
             if name not in classes:
@@ -113,20 +113,32 @@ class Folder(Source):
                 if name.startswith("."):
                     continue
                 path = Path(place, name)
-                if path.suffix.lower() in image_formats.SUFFIXES and _is_readable(path):
-                    # Unlike the time of modification, this one cannot be set by the user.
-                    found, relative = path.stat(), path.relative_to(self._root).as_posix()
-                    yield _File(relative, found.st_size, found.st_ctime_ns)
-                else:
+                relative = path.relative_to(self._root).as_posix()
+                if path.suffix.lower() not in image_formats.SUFFIXES:
                     self._ignored.append(name)
+                elif not _is_readable(path):
+                    self._unreadable.append(relative)
+                else:
+                    # Unlike the time of modification, this one cannot be set by the user.
+                    found = path.stat()
+                    yield _File(relative, found.st_size, found.st_ctime_ns)
 
-    def _note(self) -> str:
-        some = ", ".join(sorted(set(self._ignored))[:3])
-        return (
-            f"{self._root}: {len(self._ignored)} entries are ignored, such as {some}: they are not "
-            "image files by their suffixes, cannot be read, are larger than "
-            f"{image_formats.MOST_BYTES >> 20} MiB, or are links to directories"
-        )
+    def _notes(self) -> Iterator[str]:
+        """What is not an example: image files that cannot be read by name, others by number."""
+        if self._unreadable:
+            names = ", ".join(self._unreadable[:_NAMED])
+            names += ", ..." * (len(self._unreadable) > _NAMED)
+            yield (
+                f"{self._root}: {len(self._unreadable):,} image files are ignored because they "
+                "cannot be read, are not regular files, or are larger than "
+                f"{image_formats.MOST_BYTES >> 20} MiB: {names}"
+            )
+        if self._ignored:
+            some = ", ".join(sorted(set(self._ignored))[:3])
+            yield (
+                f"{self._root}: {len(self._ignored):,} entries are ignored, such as {some}: they "
+                "have other suffixes than image files, or are links to directories"
+            )
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
         paths = [os.fsencode(self._root / file.relative) for file in self._files[split]]
@@ -184,23 +196,28 @@ def _raise(error: OSError) -> None:
     raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _list(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the sub-directories and of the files, without hidden ones."""
-    folders: list[str] = []
-    files: list[str] = []
+def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
+    """Sorted names of the sub-directories, and of all else that is not hidden.
+
+    A link to a directory that is in the data, or contains them, is not a sub-directory.
+    """
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    (folders if entry.is_dir() else files).append(entry.name)
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         _raise(error)
-    return sorted(folders), sorted(files)
+    data = Path(os.path.realpath(root))
+    folders, others = [], []
+    for name in names:
+        path = folder / name
+        real = Path(os.path.realpath(path))
+        back = path.is_symlink() and (real.is_relative_to(data) or data.is_relative_to(real))
+        (folders if path.is_dir() and not back else others).append(name)
+    return folders, others
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Split -> its directory; `train` is the root itself if no sub-directory has that name."""
-    names = set(_list(root)[0])
+    names = set(_list(root, root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
         return {"train": root}
