@@ -19,18 +19,18 @@ from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.clean"
 PURPOSE = """\
-Checks every image of a recipe's source: damaged, blank, duplicate, with two labels, in both train
-and test. Writes a manifest for --clean.manifest and a gallery of the findings; changes nothing
-else. Exit code 1: a picture is in two splits, which stops a run.
+Checks every image of a recipe's source: whether it is damaged, blank, a duplicate, labeled in two
+ways, or in several splits. Writes a manifest for --clean.manifest and a gallery of the findings;
+changes nothing else. Exit code 1 means that an image is in several splits, which stops a run.
 
---label-noise RUN_DIRECTORY, in place of a recipe, also lists the labels that are probably wrong,
-the worst first (needs the package cleanlab). It trains the run's config --folds times (default 3),
-each time without one part of the examples of all splits, and lets the model judge this part."""
+With --label-noise RUN_DIRECTORY instead of a recipe, it also lists labels that are probably wrong,
+the most suspicious first (requires the package cleanlab). For this, it trains the run's config
+--folds times (default 3), each time without one part of the examples, which it then predicts."""
 CLEANED = Path("cleaned")
 
 
 def _check(config: Config) -> None:
-    """Raises UsageError if manifest and gallery cannot be written, or would replace others."""
+    """Raises UsageError if the manifest or the gallery cannot be written or already exists."""
     run_directory.earlier_splits(config)
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
@@ -43,7 +43,7 @@ def _check(config: Config) -> None:
 
 
 def _table(entries: list[manifest.Entry]) -> str:
-    """For each reason: the number of examples, the action, and the first one."""
+    """A table of the number of examples, the action and the first example for each reason."""
     counts = Counter((entry["reason"], entry["action"]) for entry in entries)
     rows = []
     for (reason, action), count in counts.items():
@@ -51,7 +51,7 @@ def _table(entries: list[manifest.Entry]) -> str:
         other = f" = {first['of_file']}" if "of" in first else ""
         detail = f" ({first['detail']})" if "detail" in first else ""
         rows.append((reason, f"{count:,}", action, first["file"] + other + detail))
-    return console.table(rows, ["reason", "examples", "action", "such as"], right=[1])
+    return console.table(rows, ["reason", "examples", "action", "first example"], right=[1])
 
 
 def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:

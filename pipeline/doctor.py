@@ -29,7 +29,7 @@ class Options:
     parity: str = command_line.DEFAULT_RECIPE
     """Train this recipe in every supported way, and compare with stock Keras."""
     model: str | None = None
-    """Another registered model, with its default options; `tiny` is the fastest."""
+    """Use another registered model, with its default options; `tiny` is the fastest."""
     replicas: tuple[_Count, ...] = (1, 2)
     """Numbers of replicas; on a CPU they are logical devices."""
     precisions: tuple[Literal["float32", "mixed_bfloat16", "mixed_float16"], ...] = (
@@ -37,19 +37,19 @@ class Options:
         "mixed_bfloat16",
         "mixed_float16",
     )
-    """Precisions of the computation."""
+    """Keras dtype policies."""
     accumulate: tuple[_Count, ...] = (1, 4)
     """Numbers of micro-batches."""
     optimizers: tuple[Literal["sgd", "adam", "adamw", "nadam"], ...] = ("sgd",)
-    """Optimizers; only sgd in float32 is judged by its distance to stock Keras."""
+    """Optimizers; the distance to stock Keras is checked only for sgd in float32."""
     steps: _Count = 16
-    """Steps to train; with more than 16, differences grow and are not judged."""
+    """Steps to train; with more than 16, differences grow and are not checked."""
     batch_size: _Count = 32
-    """Examples per step; each replica gets an equal part."""
+    """Examples per step, divided equally among the replicas."""
 
 
 def check_environment() -> int:
-    """Prints the findings of all checks; 1 if something required is broken."""
+    """Prints the findings of all checks; returns 1 if something required is broken."""
     from pipeline.runtime import environment_check
 
     findings = list(environment_check.check())
@@ -61,7 +61,7 @@ def check_environment() -> int:
 
 
 def parity(options: Options) -> int:
-    """Trains all cases and prints a table; 1 if a case differs more than it may."""
+    """Trains all cases and prints a table; returns 1 if a case differs too much."""
     recipe = command_line.recipe(options.parity)
     if options.model:
         recipe = recipe.changed(model={"name": options.model})
@@ -95,7 +95,7 @@ def parity(options: Options) -> int:
     print(console.table(rows, headers, right=range(len(headers) - 1)))
     print(_LEGEND.format(tolerance=parity.TOLERANCE))
     passed = sum(result.passed for result in results)
-    print(f"{passed} of {len(results)} cases are as close as they must be")
+    print(f"{passed} of {len(results)} cases passed")
     return 0 if passed == len(results) else 1
 
 
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
     if not words:
         return check_environment()
     if "--parity" not in words:
-        raise UsageError(f"{words[0]!r} is only understood with --parity [RECIPE]")
+        raise UsageError(f"{words[0]!r} can only be used with --parity [RECIPE]")
     after = words.index("--parity") + 1
     if after == len(words) or words[after].startswith("--"):
         words.insert(after, command_line.DEFAULT_RECIPE)

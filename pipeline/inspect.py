@@ -20,22 +20,22 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
 PURPOSE = """\
-Shows a recipe's data: counts, sizes, pictures; measures how fast they are fed to training, and says
-what would make it faster."""
+Shows a recipe's data: counts, sizes and example images. Measures the speed of the input pipeline
+and of training, and says what would make training faster."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
-    """Prints statistics of a recipe's data, and writes a page with pictures.
+    """Prints statistics of a recipe's data, and writes an HTML page with example images.
 
     Args:
-        recipe: Name of a registered function, a dotted name, or a Config.
+        recipe: Name of a recipe, a dotted name, or a Config.
         changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
 
     Returns:
-        The page, `inspected/RECIPE-N/index.html`, which needs no other file.
+        The path of the page, `inspected/RECIPE-N/index.html`, a self-contained file.
 
     Raises:
-        UsageError: The request cannot be carried out. What is known by then has been printed.
+        UsageError: The request cannot be carried out. What was found until then has been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
@@ -63,12 +63,12 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     title = f"{config.recipe}: {config.source.title}"
     sections = _pictures(config, loaded)
     files.write_text(page, html_pages.page(title, sections, table=report.lines))
-    report.line("written", f"{page}: this, and pictures")
+    report.line("written", f"{page}: these lines and example images")
     return page
 
 
 class _Report:
-    """Prints lines of a name and a text, and keeps them for the page."""
+    """Prints lines, each with a name and a text, and collects them for the page."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -128,9 +128,9 @@ class _Report:
         with machine.strategy.scope():
             feed = throughput.feed(batches)
             measured = throughput.speed(model, batches)
-        self.line("feed", f"{feed:,.0f} examples/s, the batches alone")
-        self.line("step", f"{measured.step:,.0f} examples/s, the model on one resident batch")
-        self.line("training", f"{measured.training:,.0f} examples/s, the step with its feed")
+        self.line("feed", f"{feed:,.0f} examples/s, the input pipeline alone")
+        self.line("step", f"{measured.step:,.0f} examples/s, the model on one batch on the device")
+        self.line("training", f"{measured.training:,.0f} examples/s, both together")
         self.line("bottleneck", throughput.verdict(measured, feed))
 
 

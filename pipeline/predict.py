@@ -23,14 +23,14 @@ from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
 _ABOUT = """\
-Prints a model's answer for each image or row, in their order. Files that are damaged or cannot be
-read are reported and skipped, with exit code 1."""
+Prints a model's answer for each image or row, in order. Files that are damaged or cannot be read
+are reported and skipped, with exit code 1."""
 _ARGUMENTS = {
-    "MODEL": "A version; the directory of a model, for the version that is served, which is the "
-    "pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
+    "MODEL": "Directory of a version, or of a model, whose served version is used: the pinned one, "
+    "or else the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
     "grpc://HOST:8500/NAME[/N].",
-    "FILES": "Images, directories of them, or patterns; - for names on stdin. For a model that "
-    "takes rows of numbers: .csv or .npy.",
+    "FILES": "Images, directories of images, or patterns; - reads names from stdin. For a model "
+    "that takes rows of numbers: .csv or .npy files.",
 }
 
 
@@ -39,16 +39,16 @@ class Options:
     """How to ask the model, and how to write its answers."""
 
     format: Literal["jsonl", "csv"] | None = None
-    """A JSON object per line, or a table; None: by the name of --output, else jsonl."""
+    """One JSON object per line, or a table; None: csv if --output ends in csv, else jsonl."""
     output: Path | None = None
-    """A file, which appears once it is complete. If the server stops answering, FILE.part contains
-    the answers so far. Without it, answers are printed."""
+    """File to write, which appears once it is complete; None: print the answers. If the server
+    stops answering, FILE.part contains the answers so far."""
     top: Annotated[int, (1, 10**6)] = 1
-    """Number of the most probable classes, each with its probability."""
+    """How many of the most probable classes to list, each with its probability."""
     batch_size: Annotated[int, (1, 10**6)] = 32
-    """Images or rows in one request."""
+    """Images or rows per request."""
     timeout: Annotated[float, "positive"] = 30.0
-    """Seconds for one request."""
+    """Time limit for each request, in seconds."""
 
 
 def predict(
@@ -62,12 +62,12 @@ def predict(
     """Yields the answers of a model to files, one after the other.
 
     Args:
-        model: Its directory or address, as `Client` takes it, or a client.
-        words: Files, directories or patterns of images; of `.csv` or `.npy` for a model that takes
-            rows of numbers.
-        top: Number of the most probable classes.
-        batch_size: Images or rows in one request.
-        timeout: Seconds for one request.
+        model: Its directory or address, as for `Client`, or a client.
+        words: Files, directories or patterns: images, or `.csv` or `.npy` files for a model that
+            takes rows of numbers.
+        top: How many of the most probable classes to list.
+        batch_size: Images or rows per request.
+        timeout: Time limit for each request, in seconds.
 
     Returns:
         Records as from `FilePredictor.predict`.

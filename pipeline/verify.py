@@ -19,15 +19,15 @@ from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
 _DIRECTORY = """\
-A version (saved_models/digits/1), or a model: its served version, which is the pinned one or the
-newest."""
+Directory of a version (saved_models/digits/1), or of a model, whose served version is checked: the
+pinned one, or else the newest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checks that TensorFlow Serving will answer as the trained model does.
+    """Checks that an exported model gives the same answers as the trained model.
 
-    Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
+    Exit code 0 if all checks passed; 1 if one failed, so that the model must not be served.
     """
 
     directory: Path = dataclasses.field(metadata={"hidden": True})
@@ -38,8 +38,8 @@ class Options:
     python: str | None = None
     """Run the checks with this interpreter, from an environment with another TensorFlow."""
     runtime_version: str | None = None
-    """Only print the commands that create such an environment and verify the model in it, for a
-    version of TensorFlow such as 2.20, which the released server is built from."""
+    """Only print the commands that create such an environment with this version of TensorFlow and
+    verify the model in it; the released server is built from 2.20."""
 
 
 def instructions(directory: Path, version: str) -> str:

@@ -27,15 +27,15 @@ usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} [NAME] --pin VERSION
        {PROGRAM} [NAME] --unpin
 
-Exports the model of a finished or interrupted run again from its newest intact checkpoint, without
-training: verifies it and publishes it under the next version number. Or selects the version that
-servers load.
+Exports the model of a finished or interrupted run again, from its newest intact checkpoint and
+without training; verifies it and publishes it under the next version number. With --pin or --unpin,
+selects the version that servers load.
 
   RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
   NAME     a model in saved_models/ (--export.directory selects another directory); not needed if it
            is the only one
   --pin    servers that read the model's models.config load this version until another is pinned
-  --unpin  they load the newest version again"""
+  --unpin  servers load the newest version again"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
     saver = CheckpointCallback(checkpoints, trainer.batches, config.train)
     saver.resume()
-    incomplete = "" if saver.complete else ", not to its end"
+    incomplete = "" if saver.complete else " (unfinished)"
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
     progress_report.damaged(saver)
@@ -170,7 +170,7 @@ def _pin(name: str | None, words: list[str]) -> int:
     given = cli_parser.changes(words, _Pin)
     version, directory = given.get("pin"), given.get("export", {}).get("directory")
     if (version is None) == (not given.get("unpin")):
-        raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
+        raise UsageError("use either --pin VERSION, such as --pin 3, or --unpin")
     model = _model(name, directory or _Place.directory)
     path = repository.require(model, version)
     if path is not None:
