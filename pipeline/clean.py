@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
     runtime = config.runtime if folds else dataclasses.replace(config.runtime, replicas=1)
     environment.start(runtime)
     from pipeline.data import dataset
-    from pipeline.data.cleaning import apply
+    from pipeline.data.cleaning import apply, issues
 
     source, _ = dataset.opened(config)
     found = apply.Found(source, config)
@@ -100,10 +100,11 @@ def main(arguments: list[str]) -> int:
         from pipeline.fit import fit
 
         answers = label_noise.out_of_fold(config, source, found.entries, folds, folder, fit=fit)
-        found.add_label_noise(label_noise.suspicious(answers, source.info.class_names or ()))
+        noise = label_noise.suspicious(answers, source.info.class_names or ())
+        found.entries += issues.label_noise(source, found.scan, noise)
     written = RunDirectory(folder)
     found.write(written)
-    say("cleaning", f"{config.source.title}: {len(found):,} examples in {found.seconds:.1f} s")
+    say("cleaning", f"{config.source.title}: {len(found.scan):,} examples in {found.seconds:.1f} s")
     print(_table(found.entries) if found.entries else "nothing found")
     for note in (*source.info.notes, *found.notes):
         say("note", note)

@@ -44,7 +44,8 @@ class Data:
 
         If the fingerprint is new, all examples are read to compute a digest of their content.
         """
-        self.cleaning.write(run)
+        if self.cleaning.found is not None:
+            self.cleaning.found.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
         fingerprint, before = self.source.fingerprint(), _recorded(run)

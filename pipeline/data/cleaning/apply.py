@@ -3,52 +3,33 @@
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pipeline.config.config import Config
-from pipeline.data.cleaning import manifest
+from pipeline.contracts import Decision, Source
+from pipeline.data.cleaning import gallery, issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
-
-if TYPE_CHECKING:  # commands are parsed before TensorFlow is imported
-    from pipeline.contracts import Decision, Source
 
 
 class Found:
     """The findings in a source; UsageError if its examples are not images."""
 
-    def __init__(self, source: "Source", config: Config) -> None:
-        from pipeline.data.cleaning import issues, scan
-
+    def __init__(self, source: Source, config: Config) -> None:
         start = time.monotonic()
         self._source, self._title = source, config.source.title
-        self._scan = scan.scan(source)
-        self.entries = decided(issues.find(source, self._scan, config.clean.near), config)
-        self.notes = issues.notes(self._scan, self.entries)
+        self.scan = scan.scan(source)
+        self.entries = _decided(issues.find(source, self.scan, config.clean.near), config)
+        self.notes = issues.notes(self.scan, self.entries)
         self.seconds = time.monotonic() - start
-
-    def __len__(self) -> int:
-        return len(self._scan)
-
-    def add_label_noise(self, details: Mapping[int, str]) -> None:
-        """Adds labels that are probably wrong: id -> the models' predictions in words."""
-        from pipeline.data.cleaning import issues
-
-        self.entries += issues.label_noise(self._source, self._scan, details)
 
     def write(self, run: RunDirectory) -> None:
         """Writes manifest and gallery into an existing directory."""
-        from pipeline.data.cleaning import gallery, scan
-        from pipeline.utils import html_pages
-
         manifest.write(run.manifest, self.entries)
-        shown = {id for e in gallery.shown(self.entries) for id in (e["id"], e.get("of", e["id"]))}
-        pictures = scan.pictures(self._source, self._scan, shown, html_pages.SIDE)
-        title = f"{files.collapse_home(self._title)}: {len(self):,} examples"
+        title = f"{files.collapse_home(self._title)}: {len(self.scan):,} examples"
+        picture = scan.pictures(self._source, self.scan)
         notes = [*self._source.info.notes, *self.notes]
-        files.write_text(run.gallery, gallery.page(title, self.entries, pictures, notes))
+        files.write_text(run.gallery, gallery.page(title, self.entries, picture, notes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +40,17 @@ class Cleaning:
     """Id -> reason, of the examples to exclude."""
     groups: dict[int, int] = dataclasses.field(default_factory=dict)
     """Id -> group, of the examples that have near duplicates."""
-    decisions: "tuple[Decision, ...]" = ()
+    decisions: tuple[Decision, ...] = ()
     found: Found | None = None
     """The run's own findings, not written yet."""
 
-    def write(self, run: RunDirectory) -> None:
-        """Writes manifest and gallery of the run's own findings, if there are any."""
-        if self.found is not None:
-            self.found.write(run)
 
-
-def clean(source: "Source", config: Config) -> Cleaning:
+def clean(source: Source, config: Config) -> Cleaning:
     """Applies the section `clean` of a config; a run that is resumed keeps its manifest.
 
     Raises:
         UsageError: The manifest cannot be read, or a finding stops the run.
     """
-    from pipeline.contracts import Decision
-
     options, found = config.clean, None
     earlier = RunDirectory(config.run_directory).manifest if config.run_directory else None
     if options.enabled and earlier is not None and earlier.is_file():
@@ -84,9 +58,9 @@ def clean(source: "Source", config: Config) -> Cleaning:
     elif options.enabled:
         found = Found(source, config)
         entries = found.entries
-        why = f"found among {len(found):,} examples in {found.seconds:.0f} s"
+        why = f"found among {len(found.scan):,} examples in {found.seconds:.0f} s"
     elif options.manifest is not None:
-        entries = decided(_known(manifest.read(options.manifest), source, config), config)
+        entries = _decided(_known(manifest.read(options.manifest), source, config), config)
         why = str(options.manifest)
     else:
         return Cleaning()
@@ -101,13 +75,13 @@ def clean(source: "Source", config: Config) -> Cleaning:
     return Cleaning(manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found)
 
 
-def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
+def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
     """The entries, with the action that the config sets for leakage."""
     kept = "keep" if config.clean.allow_leakage else "stop"
     return manifest.decided(entries, "drop" if config.clean.drop_leakage else kept)
 
 
-def _known(entries: list[manifest.Entry], source: "Source", config: Config) -> list[manifest.Entry]:
+def _known(entries: list[manifest.Entry], source: Source, config: Config) -> list[manifest.Entry]:
     """The entries about examples of the source; UsageError if the manifest is of other data."""
     ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
     known = [

@@ -64,7 +64,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     fit[[issue.row for issue in found if ACTIONS[issue.reason] == "drop"]] = False
     copies, across = _exact(scan, np.flatnonzero(fit))
     fit[[issue.row for issue in copies]] = False
-    found += copies + _leaking(scan, *across, np.zeros(len(across[0])), "leakage")
+    found += copies + _leaking(scan, across[:, 0], across[:, 1], np.zeros(len(across)), "leakage")
     if near:
         found += _near(scan, np.flatnonzero(fit))
     order = list(ACTIONS)
@@ -74,11 +74,9 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
 
 def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
     """Entries for labels that are probably wrong, in the given order: id -> detail."""
-    row_of = {int(scan.id[row]): int(row) for row in scan.rows(details)}
     return [
-        _entry(source, scan, _Issue(row_of[id], "label noise", detail=detail))
+        _entry(source, scan, _Issue(scan.row_of[id], "label noise", detail=detail))
         for id, detail in details.items()
-        if id in row_of
     ]
 
 
@@ -113,11 +111,11 @@ def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:
             yield _Issue(row, reason, detail=f"{width}x{height} pixels")
 
 
-def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], tuple[np.ndarray, np.ndarray]]:
-    """Copies within splits, and pairs (rows, rows) of remaining examples across splits."""
-    first = rows[near_duplicates.exact(scan.digest[rows])]
-    order = np.argsort(first, kind="stable")
-    _, starts, counts = np.unique(first[order], return_index=True, return_counts=True)
+def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
+    """Copies within splits, and pairs of remaining examples across splits, rows (pairs, 2)."""
+    _, group = np.unique(scan.digest[rows], axis=0, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    _, starts, counts = np.unique(group.reshape(-1)[order], return_index=True, return_counts=True)
     found: list[_Issue] = []
     across: list[tuple[int, int]] = []
     for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
@@ -133,13 +131,12 @@ def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], tuple[np.ndarray
             for row, label in zip(same, labels, strict=True):
                 found.append(_Issue(row, "two labels", same[int(np.argmax(labels != label))]))
         across += itertools.combinations(left, 2)
-    pairs = np.array(across, np.int64).reshape(-1, 2)
-    return found, (pairs[:, 0], pairs[:, 1])
+    return found, np.array(across, np.int64).reshape(-1, 2)
 
 
 def _near(scan: Scan, rows: np.ndarray) -> list[_Issue]:
     """Near duplicates among the rows, unless all pictures are alike."""
-    pairs = near_duplicates.near(scan.thumbnails(rows))
+    pairs = near_duplicates.near(scan.thumbnail[rows])
     first, second, distance = rows[pairs.first], rows[pairs.second], pairs.distance
     new = (scan.digest[first] != scan.digest[second]).any(axis=1)  # not an exact copy
     apart = scan.split[first] != scan.split[second]

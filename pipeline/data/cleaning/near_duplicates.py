@@ -1,7 +1,7 @@
-"""Finds pictures that are the same, exactly or nearly, by comparing thumbnails.
+"""Finds pictures that are nearly the same, by comparing thumbnails.
 
-Exact means the same decoded pixels. Near means the same picture re-encoded, resized, mirrored, or
-shifted by about a pixel. Three filters, each finer than the one before:
+Nearly the same means re-encoded, resized, mirrored, or shifted by about a
+pixel. Three filters, each finer than the one before:
 
 1. Every pair of 4x4 color thumbnails, as it is and mirrored, by blocked matrix products. What a
    small shift explains is removed from the difference (the tangent distance of Simard, Le Cun and
@@ -61,19 +61,13 @@ class Pairs:
     """Whether other pictures are as near as copies would be, bool (pictures,)."""
 
 
-def exact(digests: np.ndarray) -> np.ndarray:
-    """For each row of `digests` the position of the first equal row, int64 (examples,)."""
-    _, first, inverse = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-    return first[inverse.reshape(-1)]
-
-
 # With such small products threads wait for each other: 24 s of processor time instead of 6.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def near(thumbnails: np.ndarray) -> Pairs:
     """All pairs of near duplicates.
 
-    Needs about 1.6 kB of memory per picture, besides the thumbnails, which may be in a file. The
-    time grows with the square of their number, but only one percent of all pairs is compared.
+    Needs about 1.6 kB of memory per picture, besides the thumbnails. The time grows with the square
+    of their number, but only one percent of all pairs is compared.
 
     Args:
         thumbnails: uint8 (pictures, 32, 32, 3).

@@ -206,7 +206,8 @@ def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
     except OSError as error:
         _raise(error)
     data = Path(os.path.realpath(root))
-    folders, others = [], []
+    folders: list[str] = []
+    others: list[str] = []
     for name in names:
         path = folder / name
         real = Path(os.path.realpath(path))
