@@ -74,8 +74,8 @@ def predict(
 
     Raises:
         ServingError: The server stopped answering.
-        UsageError: The model or the files do not exist; it takes other files, or ranks fewer
-            classes.
+        UsageError: The model or the files do not exist, or the model takes other files or ranks
+            fewer classes.
     """
     client = model if isinstance(model, Client) else Client(model, timeout)
     predictor = FilePredictor(client, top)
