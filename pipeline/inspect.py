@@ -1,4 +1,4 @@
-"""Shows a recipe's data: counts, sizes, example images, and the speed of the input pipeline."""
+"""Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
 
 import dataclasses
 from pathlib import Path
@@ -21,21 +21,22 @@ INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
 PURPOSE = """\
 Shows a recipe's data: counts, sizes and example images. Measures the speed of the input pipeline
-and of training, and says what would make training faster."""
+and of training, and reports how to increase it."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
-    """Prints statistics of a recipe's data, and writes an HTML page with example images.
+    """Prints statistics of a recipe's data, and writes an HTML page with images.
 
     Args:
-        recipe: Name of a recipe, a dotted name, or a Config.
-        changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
+        recipe: Name of a registered function, a dotted name, or a Config.
+        changes: Changes to the config, as in `inspect("digits", data={"limit": 100})`; see
+            `Config.changed`.
 
     Returns:
-        The path of the page, `inspected/RECIPE-N/index.html`, a self-contained file.
+        The path of the page, `inspected/RECIPE-N/index.html`, which does not depend on other files.
 
     Raises:
-        UsageError: The request cannot be carried out. What was found until then has been printed.
+        UsageError: The request cannot be carried out. The findings so far have been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
@@ -63,12 +64,12 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     title = f"{config.recipe}: {config.source.title}"
     sections = _pictures(config, loaded)
     files.write_text(page, html_pages.page(title, sections, table=report.lines))
-    report.line("written", f"{page}: these lines and example images")
+    report.line("written", f"{page}: this report, with images")
     return page
 
 
 class _Report:
-    """Prints lines, each with a name and a text, and collects them for the page."""
+    """Prints lines that consist of a name and a text, and keeps them for the page."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -107,7 +108,7 @@ class _Report:
         from pipeline.training import autotune
         from pipeline.training.model_builder import build
 
-        # At least two epochs: the feed is measured after the first.
+        # At least two epochs, because the feed is measured after the first.
         train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
         plain = batching.training(data.splits["train"], train, config.runtime.seed)
         batches, decisions = augmentation.placed(

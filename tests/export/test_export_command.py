@@ -92,7 +92,7 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
     assert "state.index is damaged; resuming from an older checkpoint" in said
-    assert "(unfinished)" in said and "export     saved_models/digits/2" in said
+    assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
