@@ -27,7 +27,11 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
 
     Args:
         recipe: Name of a recipe, a dotted name, or a Config.
-        changes: As for `Config.changed`: `fit("digits", train={"epochs": 3})`.
+        changes: Changes to the config, as in `fit("digits", train={"epochs": 3})`; see
+            `Config.changed`.
+
+    Returns:
+        The finished run.
 
     Raises:
         UsageError: The request cannot be carried out.
@@ -125,8 +129,10 @@ def _work(trainer: "Trainer", workers: cluster.Cluster) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
-    if the result could not be written into the run directory."""
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`.
+
+    Returns 1 if there is no export, or if the result could not be written to the run directory.
+    """
     config = command_line.configure(arguments)
     run = fit(config)
     good = run.export or not config.export.enabled

@@ -152,7 +152,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         if not math.isfinite(logs["loss"]):
             raise Diverged(
                 f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "
-                "--train.learning-rate. Nothing of this epoch was saved"
+                "--train.learning-rate. Nothing from this epoch was saved"
             )
         # NaN for metrics that an epoch does not have, because another precision was forced.
         for name in {**self.history, **logs}:
