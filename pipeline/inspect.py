@@ -122,9 +122,9 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
     with machine.strategy.scope():
         feed = throughput.feed(batches)
         measured = throughput.speed(model, batches)
-    yield "feed", f"{feed:,.0f} examples/s, the batches alone"
-    yield "step", f"{measured.step:,.0f} examples/s, the model on one resident batch"
-    yield "training", f"{measured.training:,.0f} examples/s, the step with its feed"
+    yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
+    yield "step", f"{measured.step:,.0f} examples/s, the model on one batch on the device"
+    yield "training", f"{measured.training:,.0f} examples/s, both together"
     yield "bottleneck", throughput.verdict(measured, feed)
 
 
