@@ -121,13 +121,12 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     machine = environment.start(config.runtime)
     from pipeline.data import dataset
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
     from pipeline.training.callbacks.checkpoint import CheckpointCallback
     from pipeline.training.checkpoints import Checkpoints
-    from pipeline.training.trainer import prepare
+    from pipeline.training.trainer import Trainer
 
     data = dataset.load(config)
-    trainer, _ = prepare(config, machine, data, Stops())
+    trainer = Trainer(config, machine, data, Stops())
     trainer.build()
     model = trainer.model
     checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
@@ -136,7 +135,6 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     incomplete = "" if saver.complete else " (incomplete)"
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    progress_report.damaged(saver)
     weights = saver.choose()
     say(weights.name, weights)
     if model.step:
