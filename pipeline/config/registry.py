@@ -16,8 +16,11 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import sys
+import traceback
 import types
 from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +94,8 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
-        return f"{', '.join(names(self.registry))}, or package.module:name"
+        known = [*names(self.registry), *["any of Keras"] * (self.registry in keras_names.FOLDERS)]
+        return f"{', '.join(known)}, or package.module:name"
 
 
 def builds_whole_model(name: str) -> bool:
