@@ -119,13 +119,7 @@ def build(
         _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
-        if settings.model.weights is not None:
-            model.note = pretrained.load(model, settings.model.weights)
-        if not variables:
-            raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
-        model.frozen = _freeze(layers, settings.train.freeze)
-        if not model.trainable_variables:
-            raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
+        _start(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
         update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
         update.factors = _factors(layers, settings.train.layer_rates)
@@ -145,6 +139,17 @@ def build(
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     _try_augmentations(settings, machine.replicas, train)
     return model
+
+
+def _start(model: SteppedModel, layers: list[keras.Layer], settings: config.Config) -> None:
+    """Loads the initial weights, and freezes layers."""
+    if settings.model.weights is not None:
+        model.note = pretrained.load(model, settings.model.weights)
+    if not model.trainable_variables:
+        raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
+    model.frozen = _freeze(layers, settings.train.freeze)
+    if not model.trainable_variables:
+        raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:

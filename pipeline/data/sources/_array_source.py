@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
 from pipeline.data.split_names import SPLITS
+from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
 
 
@@ -41,6 +42,14 @@ class ArraySource(Source):
             (count,) = {len(column) for column in columns.values()}
             ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
             self._columns[split] = {"id": ids, **columns}
+        shapes = {n: (c.shape[1:], c.dtype) for n, c in self._columns["train"].items()}
+        for split, columns in self._columns.items():
+            for field, column in columns.items():
+                if shapes.get(field) != (column.shape[1:], column.dtype):
+                    raise UsageError(
+                        f"{name}: {field} of {split} has shape {column.shape[1:]} and dtype "
+                        f"{column.dtype}, which differs from train"
+                    )
         fields = self._columns["train"].items()
         self.info = Info(
             splits={split: len(columns["id"]) for split, columns in self._columns.items()},
