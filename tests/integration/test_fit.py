@@ -119,7 +119,7 @@ def test_a_complete_run_is_not_trained_or_exported_again(digits_run, capsys):
     assert again.test == digits_run.test and again.history == digits_run.history
     assert again.export == digits_run.export
     assert files.versions(again.export.parent).keys() == {1}
-    for one, other in zip(again.model.get_weights(), digits_run.model.get_weights(), strict=True):
+    for one, other in zip(again.network.get_weights(), digits_run.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
