@@ -57,8 +57,7 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if result is not None and judged in result:
-            why = "nothing was trained, tested or exported again"
-            say("finished", f"{self.run} was complete; {why}")
+            say("finished", f"{self.run} was complete; nothing was trained, tested or exported again")
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()
