@@ -1,4 +1,4 @@
-"""Shows a recipe's data: counts, sizes, example images, and the speed of the input pipeline."""
+"""Shows a recipe's data: counts, sizes, example images, and the input speed."""
 
 import dataclasses
 from pathlib import Path
