@@ -1,4 +1,4 @@
-"""Shows a recipe's data: counts, sizes, example images, and the input speed."""
+"""Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
 
 import dataclasses
 from pathlib import Path
@@ -20,22 +20,23 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
 PURPOSE = """\
-Shows a recipe's data: counts, sizes, pictures; measures how fast they are fed to training, and says
-what would make it faster."""
+Shows a recipe's data: counts, sizes and example images. Measures the speed of the input pipeline
+and of training, and reports how to increase it."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
-    """Prints statistics of a recipe's data, and writes a page with pictures.
+    """Prints statistics of a recipe's data, and writes an HTML page with images.
 
     Args:
         recipe: Name of a registered function, a dotted name, or a Config.
-        changes: As for `Config.changed`: `inspect("digits", data={"limit": 100})`.
+        changes: Changes to the config, as in `inspect("digits", data={"limit": 100})`; see
+            `Config.changed`.
 
     Returns:
-        The page, `inspected/RECIPE-N/index.html`, which needs no other file.
+        The path of the page, `inspected/RECIPE-N/index.html`, which does not depend on other files.
 
     Raises:
-        UsageError: The request cannot be carried out. What is known by then has been printed.
+        UsageError: The request cannot be carried out. The findings so far have been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = config.changed(**changes)
@@ -63,12 +64,12 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     title = f"{config.recipe}: {config.source.title}"
     sections = _pictures(config, loaded)
     files.write_text(page, html_pages.page(title, sections, table=report.lines))
-    report.line("written", f"{page}: this, and pictures")
+    report.line("written", f"{page}: this report, with images")
     return page
 
 
 class _Report:
-    """Prints lines of a name and a text, and keeps them for the page."""
+    """Prints lines that consist of a name and a text, and keeps them for the page."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -107,7 +108,7 @@ class _Report:
         from pipeline.training import autotune
         from pipeline.training.model_builder import build
 
-        # At least two epochs: the feed is measured after the first.
+        # At least two epochs, because the feed is measured after the first.
         train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
         plain = batching.training(data.splits["train"], train, config.runtime.seed)
         batches, decisions = augmentation.placed(
@@ -128,9 +129,9 @@ class _Report:
         with machine.strategy.scope():
             feed = throughput.feed(batches)
             measured = throughput.speed(model, batches)
-        self.line("feed", f"{feed:,.0f} examples/s, the batches alone")
-        self.line("step", f"{measured.step:,.0f} examples/s, the model on one resident batch")
-        self.line("training", f"{measured.training:,.0f} examples/s, the step with its feed")
+        self.line("feed", f"{feed:,.0f} examples/s, the input pipeline alone")
+        self.line("step", f"{measured.step:,.0f} examples/s, the model on one batch on the device")
+        self.line("training", f"{measured.training:,.0f} examples/s, both together")
         self.line("bottleneck", throughput.verdict(measured, feed))
 
 

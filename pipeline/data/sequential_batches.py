@@ -1,9 +1,9 @@
-"""Batches of a source that is read from beginning to end: two-level shuffling.
+"""Batches of a source that can only be read sequentially: two-level shuffling.
 
-Each epoch begins at another position of the split and reads it once around, in blocks; each block
-is shuffled. Both are functions of (seed, epoch), so a resumed run needs no state: it skips the
-examples it had used, without decoding them. Examples move within their block only: if neighbors in
-the source are alike (sorted by class), a cache in memory or on disk shuffles better.
+Each epoch starts at a different position of the split and reads the whole split, in blocks; each
+block is shuffled. Both are functions of (seed, epoch), so a resumed run needs no state: it skips
+the examples already used, without decoding them. Examples move only within their block: if adjacent
+examples are similar (sorted by class), a cache in memory or on disk shuffles better.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from pipeline.data.example_store import Sequential
 from pipeline.data.splits import Split
 
 BLOCK = 4096
-"""Raw examples that are shuffled together; two blocks are in memory."""
+"""Number of raw examples that are shuffled together; two blocks are in memory."""
 _WHOLE = Share()
 
 
@@ -28,10 +28,10 @@ def batches(
     last_step: int,
     seed: int | None = None,
 ) -> Batches:
-    """Batches for training with a seed; without one, a single pass in the source's order.
+    """Batches for training if there is a seed; otherwise, a single pass in the source's order.
 
-    `store` is that of the split. If the split is too short for the last batch, its first example is
-    repeated with weight 0.
+    `store` is the store of the split. If the last batch is incomplete, it is filled with the first
+    example of the split, with weight 0.
     """
     raw, count = store.raw(split.rows), len(split)
     short = max(0, steps_per_epoch * batch_size - count)

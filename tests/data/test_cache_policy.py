@@ -99,7 +99,7 @@ def test_the_disk_cache_follows_the_data(tmp_path):
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"
     assert "because the data changed" in note(Pictures(made_of="others"))
-    assert "because what is excluded changed" in note(Pictures(made_of="others"), [103])
+    assert "because the excluded examples changed" in note(Pictures(made_of="others"), [103])
     assert "found" in note(Pictures(made_of="others"), [103])
     assert "did not exist" in note(limit=20)
     assert "found" in note(limit=20)
@@ -125,8 +125,8 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
         os.utime(file, (0, 0))  # older than this process
     assert "did not exist" in note() and "found" in note()
     own_base.write_text(own_base.read_text() + "other = 1\n")
-    assert "the code that decodes changed" in note()
-    assert "the code that decodes changed" in note(), "the loaded code may be older than the file"
+    assert "the decoding code changed" in note()
+    assert "the decoding code changed" in note(), "the loaded code may be older than the file"
 
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
