@@ -37,10 +37,6 @@ def color_jitter(
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (_black, _color.mean_gray, _color.gray)[number](values, whole)
+        poor = (lambda *_: 0.0, _color.mean_gray, _color.gray)[number](values, whole)
         images = _pixel_values.restore(_color.mixed(poor, values, factor), dtype)
     return {**batch, "image": images}
-
-
-def _black(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    return tf.zeros([], values.dtype)
