@@ -97,8 +97,8 @@ def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
     if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
         raise UsageError(
             f"--data.augment: {name} must keep the range of the images, {before.dtype.name}"
-            f"{_levels(before.dtype)}; the largest value of the first batch is {old:g} before it and {new:g} "
-            "after it"
+            f"{_levels(before.dtype)}; the largest value of the first batch is {old:g} "
+            f"before it and {new:g} after it"
         )
 
 

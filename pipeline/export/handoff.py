@@ -57,7 +57,8 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if result is not None and judged in result:
-            say("finished", f"{self.run} was complete; nothing was trained, tested or exported again")
+            again = "nothing was trained, tested or exported again"
+            say("finished", f"{self.run} was complete; {again}")
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()

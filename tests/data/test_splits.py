@@ -139,7 +139,7 @@ def test_a_resumed_run_must_find_its_examples(tmp_path):
     require(60)  # a new run
     splits.write_examples(path, now[60])
     require(60)
-    message = rf"0 missing, 2 added \(such as dogs/6.* with --data.splits {tmp_path} the examples"
+    message = rf"0 missing, 2 added \(such as dogs/6.* with --data.splits {tmp_path}, the exam"
     with pytest.raises(UsageError, match=message):
         require(62)
     with pytest.raises(UsageError, match=r"\d missing, 0 added; restore the data"):
