@@ -23,32 +23,33 @@ from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
 _ABOUT = """\
-Prints a model's answer for each image or row, in their order. Files that are damaged or cannot be
-read are reported and skipped, with exit code 1."""
+Prints a model's answer for each image or row, in order. Files that are damaged or cannot be read
+are reported and skipped, and the exit code is 1."""
 _ARGUMENTS = {
-    "MODEL": "A version; the directory of a model, for the version that is served, which is the "
-    "pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
+    "MODEL": "The directory of a version; the directory of a model, to use its served version "
+    "(the pinned one or the newest); http://HOST:8501/v1/models/NAME[/versions/N]; or "
     "grpc://HOST:8500/NAME[/N].",
-    "FILES": "Images, directories of them, or patterns; - for names on stdin. For a model that "
-    "takes rows of numbers: .csv or .npy.",
+    "FILES": "Image files, directories of image files, or patterns; - reads file names from stdin. "
+    "For a model that takes feature vectors: .csv or .npy files.",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to ask the model, and how to write its answers."""
+    """How to query the model, and how to write its answers."""
 
     format: Literal["jsonl", "csv"] | None = None
-    """A JSON object per line, or a table; None: by the name of --output, else jsonl."""
+    """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in .csv, else
+    jsonl."""
     output: Path | None = None
-    """A file, which appears once it is complete. If the server stops answering, FILE.part contains
-    the answers so far. Without it, answers are printed."""
+    """Write the answers to this file, which appears once it is complete. If the server stops
+    responding, FILE.part contains the answers received so far. None: answers are printed."""
     top: Annotated[int, (1, 10**6)] = 1
-    """Number of the most probable classes, each with its probability."""
+    """Number of most probable classes to list, each with its probability."""
     batch_size: Annotated[int, (1, 10**6)] = 32
-    """Images or rows in one request."""
+    """Images or rows per request."""
     timeout: Annotated[float, "positive"] = 30.0
-    """Seconds for one request."""
+    """Timeout of a request, in seconds."""
 
 
 def predict(
@@ -59,23 +60,23 @@ def predict(
     batch_size: int = 32,
     timeout: float = 30.0,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the answers of a model to files, one after the other.
+    """Yields a model's answers to files, one at a time.
 
     Args:
-        model: Its directory or address, as `Client` takes it, or a client.
-        words: Files, directories or patterns of images; of `.csv` or `.npy` for a model that takes
-            rows of numbers.
-        top: Number of the most probable classes.
-        batch_size: Images or rows in one request.
-        timeout: Seconds for one request.
+        model: Directory or address of a model, as for `Client`, or a client.
+        words: Image files, or directories or patterns of them; for a model that takes feature
+            vectors, `.csv` or `.npy` files.
+        top: Number of most probable classes to list.
+        batch_size: Images or rows per request.
+        timeout: Timeout of a request, in seconds.
 
     Returns:
-        Records as from `FilePredictor.predict`.
+        Records, as returned by `FilePredictor.predict`.
 
     Raises:
-        ServingError: The server stopped answering.
-        UsageError: The model or the files do not exist; it takes other files, or ranks fewer
-            classes.
+        ServingError: The server stopped responding.
+        UsageError: The model or the files do not exist, or the model takes other files or ranks
+            fewer classes.
     """
     client = model if isinstance(model, Client) else Client(model, timeout)
     predictor = FilePredictor(client, top)
@@ -126,7 +127,7 @@ def _say(name: str, text: str) -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
-    """Returns the model, the words for files, and the options, each of which takes one value."""
+    """Returns the model, the words that name files, and the options; each takes one value."""
     words: list[str] = []
     options: list[str] = []
     rest = iter(arguments)
@@ -167,13 +168,13 @@ def _open(output: Path | None) -> Iterator[TextIO]:
         with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
             yield stream
     except BaseException:
-        _say("kept", f"the answers so far, in {part}")
+        _say("kept", f"the answers received so far are in {part}")
         raise
     part.replace(path)
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
+    """`python -m pipeline.predict MODEL FILES [--option ...]`; returns 1 if a file was skipped."""
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
         return 0

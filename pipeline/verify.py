@@ -19,31 +19,31 @@ from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
 _DIRECTORY = """\
-A version (saved_models/digits/1), or a model: its served version, which is the pinned one or the
-newest."""
+The directory of a version (saved_models/digits/1), or of a model, to check its served version (the
+pinned one or the newest)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checks that TensorFlow Serving will answer as the trained model does.
+    """Checks that TensorFlow Serving will give the same answers as the trained model.
 
-    Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
+    The exit code is 0 if all checks passed, and 1 if one failed: then the model must not be served.
     """
 
     directory: Path = dataclasses.field(metadata={"hidden": True})
     json: bool = False
     """Print the checks as JSON instead of a table."""
     fuzz: Annotated[int, (0, 10**6)] = 0
-    """Also send this many mutated strings to each string input; the server must survive them."""
+    """Also send this many mutated strings to each string input; they must not crash the model."""
     python: str | None = None
-    """Run the checks with this interpreter, from an environment with another TensorFlow."""
+    """Run the checks with this interpreter, from an environment with a different TensorFlow."""
     runtime_version: str | None = None
-    """Only print the commands that create such an environment and verify the model in it, for a
-    version of TensorFlow such as 2.20, which the released server is built from."""
+    """Only print the commands that create an environment with this version of TensorFlow and verify
+    the model in it. Use the version that the released server is built from, such as 2.20."""
 
 
 def instructions(directory: Path, version: str) -> str:
-    """Commands that create an environment with another TensorFlow and run the checks in it."""
+    """Commands that create an environment with a different TensorFlow and run the checks in it."""
     good = re.fullmatch(r"[1-9][0-9]?(\.[0-9]{1,3}){1,2}", version) is not None
     require(good, "--runtime-version", repr(version), "a version, such as 2.20")
     environment = f"serving-{version}"
@@ -56,7 +56,7 @@ python3 -m venv {environment}
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; 1 if a check failed, else 0."""
+    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; returns 1 if a check failed."""
     if "--help" in arguments or "-h" in arguments:
         about = " ".join((Options.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}

@@ -29,15 +29,15 @@ usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} [NAME] --pin VERSION
        {PROGRAM} [NAME] --unpin
 
-Exports the model of a finished or interrupted run again from its newest intact checkpoint, without
-training: verifies it and publishes it under the next version number. Or selects the version that
-servers load.
+Exports the model of a finished or interrupted run again, from its newest undamaged checkpoint and
+without training: verifies the export and publishes it under the next version number. With --pin or
+--unpin, selects the version that servers load.
 
   RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
   NAME     a model in saved_models/ (--export.directory selects another directory); not needed if it
            is the only one
   --pin    servers that read the model's models.config load this version until another is pinned
-  --unpin  they load the newest version again"""
+  --unpin  these servers load the newest version again"""
 
 _ABOUT = """\
 Exports the model of a run again, without training. All other options are the run's. If its data has
@@ -130,9 +130,9 @@ def _runs(wrong: str) -> str:
 
 
 def export_again(config: Config) -> int:
-    """Tests, exports and reports like the end of a run; 1 if nothing was published.
+    """Tests, exports and reports as at the end of a run; returns 1 if nothing was published.
 
-    Raises UsageError if its data or its checkpoints cannot be used.
+    Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     with Stops().listening():
         run = RunDirectory(Path(str(config.run_directory)))
@@ -144,7 +144,7 @@ def export_again(config: Config) -> int:
 
 
 def _restored(config: Config, run: RunDirectory) -> "Handoff":
-    """The model of the run's newest checkpoint."""
+    """The run with the model of its newest checkpoint, ready to be tested and exported."""
     start = time.monotonic()
     from pipeline.runtime import environment
 
@@ -152,22 +152,20 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     machine = environment.start(config.runtime)
     from pipeline.data import dataset
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
     from pipeline.training.callbacks.checkpoint import CheckpointCallback
     from pipeline.training.checkpoints import Checkpoints
-    from pipeline.training.trainer import prepare
+    from pipeline.training.trainer import Trainer
 
     data = dataset.load(config)
-    trainer, _ = prepare(config, machine, data, Stops())
+    trainer = Trainer(config, machine, data, Stops())
     trainer.build()
     model = trainer.model
     checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
     saver = CheckpointCallback(checkpoints, trainer.batches, config.train)
     saver.resume()
-    incomplete = "" if saver.complete else ", not to its end"
+    incomplete = "" if saver.complete else " (incomplete)"
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    progress_report.damaged(saver)
     weights = saver.choose()
     say(weights.name, weights)
     if model.step:
@@ -185,7 +183,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Writes the newest export of a finished run into its `result.json`, unless it is elsewhere."""
+    """Writes the newest export of a finished run to its `result.json`, unless it is elsewhere."""
     try:
         before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
@@ -201,7 +199,7 @@ def _pin(name: str | None, words: list[str]) -> int:
     given = cli_parser.changes(words, _Pin)
     version, directory = given.get("pin"), given.get("export", {}).get("directory")
     if (version is None) == (not given.get("unpin")):
-        raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
+        raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
     model = _model(name, directory or _Place.directory)
     path = repository.require(model, version)
     if path is not None:

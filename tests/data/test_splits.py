@@ -170,7 +170,7 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     resumed.write(run)
     assert json.loads(run.source.read_text())["fingerprint"] == now
     Image.fromarray(images[5][..., 0]).save(root / "a/00.png")
-    with pytest.raises(UsageError, match="have changed since the run in .*/run began: the content"):
+    with pytest.raises(UsageError, match="has changed since the run in .*/run began: the content"):
         dataset.load(settings)
     forced = dataset.load(settings.changed(force=True))
     assert "changed" in {decision.name for decision in forced.decisions}

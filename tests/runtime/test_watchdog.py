@@ -27,7 +27,7 @@ def test_a_call_that_hangs_ends_the_process_with_its_stacks(children, name, plac
     codes, folder = children
     assert codes[name] == 6
     stacks = (folder / name / place / "hang.txt").read_text()
-    assert stacks.startswith("error: a call hung: it took longer than")
+    assert stacks.startswith("error: a call took longer than")
     assert str(REPOSITORY) not in stacks and '"~/tests/support/hanging.py"' in stacks
     for told in (stacks, (folder / name / "stderr").read_text()):
         assert "also in" in told or told is stacks

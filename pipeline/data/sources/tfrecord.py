@@ -36,19 +36,19 @@ def tfrecord(
     group: str | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Source:
-    """Files such as `train-00000-of-00010` or `train.tfrecord`, in the order of their paths.
+    """TFRecord files such as `train-00000-of-00010` or `train.tfrecord`, ordered by their paths.
 
     The split is the word train, validation (valid, val) or test in the name of a file or its
-    directory; if no file has one, all are train. The id of an example is a hash of its file's path
-    below the root and its number in the file, so adding files changes no other id.
+    directory; if no name contains one, all files are train. The id of an example is a hash of the
+    file's path below the root and the record's number, so adding files does not change other ids.
 
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, a whole number or a text; None: found by its name.
-        group: Feature, a whole number or a text; examples with the same value stay in one split.
+        label: Feature with the label, an integer or a string; None: found by its name.
+        group: Feature with an integer or a string; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
-            directory, else the labels themselves.
+            directory, or else the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
