@@ -58,11 +58,6 @@ def page(
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def data_uri(contents: bytes, kind: str = "png") -> str:
-    """A file as a data URI."""
-    return f"data:image/{kind};base64,{base64.b64encode(contents).decode()}"
-
-
 def image(array: np.ndarray) -> str:
     """The data URI of an image (height, width, channels).
 
@@ -80,4 +75,4 @@ def image(array: np.ndarray) -> str:
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
-    return data_uri(file.getvalue(), kind)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

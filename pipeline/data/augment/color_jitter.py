@@ -25,9 +25,9 @@ def color_jitter(
     does not change grayscale images.
 
     Args:
-        brightness: Strength of the change in brightness; 0 for no change.
-        contrast: Strength of the change in contrast; 0 for no change.
-        saturation: Strength of the change in saturation; 0 for no change.
+        brightness: Strength of the change in brightness; 0 for none.
+        contrast: Strength of the change in contrast.
+        saturation: Strength of the change in saturation.
     """
     images = _pixel_values.of(batch, "color_jitter")
     dtype, whole = images.dtype, images.dtype.is_integer
@@ -37,10 +37,6 @@ def color_jitter(
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (_black, _color.mean_gray, _color.gray)[number](values, whole)
+        poor = (lambda *_: 0.0, _color.mean_gray, _color.gray)[number](values, whole)
         images = _pixel_values.restore(_color.mixed(poor, values, factor), dtype)
     return {**batch, "image": images}
-
-
-def _black(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    return tf.zeros([], values.dtype)

@@ -19,19 +19,19 @@ def erase(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.3, 3.3),
     fill: Literal["zero", "mean", "noise"] = "zero",
 ) -> Example:
-    """Covers one rectangle inside the image.
+    """Erases one rectangle inside the image.
 
     Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the area is
-    uniform, the aspect ratio log-uniform. A side longer than the image's is shortened to it, while
-    the authors draw again. With a single area, `ratio=1,1` and probability 1, this is the cutout of
-    DeVries and Taylor, arXiv 1708.04552, except that the rectangle is always inside the image.
+    uniform, the ratio of height to width log-uniform. A side that would be longer than the image's
+    is cut to it, while the authors draw again. With a single area, `ratio=1,1` and probability 1,
+    it is the cutout of DeVries and Taylor, arXiv 1708.04552, kept inside the image.
 
     Args:
         probability: Probability that an image is changed.
         area: Smallest and largest fraction of the image's area.
-        ratio: Smallest and largest height divided by width.
-        fill: Level 0 (`zero`), the `mean` of each channel of the image, or uniform `noise` for each
-            value (from 0 to 1 in float images).
+        ratio: Smallest and largest ratio of height to width.
+        fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for each value
+            (from 0 to 1 in images of floats).
     """
     images = _pixel_values.of(batch, "erase")
     height, width = images.shape[1:3]

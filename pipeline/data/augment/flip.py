@@ -1,4 +1,4 @@
-"""Random and alternating mirroring."""
+"""Random and alternating flips."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     """Flips each image horizontally with probability 1/2.
 
     Args:
-        up_down: Also flip vertically, independently with probability 1/2.
+        up_down: Also flip vertically, independently, with probability 1/2.
     """
     images = _pixel_values.of(batch, "flip")
     for axis in (1, 0) if up_down else (1,):
@@ -23,10 +23,9 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     """Flips each image horizontally in every other epoch; half of the images start flipped.
 
-    Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section 3.6: any
-    two consecutive epochs contain both orientations of every image, whereas with `flip`, half of
-    the images repeat. The first orientation is drawn from a seed that is the same in all epochs;
-    other seeds are unused.
+    Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section 3.6: two
+    consecutive epochs show both versions of every image, while `flip` shows the same one again half
+    of the time. The first is drawn with a seed that is the same in all epochs; others are unused.
 
     Args:
         batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).

@@ -18,7 +18,7 @@ from pipeline.utils.errors import UsageError
 def mixup(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 0.2
 ) -> Example:
-    """Replaces images by weighted means of two images; the task weights labels in the same way.
+    """Replaces each image by a weighted mean with another one; labels get the same weights.
 
     Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a separate weight for
     each example.
@@ -40,15 +40,15 @@ def mixup(
 def cutmix(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 1.0
 ) -> Example:
-    """Copies a rectangle from the partner's image; labels are weighted by their areas.
+    """Pastes a rectangle of another image into each image; labels are weighted by area.
 
-    Yun et al., "CutMix", ICCV 2019: the rectangle has the aspect ratio of the image and a uniformly
-    drawn center, and is clipped at the border; then its area is computed again.
+    Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and a uniform
+    center, and is clipped at the border; then its area is computed again.
 
     Args:
-        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32, (batch,)),
-            the area of the original image as a fraction, rounded to 2**-16.
-        alpha: Before clipping at the border, this fraction is drawn from Beta(alpha, alpha).
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+            the area fraction of the original image, rounded to 2**-16.
+        alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
     """
     batch = _labelled(batch, "cutmix")
     images = batch["image"]

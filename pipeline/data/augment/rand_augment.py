@@ -28,12 +28,12 @@ def rand_augment(
     """Applies `layers` operations to each image, drawn from 14 operations with replacement.
 
     Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's RandAugment and
-    Pillow's operations. Geometric operations are relative to the center, use the nearest pixel, and
-    fill with level 0. Signs are random. Only for 8-bit images.
+    Pillow's operations. Geometric operations are around the center, use the nearest pixel, and fill
+    with zeros. Signs are random. For 8-bit images only.
 
     Args:
-        layers: Number of operations applied to each image.
-        magnitude: Strength, from 0 (almost no change) to 30 (strongest).
+        layers: Number of operations for each image.
+        magnitude: Strength of the operations: 0 is hardly any change, 30 the strongest.
     """
     images = _pixel_values.of(batch, "rand_augment")
     if images.dtype != tf.uint8:

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from scipy.sparse import coo_array, csgraph
 
 from pipeline.contracts import Source
 from pipeline.data.cleaning import near_duplicates
@@ -170,18 +171,15 @@ def _leaking(
 def _linked(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray
 ) -> list[_Issue]:
-    """Each example of a cluster but one, with its neighbor in the minimum spanning tree."""
-    if not len(first):
-        return []
-    rows, places = np.unique([first, second], return_inverse=True)
-    i, j = places.reshape(2, -1)
-    parents = near_duplicates.forest(len(rows), i, j, distance)
+    """The nearest pairs that connect each cluster: its minimum spanning tree."""
+    # A zero would mean no link.
+    pairs = coo_array((distance + 1.0, (first, second)), (len(scan), len(scan)))
+    tree = csgraph.minimum_spanning_tree(pairs.tocsr()).tocoo()
     found = []
-    for at in np.flatnonzero(parents >= 0):
-        row, other = int(rows[at]), int(rows[parents[at]])
-        differ = scan.label[row] != scan.label[other]
+    for of, row in np.sort([tree.row, tree.col], axis=0).T.tolist():
+        differ = scan.label[row] != scan.label[of]
         reason = "near duplicate, two labels" if differ else "near duplicate"
-        found.append(_Issue(row, reason, other))
+        found.append(_Issue(row, reason, of))
     return found
 
 

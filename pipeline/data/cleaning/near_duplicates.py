@@ -130,28 +130,6 @@ def _surroundings(fine: "_Descriptors") -> np.ndarray:
     return np.sqrt(np.maximum(around, 0))
 
 
-def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """The minimum spanning forest of the pairs, as the parent of each picture: int64 (count,).
-
-    The root of a cluster is its smallest position; it has the parent -1, as have images without
-    pairs.
-    """
-    from scipy.sparse import coo_array, csgraph
-
-    # A zero would mean no link.
-    graph = coo_array((distance + 1.0, (first, second)), (count + 1, count + 1))
-    tree = csgraph.minimum_spanning_tree(graph.tocsr()).tocoo()
-    _, of = csgraph.connected_components(tree, directed=False)
-    _, roots = np.unique(of[:count], return_index=True)
-    # One more node, linked to the root of each cluster.
-    start = np.concatenate([tree.row, np.full(len(roots), count)])
-    end = np.concatenate([tree.col, roots])
-    joined = coo_array((np.ones(len(start)), (start, end)), (count + 1, count + 1)).tocsr()
-    _, before = csgraph.breadth_first_order(joined, count, directed=False)
-    before = before[:count].astype(np.int64)
-    return np.where(before == count, -1, before)
-
-
 class _Descriptors:
     """Thumbnails of `cells` x `cells` and their derivatives; sums of squares are mean squares."""
 

@@ -17,17 +17,16 @@ from pipeline.utils.errors import UsageError, reason
 
 
 def arrays(*, path: Annotated[Path, "exists"]) -> Source:
-    """Arrays of the same length; a file is the split `train`, and an example's id is its index.
+    """NumPy arrays of images and labels. The id of an example is its index.
 
     Args:
-        path: An `.npz` file; or a directory with a file `KEY.npy` for each key, which is read in
-            pieces and may be larger than the memory; or a directory with such subdirectories train
-            and optionally validation (valid, val) and test. Keys: `images`, uint8 of shape (n,
-            height, width) or (n, height, width, channels); `labels`, integers from 0 to classes - 1
-            of shape (n,) or (n, 1); `groups` (optional), integers or strings of shape (n,), where
-            examples with the same value stay in one split; `class_names` (optional, in the
-            directory of train), strings of shape (classes,); without these, the classes are named
-            "0", "1", ...
+        path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read in pieces
+            and may be larger than memory; or a directory of such directories: train, and optionally
+            validation (valid, val) and test. Keys: `images`, uint8 of shape (n, height, width) or
+            (n, height, width, channels); `labels`, integers 0 ... classes - 1 of shape (n,) or
+            (n, 1); `groups` (optional), integers or strings of shape (n,): examples with the same
+            value stay in one split; `class_names` (optional, in train), strings of shape
+            (classes,): by default, the classes are named "0", "1", ...
     """
     try:
         folders = _folders(path) if path.is_dir() else {"train": path}

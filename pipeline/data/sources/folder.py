@@ -31,19 +31,19 @@ class _File(NamedTuple):
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
-    """Image files in `CLASS/...`, or in `train/CLASS/...` and such directories for other splits.
+    """Image files in `CLASS/...`, or in `train/CLASS/...` and the same for the other splits.
 
-    Files with the suffixes of JPEG, PNG, GIF, BMP and WebP are read, at any depth below the class,
-    sorted by path. Hidden files are ignored; other files are ignored with a note. A class without
-    files in train is an error. The id of an example is a hash of its path relative to the root, so
-    adding files does not change other ids.
+    Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth below the
+    class, sorted by path. Hidden files are ignored; other files too, with a note. A class without
+    files in train is an error. The id of an example is a hash of its path below the root, so adding
+    files does not change other ids.
 
     Args:
         path: The root directory. The other splits are `validation` (or `valid`, `val`) and `test`;
-            they do not have to contain every class.
-        group: Regular expression that is matched anywhere in the path relative to the root. Files
-            with the same match (of its first group, if it has one) stay in one split, such as all
-            images of one patient: `patient(\\d+)`.
+            they need not contain every class.
+        group: Regular expression to search for in each path below the root. Files with the same
+            match (of its first group, if it has one) stay in one split; for example,
+            `patient(\\d+)` keeps all images of a patient together.
     """
     return Folder(path, group)
 

@@ -1,4 +1,4 @@
-"""The real data sets included in scikit-learn, which need no download."""
+"""Data sets that are part of the scikit-learn package and need no download."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from pipeline.data.sources._array_source import ArraySource
 
 
 def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
-    """One split `train`; the id of an example is its index in scikit-learn's order.
+    """A data set of scikit-learn, as the split `train`. The id of an example is its index.
 
     Args:
         dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E. Alpaydin,

@@ -22,7 +22,7 @@ def tfds(
     splits: dict[Literal["train", "validation", "test"], str] | None = None,
     group: str | None = None,
 ) -> Source:
-    """The splits of a TFDS builder, or parts of them.
+    """A data set of TensorFlow Datasets: the builder's splits, or parts of them.
 
     The id of an example is its index in the builder's split, in stored order, and does not depend
     on which part is read. Images stay encoded, and the task decodes them as a server does.
@@ -30,11 +30,11 @@ def tfds(
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
             `tfds.builder`: `cifar10_corrupted/fog_3`.
-        path: The data_dir of TFDS; by default $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-        splits: What to read as train, validation or test, in TFDS's notation: `train[:10%]`,
-            `train+test`. Splits not given here are the builder's, if it has them.
-        group: Name of a feature that is an integer or string; examples with the same value stay in
-            one split.
+        path: TFDS's data_dir; by default $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+        splits: What to read as train, validation or test, in TFDS's notation, such as
+            `train=train[:10%]`. The other splits are the builder's own, if it has them.
+        group: Name of a feature with a number or a string; examples with the same value stay in one
+            split.
     """
     builder = _builder(dataset, path)
     layout = _layout(builder, group)

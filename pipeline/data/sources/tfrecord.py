@@ -36,20 +36,19 @@ def tfrecord(
     group: str | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Source:
-    """Files such as `train-00000-of-00010` or `train.tfrecord`, in the order of their paths.
+    """TFRecord files such as `train-00000-of-00010` or `train.tfrecord`, ordered by their paths.
 
-    The split is indicated by the word train, validation (valid, val) or test in the name of a file
-    or its directory; without such words, all files belong to train. The id of an example is a hash
-    of its file's path relative to the root and its number in the file, so adding files does not
-    change other ids.
+    The split is the word train, validation (valid, val) or test in the name of a file or its
+    directory; if no name contains one, all files are train. The id of an example is a hash of the
+    file's path below the root and the record's number, so adding files does not change other ids.
 
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
-        image: Feature that contains the encoded image (JPEG, PNG, GIF, BMP, WebP); None: detected.
-        label: Feature that contains the label, an integer or string; None: detected.
-        group: Feature with an integer or string; examples with the same value stay in one split.
+        image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
+        label: Feature with the label, an integer or a string; None: found by its name.
+        group: Feature with an integer or a string; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
-            directory, else the labels themselves.
+            directory, or else the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
