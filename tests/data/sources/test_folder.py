@@ -122,7 +122,7 @@ def test_wrong_directories_are_rejected(root, case):
     ("options", "message"),
     [
         ({"group": "^train"}, r"'\^train' does not match val/ant/x.png"),
-        ({"group": "("}, "--source.group must be a regular expression; got"),
+        ({"group": "("}, "--source.group must be a valid regular expression; got"),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):
