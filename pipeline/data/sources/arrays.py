@@ -56,7 +56,7 @@ def _folders(root: Path) -> dict[str, Path]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive, or of a directory, in which their content stays in the files."""
+    """The arrays of an archive, or of a directory, where their content stays in the files."""
     if path.is_dir():
         return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
     try:
@@ -65,7 +65,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(
             f"{path} is not an .npz of plain arrays, or does not fit into memory "
             f"({reason(error)}); write it with numpy.savez(path, images=images, labels=labels), or "
-            "save images.npy and labels.npy into a directory, which is read in pieces"
+            "save images.npy and labels.npy in a directory, which is read in pieces"
         ) from None
 
 
@@ -74,14 +74,14 @@ def _mapped(path: Path) -> np.memmap:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception:  # NumPy raises many kinds for damaged files
+    except Exception:  # NumPy raises many types of exceptions for damaged files
         raise UsageError(
             f"{path} is not a complete .npy file of a plain array; write it with numpy.save"
         ) from None
 
 
 def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label`, perhaps `group`, and `image` with an axis for the channels."""
+    """The fields `label`, `image` with an axis for the channels, and `group` if present."""
     for key in ("images", "labels"):
         if key not in columns:
             raise UsageError(f"{path} has no {key}; it has {', '.join(columns) or 'no arrays'}")
