@@ -30,7 +30,7 @@ CLEANED = Path("cleaned")
 
 
 def _check(config: Config) -> None:
-    """Raises UsageError if manifest and gallery cannot be written, or would replace others."""
+    """Raises UsageError if the manifest or the gallery cannot be written or already exists."""
     run_directory.earlier_splits(config)
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
@@ -51,7 +51,7 @@ def _table(entries: list[manifest.Entry]) -> str:
         other = f" = {first['of_file']}" if "of" in first else ""
         detail = f" ({first['detail']})" if "detail" in first else ""
         rows.append((reason, f"{count:,}", action, first["file"] + other + detail))
-    return console.table(rows, ["reason", "examples", "action", "such as"], right=[1])
+    return console.table(rows, ["reason", "examples", "action", "first example"], right=[1])
 
 
 def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:

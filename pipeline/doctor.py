@@ -46,7 +46,7 @@ class Options:
     steps: _Count = 16
     """Number of training steps; with more than 16, differences grow and are no longer limited."""
     batch_size: _Count = 32
-    """Examples per step; each replica gets an equal part."""
+    """Examples per step, divided equally among the replicas."""
 
 
 def check_environment() -> int:

@@ -89,12 +89,12 @@ def _run(config: Config, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
-    from pipeline.training.trainer import prepare
+    from pipeline.training import recovery
+    from pipeline.training.trainer import Trainer
 
     # Data and model
     data = dataset.load(config)
-    trainer, decisions = prepare(config, machine, data, stops)
+    trainer = Trainer(config, machine, data, stops)
     trainer.build()
     if workers is not None and not workers.is_chief:
         trainer.work()
@@ -102,10 +102,10 @@ def _run(config: Config, stops: Stops) -> Run:
         return Run(config, path, history, {}, net, net, data.task, data.splits, None, {}, None)
 
     # Training
-    with run_directory.opened(config) as place, progress_report.interruptible(config, place):
+    with run_directory.opened(config) as place, recovery.interruptible(config, place):
         trainer.resume(place)
         data.write(place)
-        trainer.report(data, decisions)
+        trainer.report()
         trained = trainer.train()
 
         # Test, export, verification

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-_FOLDERS = {
+FOLDERS = {
     "optimizers": "optimizers",
     "schedules": "optimizers/schedules",
     "losses": "losses",
@@ -53,15 +53,15 @@ def _snake(name: str) -> str:
 
 @functools.cache
 def _classes(registry: str) -> dict[str, Found]:
-    spec = importlib.util.find_spec("keras") if registry in _FOLDERS else None
+    spec = importlib.util.find_spec("keras") if registry in FOLDERS else None
     if spec is None or not spec.submodule_search_locations:
         return {}
-    folder = Path(spec.submodule_search_locations[0], "src", _FOLDERS[registry])
+    folder = Path(spec.submodule_search_locations[0], "src", FOLDERS[registry])
     found: dict[str, Found] = {}
     for path in sorted(folder.glob("*.py")):
         if path.stem.endswith("_test") or path.stem == "__init__":
             continue
-        module = f"keras.src.{_FOLDERS[registry].replace('/', '.')}.{path.stem}"
+        module = f"keras.src.{FOLDERS[registry].replace('/', '.')}.{path.stem}"
         for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.ClassDef) and _is_exported(node):
                 found[_plain(node.name)] = (module, path, node)

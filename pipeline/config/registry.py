@@ -12,24 +12,21 @@ importing TensorFlow.
 """
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
-import inspect
-import re
 import sys
-import textwrap
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pipeline.config import keras_names, objects, type_hints, validation
-from pipeline.utils.errors import UsageError, one_line, suggest
+from pipeline.config.functions import Function, declared, dotted, functions_of
+from pipeline.utils.errors import UsageError, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Registry -> its directory, and what messages call one of its functions.
@@ -56,78 +53,6 @@ ADAPTERS = {
     "optimizers": "pipeline.training.optim.optimizers._given",
     "schedules": "pipeline.training.optim.schedules._given",
 }
-# Options that the package sets itself.
-_RESERVED = (
-    *("learning_rate", "initial_learning_rate", "reduction", "dtype", "weight_decay"),
-    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
-    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
-)
-# Names that the annotation of an option may use; with any other name the option is not checked.
-_HINTS = {
-    **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
-    **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """A keyword-only argument of a registered function."""
-
-    hint: Any
-    default: str | None
-    """Source code of the default; None if the option is required."""
-    meaning: str
-    """From the section `Args` of the docstring."""
-
-    def __str__(self) -> str:
-        default = "required" if self.default is None else f"default {self.default}"
-        return f"{type_hints.describe(self.hint)} ({default})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Function:
-    """A function, or a class and its constructor, as described by its source."""
-
-    name: str
-    module: str
-    path: Path
-    node: ast.FunctionDef | ast.ClassDef
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether it is one of this package."""
-        return self.path.is_relative_to(_PACKAGE)
-
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring."""
-        return (ast.get_docstring(self.node) or "").partition("\n")[0]
-
-    @property
-    def options(self) -> dict[str, Option]:
-        """The options by name."""
-        found, meanings = _arguments(self.node), _meanings(self.node)
-        optional = found.args[len(found.args) - len(found.defaults) :]
-        pairs = [
-            *zip(optional, found.defaults, strict=True),
-            *zip(found.kwonlyargs, found.kw_defaults, strict=True),
-        ]
-        known = {}
-        for argument, value in pairs:
-            if argument.arg in _RESERVED and not self.is_registered:
-                continue
-            hint: Any = Any  # of an annotation with other names than `_HINTS`
-            with contextlib.suppress(KeyError, TypeError):
-                hint = _type(argument.annotation)
-            default = None if value is None else ast.unparse(value)
-            known[argument.arg] = Option(hint, default, meanings.get(argument.arg, ""))
-        return known
-
-    @property
-    def required(self) -> int:
-        """Number of its positional arguments without a default, not counting `self`."""
-        found = _arguments(self.node)
-        return len(found.args) - len(found.defaults) - isinstance(self.node, ast.ClassDef)
 
 
 def names(registry: str) -> list[str]:
@@ -149,7 +74,7 @@ def find(registry: str, name: str) -> Function:
         validation.require_path(Path(name), "--model.name")
         return _adapter(registry)
     if "." in name or ":" in name:
-        return _dotted(name)
+        return dotted(name)
     known = _registered(registry)
     if name in known:
         return known[name]
@@ -157,7 +82,7 @@ def find(registry: str, name: str) -> Function:
         module, path, node = found
         return Function(node.name, module, path, node)
     for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
-        return _dotted(entry.value)
+        return dotted(entry.value)
     others = keras_names.names(registry)
     raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
 
@@ -169,7 +94,8 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
-        return f"{', '.join(names(self.registry))}, or package.module:name"
+        known = [*names(self.registry), *["any of Keras"] * (self.registry in keras_names.FOLDERS)]
+        return f"{', '.join(known)}, or package.module:name"
 
 
 def builds_whole_model(name: str) -> bool:
@@ -193,7 +119,7 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
     """
     known = find(registry, name).options
     for option, value in given.items():
-        shown = flag.format(one_line(option))
+        shown = flag.format(repr(option)[1:-1])
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
             raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
@@ -302,120 +228,28 @@ def _registered(registry: str) -> dict[str, Function]:
     found: dict[str, Function] = {}
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
-        for name, node in _functions(path).items():
+        for name, node in functions_of(path).items():
             if isinstance(node, ast.ClassDef):
                 continue
             if name in found:
+                other = found[name]
                 raise UsageError(
-                    f"{found[name].path} and {path} both define {name!r}; rename one of them"
+                    f"{other.path}, line {other.node.lineno}, and {path}, line {node.lineno}, both "
+                    f"define {name!r}; rename one of them"
                 )
             found[name] = Function(name, module, path, node)
     return found
 
 
-def _dotted(name: str) -> Function:
-    """`package.module.name`, `package.module:name` or `file.py:name`."""
-    module, _, function = name.rpartition(":" if ":" in name else ".")
-    if module.endswith(".py"):
-        path = Path(module)
-        if not path.is_file():
-            raise UsageError(f"{name!r}: {path} is not a file")
-        module = str(path.resolve())
-    else:
-        spec = _found(module)
-        if spec is None or not str(spec.origin).endswith(".py"):
-            raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
-        path = Path(str(spec.origin))
-    functions = _functions(path)
-    if function not in functions:
-        hint = suggest(function, functions) if functions else "it defines no public function"
-        raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
-    return Function(function, module, path, functions[function])
-
-
 def _of_object(registry: str, name: objects.Given) -> Function:
     """What the source of an object says: of the function itself, else of the adapter's `given`."""
-    value, path = name.value, Path(f"<{registry}>")
-    if inspect.isfunction(value) or inspect.isclass(value):
-        try:
-            (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-        except (OSError, SyntaxError, ValueError):
-            node = None
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef):  # such as a lambda
-            node = _declaration(value)
-        return Function(value.__name__, value.__module__, path, node)
+    value = name.value
+    if isinstance(value, type | types.FunctionType):
+        return declared(value)
     return _adapter(registry)
 
 
 def _adapter(registry: str) -> Function:
     """The function `given` in the adapter of a registry, whose options are those of objects."""
     path = _PACKAGE / REGISTRIES[registry][0] / "_given.py"
-    return Function("given", ADAPTERS.get(registry, ""), path, _functions(path)["given"])
-
-
-def _declaration(function: Callable) -> ast.FunctionDef:
-    """The parameters of a function whose source is unknown."""
-    known = inspect.signature(function).parameters.values()
-    bare = [
-        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else 0) for p in known
-    ]
-    code = f"def function{inspect.Signature(bare)}: ..."
-    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
-    return node
-
-
-def _found(module: str) -> ModuleSpec | None:
-    """Finds a module without importing its packages, as `find_spec` alone would."""
-    first, *others = module.split(".")
-    if not all(part.isidentifier() for part in (first, *others)):
-        return None
-    spec = importlib.util.find_spec(first)
-    for part in others:
-        spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
-    return spec
-
-
-@functools.cache
-def _functions(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
-    """The public functions and classes of a source file, in order."""
-    try:
-        nodes = ast.parse(path.read_bytes(), path.name).body
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} is not valid Python: {error}") from None
-    kinds = ast.FunctionDef | ast.ClassDef
-    return {n.name: n for n in nodes if isinstance(n, kinds) and n.name[0] != "_"}
-
-
-def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
-    if isinstance(node, ast.FunctionDef):
-        return node.args
-    methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
-    method = next(methods, None)
-    return method.args if method else _declaration(lambda self: None).args
-
-
-def _type(node: ast.expr | None) -> Any:
-    """Evaluates an annotation without running code; KeyError or TypeError if it is not a type."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case ast.Name(id=name):
-            return _HINTS[name]
-        case ast.Tuple(elts=items):
-            return tuple(map(_type, items))
-        case ast.Subscript(value=kind, slice=inside):
-            return _type(kind)[_type(inside)]
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _type(left) | _type(right)
-    raise TypeError(node)
-
-
-def _meanings(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
-    """Argument -> its description in the section `Args` of the docstring."""
-    _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
-    entries = re.findall(
-        r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
-    )
-    return {name: " ".join(text.split()) for name, text in entries}
+    return Function("given", ADAPTERS.get(registry, ""), path, functions_of(path)["given"])

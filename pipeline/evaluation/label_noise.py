@@ -244,7 +244,7 @@ def _judged(
         part = Split(split.store, split.rows[np.isin(split.column("id"), held_out)])
         if len(part):
             batches = batching.evaluation(part, config.train)
-            parts.append(evaluate.answers(run.model, run.task, batches))
+            parts.append(evaluate.answers(run.network, run.task, batches))
     wanted = ("id", "truth", "probabilities")
     if missing := [name for name in wanted if name not in parts[0]]:
         raise UsageError(f"--label-noise: the task {config.task.name} has no {missing[0]}")

@@ -138,7 +138,7 @@ def require(model: Path, version: int | None) -> Path | None:
 def chosen(directory: Path) -> Path:
     """Returns the given version directory, or the version that a server of a model would use."""
     if not directory.is_dir():
-        raise UsageError(f"{directory} is not a directory; give one such as saved_models/digits/1")
+        raise UsageError(f"{directory} is not a directory; use one such as saved_models/digits/1")
     marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
     if any((directory / name).is_file() for name in marks):
         return directory

@@ -69,6 +69,7 @@ class ImageClassification(Task):
         self.class_names: list[str] = metadata["class_names"]
         self.image_shape = tuple(metadata["image_shape"])
         self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
+        self._takes_files = self.dtype == tf.uint8 and self.image_shape[2] in (1, 3)
         self.selection_metric = ("accuracy", 1)
         self.temperature = float(metadata.get("temperature", 1.0))
 
@@ -254,7 +255,7 @@ class ImageClassification(Task):
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
         default = (pixels, [tf.TensorSpec(shape, self.dtype, name="images")])
-        if self.dtype != tf.uint8:  # files are decoded to 8 bits
+        if not self._takes_files:
             return {"serving_default": default}
         return {
             "serving_default": default,
@@ -264,7 +265,7 @@ class ImageClassification(Task):
 
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         images = columns["image"]
-        if self.dtype != tf.uint8:
+        if not self._takes_files:
             return {"serving_default": {"images": images}}
         encoded = _guards.encoded(images)
         return {

@@ -16,7 +16,7 @@ from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.training.stepped_model import SteppedModel
-from pipeline.training.train_step import Settings, Step
+from pipeline.training.train_step import Step
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
@@ -32,6 +32,8 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         try:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
+                flag = f"--model.name {options.name}"
+                _checked(tensor, keras.KerasTensor, flag, "a tensor of features")
                 _refuse_probabilities(tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
@@ -108,10 +110,9 @@ def build(
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers(include_self=False))
-        if settings.train.synchronized_batch_norm:
-            for layer in layers:
-                if isinstance(layer, keras.layers.BatchNormalization):
-                    layer.synchronized = True
+        normalizations = (x for x in layers if isinstance(x, keras.layers.BatchNormalization))
+        for layer in normalizations if settings.train.synchronized_batch_norm else ():
+            layer.synchronized = True
         # Before any layer is frozen: the optimizer also needs state for layers unfrozen later.
         variables = list(model.trainable_variables)
         others = model.non_trainable_variables
@@ -120,31 +121,37 @@ def build(
         _adapt(model, task, train)
         rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
         optimizer = _optimizer(settings.train, rate, variables)
-        if settings.model.weights is not None:
-            note = pretrained.load(model, settings.model.weights)
-            model.note = f"{model.note}; {note}" if model.note else note
-        model.frozen = _freeze(layers, settings.train.freeze)
-        if not variables:
-            raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
-        if not model.trainable_variables:
-            raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
+        _start(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
-        factors = _factors(layers, settings.train.layer_rates)
-        update = Update(optimizer, variables, statistics, settings.train, scaled, rate, factors)
-        options = Settings(
-            augmentations=settings.data.augment if augment_in_step else {},
-            seed=settings.runtime.seed,
-            train=settings.train,
+        update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
+        update.factors = _factors(layers, settings.train.layer_rates)
+        operations = settings.data.augment if augment_in_step else {}
+        model.step = Step(
+            task,
+            settings,
+            update,
+            random_states,
+            augmenter=Augmenter(operations, settings.runtime.seed),
             loss=_loss(task, settings.train, model.ends_in),
             metrics=_metrics(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
-        model.step = Step(task, options, update, random_states)
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     _try_augmentations(settings, machine.replicas, train)
     return model
+
+
+def _start(model: SteppedModel, layers: list[keras.Layer], settings: config.Config) -> None:
+    """Loads the initial weights, and freezes layers."""
+    if settings.model.weights is not None:
+        model.note = pretrained.load(model, settings.model.weights)
+    if not model.trainable_variables:
+        raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
+    model.frozen = _freeze(layers, settings.train.freeze)
+    if not model.trainable_variables:
+        raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
 
 
 def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
@@ -220,13 +227,13 @@ def _loss(
     return loss
 
 
-def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
+def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
     found = []
     for name, given in options.metrics.items():
         metric = registry.call("metrics", name, given, task.metadata)
         flag = f"--train.metrics: {name}"
         found.append(_checked(metric, keras.metrics.Metric, flag, "a Keras metric"))
-    return tuple(found)
+    return found
 
 
 def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:

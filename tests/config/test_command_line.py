@@ -149,7 +149,7 @@ def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsy
         "default: 40)",
         "--export.enabled, --export.no-enabled Write and verify",
         "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
-        "package.module.function; default: convnet)",
+        "package.module:name; default: convnet)",
     ):
         assert part in whole
 

@@ -35,7 +35,7 @@ def test_the_served_answers_are_those_of_the_trained_model(digits_run):
     """With another loader than that of the verification, for every test example."""
     split = digits_run.splits["test"]
     expected = answers(
-        digits_run.model, digits_run.task, evaluation(split, digits_run.config.train)
+        digits_run.network, digits_run.task, evaluation(split, digits_run.config.train)
     )
     signatures = tf.saved_model.load(digits_run.export).signatures
     images = split.take(np.arange(len(split)))["image"]
@@ -88,7 +88,7 @@ def test_an_export_in_16_bits_is_close_and_answers_in_float32(
 ):
     config = digits_run.config.changed(export={"directory": tmp_path, "precision": precision})
     split = digits_run.splits["test"]
-    about = write(tmp_path, digits_run.model, digits_run.task, config, split, metrics={})
+    about = write(tmp_path, digits_run.network, digits_run.task, config, split, metrics={})
     assert about["precision"] == precision and about["trained_precision"] == "float32"
     assert 0 < about["difference"]["probabilities"] < most and about["compared"] == 64
     assert types_of_convolutions(tmp_path) == {tf.as_dtype(precision).as_datatype_enum}
@@ -105,7 +105,7 @@ def test_a_version_that_fails_its_checks_is_not_published(digits_run, tmp_path, 
         real(path, golden)
 
     monkeypatch.setattr(proof, "write_golden", wrong)
-    outcome = export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
+    outcome = export(digits_run.network, digits_run.task, config, digits_run.splits["test"])
     assert not outcome.passed
     assert not files.versions(tmp_path / "digits")
     assert outcome.directory.name.startswith(".")
@@ -117,7 +117,7 @@ def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", save)
     config = digits_run.config.changed(export={"directory": tmp_path})
     with pytest.raises(UsageError, match="digits cannot be written: No space left on device$"):
-        export(digits_run.model, digits_run.task, config, digits_run.splits["test"])
+        export(digits_run.network, digits_run.task, config, digits_run.splits["test"])
     assert list((tmp_path / "digits").iterdir()) == []
 
 
@@ -144,7 +144,7 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
     }
     assert about["difference"]["probabilities"] <= 1e-6 and about["difference"]["label"] == 0
     weights = digits_run.export / "variables/variables.data-00000-of-00001"
-    assert weights.stat().st_size < 1.05 * 4 * digits_run.model.count_params(), "stored once"
+    assert weights.stat().st_size < 1.05 * 4 * digits_run.network.count_params(), "stored once"
 
 
 @pytest.mark.long
@@ -166,7 +166,7 @@ def test_the_model_card_contains_all_measurements(digits_run):
     card = (digits_run.export / model_card.FILE).read_text()
     sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "Training"]
     assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "Usage"]
-    assert f"{digits_run.model.count_params():,} parameters" in card
+    assert f"{digits_run.network.count_params():,} parameters" in card
     steps = f"{digits_run.result['steps']:,}"
     assert f"Trained for {steps} of {steps} steps." in card
     counts = (f"{name} {len(split):,}" for name, split in digits_run.splits.items())

@@ -79,8 +79,8 @@ def test_one_of_each_trains_evaluates_and_exports(mine):
     accuracies = run.history["accuracy"]
     assert accuracies == run.history["top_1"] and len(accuracies) < 9
     assert max(accuracies[:-1], default=0) < 0.6 <= accuracies[-1]
-    assert 16 in [getattr(layer, "units", None) for layer in run.model.layers]
-    assert float(run.model.optimizer.rho) == pytest.approx(0.8)
+    assert 16 in [getattr(layer, "units", None) for layer in run.network.layers]
+    assert float(run.network.optimizer.rho) == pytest.approx(0.8)
     assert (mine.parent / "engine.txt").read_text() == str(run.result["steps"])
     assert run.result["verification"]["passed"]
     saved = json.loads((run.directory / "config.json").read_text())

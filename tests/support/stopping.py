@@ -43,7 +43,7 @@ def stop_after(patch, calls):
 
 def everything(run, folder):
     """What must be equal, bit by bit: not the times."""
-    groups = run.model.state.values()
+    groups = run.network.state.values()
     state = [variable.numpy() for group in groups for variable in group]
     history = {n: v for n, v in run.history.items() if n != "examples_per_second"}
     clocks = ("seconds", "examples_per_second")

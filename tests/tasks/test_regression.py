@@ -87,7 +87,7 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
 
 def test_the_recipe_ends_with_a_verified_export(run):
     assert run.result["verification"]["passed"] and run.export.name == "1"
-    traces = [key for key in run.model.step.compiled if key[0] == "answers"]
+    traces = [key for key in run.network.step.compiled if key[0] == "answers"]
     assert len(traces) == 1, "one trace of the model answers all splits"
     assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((run.directory / "result.json").read_text())

@@ -88,7 +88,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
     memory.limit = limit
     del alive[:]
     run = digits("run", engine=engine)
-    for one, other in zip(plain.model.get_weights(), run.model.get_weights(), strict=True):
+    for one, other in zip(plain.network.get_weights(), run.network.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
     failures = {4: 1, 2: 2}[limit]
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
@@ -142,7 +142,7 @@ def test_a_run_is_rolled_back_to_a_lower_rate(workplace, capsys):
     (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("roll-back")]
     assert line.startswith("roll-back  0.5 times the learning rate (train")
     assert "; again after step " in line
-    assert float(run.model.step.update.factor.numpy()) == 0.5
+    assert float(run.network.step.update.factor.numpy()) == 0.5
     assert run.result["steps"] == 90 == len(run.history["loss"])
     assert run.history["loss"][-1] < max(3000, 1e-3 * max(run.history["loss"]))
     stored = json.loads((workplace / "rolled/decisions.json").read_text())

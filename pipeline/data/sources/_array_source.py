@@ -1,4 +1,4 @@
-"""A source of arrays: in memory, or images in `.npy` files, which are read one at a time."""
+"""A source of arrays in memory, or of images in `.npy` files, which are read one at a time."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
 from pipeline.data.split_names import SPLITS
+from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
 
 
@@ -17,13 +18,14 @@ class ArraySource(Source):
     """The id of an example is its index, with the number of the split above 40 bits.
 
     Args:
-        train: Field of an example (`image`, `label`, ...) -> array of any dtype, (examples, ...),
-            all of the same length, at least 1. The rows of a memory map of a whole file in C order
-            are read by `pread`: unlike its pages, they do not count as memory of this process.
+        train: Maps each field of an example (`image`, `label`, ...) to an array of any dtype and
+            shape (examples, ...); all have the same length, at least 1. If an array is a memory map
+            of a whole file in C order, its rows are read with `pread`, because mapped pages would
+            count as memory of this process.
         others: The columns of validation and test.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
-        name: Of the data, for messages, such as a file name.
+        name: Name of the data for messages, such as a file name.
     """
 
     def __init__(
@@ -41,6 +43,14 @@ class ArraySource(Source):
             (count,) = {len(column) for column in columns.values()}
             ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
             self._columns[split] = {"id": ids, **columns}
+        shapes = {n: (c.shape[1:], c.dtype) for n, c in self._columns["train"].items()}
+        for split, columns in self._columns.items():
+            for field, column in columns.items():
+                if shapes.get(field) != (column.shape[1:], column.dtype):
+                    raise UsageError(
+                        f"{name}: {field} of {split} has shape {column.shape[1:]} and dtype "
+                        f"{column.dtype}, which differs from train"
+                    )
         fields = self._columns["train"].items()
         self.info = Info(
             splits={split: len(columns["id"]) for split, columns in self._columns.items()},
@@ -75,7 +85,7 @@ class ArraySource(Source):
         return {name: self._columns[split][name] for name in short}
 
     def fingerprint(self) -> str:
-        """Hash of all names and arrays; of a memory map, of the file's path, size and time."""
+        """Hash of all names and arrays; for a memory map, of the file's path, size and time."""
         digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
         for columns in self._columns.values():
             for name, column in sorted(columns.items()):
@@ -94,7 +104,7 @@ class ArraySource(Source):
         return super().content() if mapped else self.fingerprint()
 
     def location(self, id: int) -> str:
-        """Such as `example 17 of mine.npz`."""
+        """For example, `example 17 of mine.npz`."""
         split, position = divmod(id, 1 << 40)
         where = f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
         return f"example {position} of {where}" if where else f"example {position}"

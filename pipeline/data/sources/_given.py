@@ -14,6 +14,7 @@ from pipeline.contracts import Example, Info, Source
 from pipeline.data.image_headers import common_shape
 from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
+from pipeline.data.sources._columns import examples, images_of, labels_of, numbered
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 
@@ -71,7 +72,7 @@ def given(
     }
     names = None if class_names is None else _label_names.distinct(class_names, "class_names")
     if "label" in tables["train"]:
-        names = _number(tables, names)
+        names = numbered(tables, names, "class_names")
     train = tables.pop("train")
     if "path" in train:
         return FileTable({"train": train, **tables}, names)
@@ -81,105 +82,21 @@ def given(
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
     """Field -> array of all examples."""
     if isinstance(data, tf.data.Dataset):
-        return _examples(split, *_joined(_of_dataset(data), split))
+        return examples(split, *_joined(_of_dataset(data), split))
     if isinstance(data, keras.utils.PyDataset):
         if data.num_batches is None:
             raise UsageError(f"the PyDataset of {split} has no length; define __len__")
         batches = (data[number] for number in range(data.num_batches))
-        return _examples(split, *_joined(batches, split))
+        return examples(split, *_joined(batches, split))
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return _examples(split, *data)
+        return examples(split, *data)
     if isinstance(data, Mapping) and "image" in data and "label" in data:
-        return _examples(split, data["image"], data["label"], data.get("sample_weight"))
+        return examples(split, data["image"], data["label"], data.get("sample_weight"))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _of_pandas(data, split)
     if hasattr(data, "features") and hasattr(data, "column_names"):
         return _of_hugging_face(data, split)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
-
-
-def _examples(split: str, x: Any, y: Any, weight: Any = None) -> dict[str, np.ndarray]:
-    if isinstance(x, Mapping | list | tuple) and not np.isscalar(next(iter(x), 0)):
-        shapes = {np.shape(part) for part in (x.values() if isinstance(x, Mapping) else x)}
-        if isinstance(x, Mapping) or len(shapes) > 1:
-            raise UsageError(f"{split}: x must be one array; got {len(x)} inputs")
-    inputs, labels = np.asarray(x), np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if not len(inputs) or labels.ndim == 0 or len(inputs) != len(labels):
-        raise UsageError(
-            f"{split}: x has shape {inputs.shape}, but y has {labels.shape}; they "
-            "must have the same length, at least 1"
-        )
-    if inputs.ndim == 2:
-        found = {"target": _floats(labels, "y", split), "features": _floats(inputs, "x", split)}
-    else:
-        found = {"label": _labels(labels, split), "image": _images(inputs, split)}
-    if weight is not None:
-        found["sample_weight"] = _floats(np.asarray(weight), "sample_weight", split)
-        if found["sample_weight"].shape != (len(inputs),) or found["sample_weight"].min() < 0:
-            raise UsageError(
-                f"{split}: sample_weight must be at least 0, of shape ({len(inputs)},)"
-            )
-    return found
-
-
-def _images(images: np.ndarray, split: str) -> np.ndarray:
-    shaped = images[..., None] if images.ndim == 3 else images
-    if shaped.dtype == np.float64:
-        shaped = shaped.astype(np.float32)
-    if shaped.ndim != 4 or shaped.dtype not in (np.uint8, np.uint16, np.float32) or not shaped.size:
-        raise UsageError(
-            f"{split}: images must be uint8, uint16 or float32 of shape (n, height, width[, "
-            f"channels]); got {images.dtype} of shape {images.shape}"
-        )
-    if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
-        raise UsageError(f"{split}: images must be finite; got NaN or infinity")
-    return np.ascontiguousarray(shaped)
-
-
-def _labels(labels: np.ndarray, split: str) -> np.ndarray:
-    """Whole numbers (n,), or strings, which `_number` replaces."""
-    if labels.ndim == 2:  # one-hot
-        hot = np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()
-        labels = labels.argmax(axis=1) if hot else labels
-    if labels.dtype == object and all(isinstance(one, str) for one in labels):
-        labels = labels.astype(str)
-    if labels.ndim == 1 and labels.dtype.kind in "iub":
-        return labels.astype(np.int64)
-    if labels.ndim != 1 or labels.dtype.kind != "U":
-        raise UsageError(
-            f"{split}: labels must be whole numbers or strings of shape (n,), or one-hot; got "
-            f"{labels.dtype} of shape {labels.shape}"
-        )
-    return labels
-
-
-def _floats(values: np.ndarray, what: str, split: str) -> np.ndarray:
-    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
-        raise UsageError(f"{split}: {what} must be finite numbers; got {values.dtype}")
-    return values.astype(np.float32)
-
-
-def _number(
-    tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None
-) -> tuple[str, ...]:
-    """Replaces labels that are strings by their numbers; returns the names of the classes."""
-    train = tables["train"]["label"]
-    if train.dtype.kind != "U":
-        names = names or _label_names.from_labels(train, "y", "class_names")
-    names = names or _label_names.distinct(sorted({*train.tolist()}), "the labels")
-    for split, table in tables.items():
-        labels = table["label"]
-        if labels.dtype.kind == "U":
-            unknown = sorted({*labels.tolist()} - {*names})
-            if unknown:
-                raise UsageError(f"{split}: the label {unknown[0]!r} is not one of the classes")
-            table["label"] = np.array([names.index(label) for label in labels.tolist()], np.int64)
-        elif labels.min() < 0 or labels.max() >= len(names):
-            wrong = labels.min() if labels.min() < 0 else labels.max()
-            raise UsageError(f"{split}: labels must be from 0 to {len(names) - 1}; got {wrong}")
-    return names
 
 
 def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
@@ -236,7 +153,7 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
 def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     name = _column(_FILES, data.columns, split)
     labels = data[_column(_LABELS, data.columns, split)].to_numpy()
-    return {"label": _labels(labels, split), "path": data[name].to_numpy(str)}
+    return {"label": labels_of(labels, split), "path": data[name].to_numpy(str)}
 
 
 def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -249,7 +166,7 @@ def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
     pictures = [np.asarray(picture) for picture in data[image]]
     if len({picture.shape for picture in pictures}) > 1:
         raise UsageError(f"{split}: the images differ in shape; resize them with map() first")
-    return {"label": _labels(labels, split), "image": _images(np.stack(pictures), split)}
+    return {"label": labels_of(labels, split), "image": images_of(np.stack(pictures), split)}
 
 
 def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:

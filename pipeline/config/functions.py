@@ -1,0 +1,201 @@
+"""Functions and classes as their source describes them, without importing their modules."""
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pipeline.config import type_hints
+from pipeline.utils.errors import UsageError, suggest
+
+_PACKAGE = Path(__file__).parents[1]
+# Options that the package sets itself.
+_RESERVED = (
+    *("learning_rate", "initial_learning_rate", "reduction", "dtype", "weight_decay"),
+    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
+    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
+)
+# Names that the annotation of an option may use; with any other name the option is not checked.
+_HINTS = {
+    **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
+    **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A keyword-only argument of a registered function."""
+
+    hint: Any
+    default: str | None
+    """Source code of the default; None if the option is required."""
+    meaning: str
+    """From the section `Args` of the docstring."""
+
+    def __str__(self) -> str:
+        default = "required" if self.default is None else f"default {self.default}"
+        return f"{type_hints.describe(self.hint)} ({default})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function, or a class and its constructor, as described by its source."""
+
+    name: str
+    module: str
+    path: Path
+    node: ast.FunctionDef | ast.ClassDef
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether it is one of this package."""
+        return self.path.is_relative_to(_PACKAGE)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (ast.get_docstring(self.node) or "").partition("\n")[0]
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """The options by name."""
+        found, meanings = _arguments(self.node), _meanings(self.node)
+        optional = found.args[len(found.args) - len(found.defaults) :]
+        pairs = [
+            *zip(optional, found.defaults, strict=True),
+            *zip(found.kwonlyargs, found.kw_defaults, strict=True),
+        ]
+        known = {}
+        for argument, value in pairs:
+            if argument.arg in _RESERVED and not self.is_registered:
+                continue
+            hint = _hint(argument.annotation, value)
+            default = None if value is None else ast.unparse(value)
+            known[argument.arg] = Option(hint, default, meanings.get(argument.arg, ""))
+        return known
+
+    @property
+    def required(self) -> int:
+        """Number of its positional arguments without a default, not counting `self`."""
+        found = _arguments(self.node)
+        return len(found.args) - len(found.defaults) - isinstance(self.node, ast.ClassDef)
+
+
+def dotted(name: str) -> Function:
+    """`package.module.name`, `package.module:name` or `file.py:name`."""
+    module, _, function = name.rpartition(":" if ":" in name else ".")
+    if module.endswith(".py"):
+        path = Path(module)
+        if not path.is_file():
+            raise UsageError(f"{name!r}: {path} is not a file")
+        module = str(path.resolve())
+    else:
+        spec = _found(module)
+        if spec is None or not str(spec.origin).endswith(".py"):
+            raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
+        path = Path(str(spec.origin))
+    known = functions_of(path)
+    if function not in known:
+        hint = suggest(function, known) if known else "it defines no public function"
+        raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
+    return Function(function, module, path, known[function])
+
+
+def declared(value: Callable) -> Function:
+    """A function or class of this process; of a lambda, only its parameters are known."""
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    except (OSError, SyntaxError, ValueError):
+        node = None
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+        node = _declaration(value)
+    return Function(value.__name__, value.__module__, Path(f"<{value.__module__}>"), node)
+
+
+def _declaration(function: Callable) -> ast.FunctionDef:
+    """The parameters of a function whose source is unknown."""
+    known = inspect.signature(function).parameters.values()
+    bare = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else 0) for p in known
+    ]
+    code = f"def function{inspect.Signature(bare)}: ..."
+    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
+    return node
+
+
+def _found(module: str) -> ModuleSpec | None:
+    """Finds a module without importing its packages, as `find_spec` alone would."""
+    first, *others = module.split(".")
+    if not all(part.isidentifier() for part in (first, *others)):
+        return None
+    spec = importlib.util.find_spec(first)
+    for part in others:
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
+    return spec
+
+
+@functools.cache
+def functions_of(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    """The public functions and classes of a source file, in order."""
+    try:
+        nodes = ast.parse(path.read_bytes(), path.name).body
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} is not valid Python: {error}") from None
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {n.name: n for n in nodes if isinstance(n, kinds) and n.name[0] != "_"}
+
+
+def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
+    if isinstance(node, ast.FunctionDef):
+        return node.args
+    methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    method = next(methods, None)
+    return method.args if method else _declaration(lambda self: None).args
+
+
+def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
+    """The type of an option; Any for an annotation with other names than `_HINTS`.
+
+    Without an annotation, as in Keras, the type of the default.
+    """
+    kind = type(default.value) if isinstance(default, ast.Constant) else None
+    if annotation is None and kind in (bool, int, float, str):
+        return float if kind is int else kind
+    with contextlib.suppress(KeyError, TypeError):
+        return _type(annotation)
+    return Any
+
+
+def _type(node: ast.expr | None) -> Any:
+    """Evaluates an annotation without running code; KeyError or TypeError if it is not a type."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.Name(id=name):
+            return _HINTS[name]
+        case ast.Tuple(elts=items):
+            return tuple(map(_type, items))
+        case ast.Subscript(value=kind, slice=inside):
+            return _type(kind)[_type(inside)]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _type(left) | _type(right)
+    raise TypeError(node)
+
+
+def _meanings(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
+    """Argument -> its description in the section `Args` of the docstring."""
+    _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
+    entries = re.findall(
+        r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
+    )
+    return {name: " ".join(text.split()) for name, text in entries}
