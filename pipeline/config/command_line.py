@@ -1,6 +1,8 @@
 """Turns a command line or a saved file into a Config, without importing TensorFlow."""
 
+import dataclasses
 import sys
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,11 +147,15 @@ def _help(program: str, purpose: str) -> str:
     )
 
 
-def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
+def read(
+    path: Path, source: Mapping[str, Any] | None = None, *, names_only: bool = False
+) -> Config:
     """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
 
     Args:
         path: The file.
+        names_only: Do not look for what is named in the file; for a run that began with Python
+            objects, which nothing but their names is left of.
         source: Options of the source that replace the saved ones, such as a new path of the data.
 
     Raises UsageError naming the invalid value in the file.
@@ -161,6 +167,13 @@ def read(path: Path, source: Mapping[str, Any] | None = None) -> Config:
     except ValueError as error:
         raise UsageError(f"--config {path} is not a JSON file: {error}") from None
     try:
+        if names_only:
+            for name, kind in typing.get_type_hints(Config).items():
+                if dataclasses.is_dataclass(kind):
+                    section: Any = kind  # such as Train
+                    checked = name in ("clean", "runtime", "export", "log")
+                    values[name] = section.from_file(values[name], checked)
+            return Config(**values)
         # The source is created in one step, because some of its options are required.
         given = values.pop("source")
         options = registry.convert("sources", given["name"], given["options"] | dict(source or {}))

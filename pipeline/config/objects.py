@@ -38,6 +38,13 @@ def is_text_only(name: str) -> bool:
     return name.startswith("<") and not isinstance(name, Given)
 
 
+def used_in(value: Any) -> bool:
+    """Whether an object is among the values or keys of a nested config."""
+    if isinstance(value, Mapping):
+        return any(map(used_in, (*value, *value.values())))
+    return isinstance(value, Given) or (isinstance(value, tuple) and any(map(used_in, value)))
+
+
 def name_of(value: Any, registry: str) -> str:
     """A config's name for an object: `module:function` if it can be imported, else a `Given`."""
     if isinstance(value, str):

@@ -3,7 +3,7 @@
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pipeline.config import formats, objects, type_hints
 from pipeline.utils.errors import UsageError, quoted
@@ -70,6 +70,19 @@ class Checked:
                 object.__setattr__(self, name, objects.names_of(hint, getattr(self, name)))
             require_value(hint, getattr(self, name), prefix + name.replace("_", "-"))
         self._check()
+
+    @classmethod
+    def from_file(cls, values: Mapping[str, Any], checked: bool = True) -> Self:
+        """A section from its values in a JSON file; its names are not looked up if not `checked`.
+
+        Raises KeyError if one is missing.
+        """
+        hints = typing.get_type_hints(cls, include_extras=True).items()
+        found = {name: type_hints.from_json(hint, values[name]) for name, hint in hints}
+        section = cls(**found) if checked else object.__new__(cls)
+        for name, value in found.items():
+            object.__setattr__(section, name, value)
+        return section
 
     def _check(self) -> None:
         """Raises UsageError for combinations of values that are not allowed."""

@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
@@ -19,9 +19,6 @@ from pipeline.training import preflight
 from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
-
-if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
-    from pipeline.export.handoff import Handoff
 
 PROGRAM = "python -m pipeline.export"
 _HELP = f"""\
@@ -94,15 +91,21 @@ def configure(path: Path, words: list[str]) -> Config:
     run = RunDirectory(path)
     if not run.config.is_file():
         raise UsageError(f"{path} is not a run: it has no config.json; {_runs(str(path))}")
+    stored = run.examples.is_file()  # it began with Python objects
     if "--help" in words or "-h" in words:
-        config = command_line.read(run.config)
+        config = command_line.read(run.config, names_only=stored)
         print(help_text.page(f"{PROGRAM} {path}", _ABOUT, config, only=_ALLOWED))
         sys.exit(0)
     changes = _changes(words)
-    config = command_line.read(run.config, changes.get("source"))
+    config = command_line.read(run.config, changes.get("source"), names_only=stored)
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
-    if not run_directory.steps(run.checkpoints):
+    if stored and config.export.precision != "float32":
+        raise UsageError(
+            f"--export.precision {config.export.precision}: the metrics of a run with Python "
+            "objects are not measured again; pass --export.precision float32"
+        )
+    if not stored and not run_directory.steps(run.checkpoints):
         resume = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
         raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}")
     preflight.check(config)
@@ -138,13 +141,23 @@ def export_again(config: Config) -> int:
         run = RunDirectory(Path(str(config.run_directory)))
         with run.locked():
             temp_files.sweep(run_directory.export_directory(config))
-            result = _restored(config, run).export_again()
+            stored = run.examples.is_file()
+            result = (_stored if stored else _restored)(config, run)
             _record(config, run, result)
     return 0 if result["export"] else 1
 
 
-def _restored(config: Config, run: RunDirectory) -> "Handoff":
-    """The run with the model of its newest checkpoint, ready to be tested and exported."""
+def _stored(config: Config, run: RunDirectory) -> dict[str, Any]:
+    from pipeline.runtime import environment
+
+    environment.start(config.runtime)  # imports TensorFlow
+    from pipeline.export import stored_run
+
+    return stored_run.export_again(config, run)
+
+
+def _restored(config: Config, run: RunDirectory) -> dict[str, Any]:
+    """Tests and exports the model of the newest checkpoint."""
     start = time.monotonic()
     from pipeline.runtime import environment
 
@@ -171,7 +184,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     if model.step:
         model.step.update.swap_ema()  # the averaged weights, if any
     needed = (evaluation_split(data.splits), "validation")
-    return Handoff(
+    handoff = Handoff(
         config=config,
         run=run,
         data=data,
@@ -180,6 +193,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
         checkpoint=saver,
         start=start,
     )
+    return handoff.export_again()
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

@@ -8,20 +8,18 @@ from typing import Any
 
 import keras
 
+from pipeline.config import objects
 from pipeline.config.config import Config
 from pipeline.contracts import Batches, Metadata
 from pipeline.data.dataset import Data
 from pipeline.evaluation import evaluate
-from pipeline.export import keras_file, run_report, run_result
-from pipeline.export.savedmodel import export
-from pipeline.export.verification import Check, Verification
-from pipeline.runtime import run_directory
+from pipeline.export import keras_file, run_report, run_result, savedmodel, stored_run
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import twin
 from pipeline.training.stepped_model import SteppedModel
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.errors import reason
 
 
 def evaluation_split(splits: Mapping[str, Any]) -> str:
@@ -88,6 +86,9 @@ class Handoff:
             )
         try:
             keras_file.write(path, plain, self.data.metadata)
+            if objects.used_in(dataclasses.asdict(self.config)):  # a later process has no data
+                examples = self.data.splits[evaluation_split(self.evaluated)]
+                stored_run.write_examples(self.run, examples)
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
         return plain
@@ -116,6 +117,13 @@ class Handoff:
         evaluate.draw(calibrated, metrics[judged], self.run.path)
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
+        result["trained"] = {
+            "steps": self.checkpoint.step,
+            "of": self.checkpoint.last_step,
+            "complete": self.checkpoint.complete,
+            "examples": {name: len(split) for name, split in self.data.splits.items()},
+            "left_out": len(self.data.cleaning.dropped),
+        }
         run_report.tested(self.config, result, judged)
         return result
 
@@ -123,27 +131,18 @@ class Handoff:
         """The result of `_test` with the export and its verification, or why there is none."""
         if not self.config.export.enabled:
             return result
-        splits, saver = self.data.splits, self.checkpoint
+        splits = self.data.splits
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         metrics = {name: result[name] for name in splits if name in result}
-        trained = {
-            "steps": saver.step,
-            "of": saver.last_step,
-            "complete": saver.complete,
-            "examples": {name: len(split) for name, split in splits.items()},
-            "left_out": len(self.data.cleaning.dropped),
-        }
-        place = run_directory.export_directory(self.config)
         examples = splits[evaluation_split(self.evaluated)]
-        try:
-            outcome = export(self.model, task, self.config, examples, metrics, trained)
-        except BrokenPipeError:  # the reader of stdout is gone
-            raise
-        except (OSError, UsageError) as error:  # for example a full disk; the run keeps its result
-            why = str(error)
-            if isinstance(error, OSError):
-                why = f"{place} cannot be written: {error.strerror or error}"
-            outcome = Verification(place, (Check(run_result.NOT_EXPORTED, False, why),))
+        outcome = savedmodel.attempt(
+            config=self.config,
+            model=self.model,
+            task=task,
+            examples=examples,
+            metrics=metrics,
+            trained=result["trained"],
+        )
         return {
             **result,
             "seconds": round(time.monotonic() - self.start, 2),

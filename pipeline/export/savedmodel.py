@@ -39,6 +39,8 @@ def export(
     examples: Split,
     metrics: Mapping[str, Mapping[str, Any]] | None = None,
     trained: Mapping[str, Any] | None = None,
+    *,
+    digest: str | None = None,
 ) -> Verification:
     """Writes the next version of the model.
 
@@ -52,6 +54,7 @@ def export(
         examples: Examples the model was not trained on; some are stored with their answers.
         metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
         trained: How the model was trained, for the same.
+        digest: Of the config; None: computed here.
 
     Returns:
         The checks, and the directory of the version: still a hidden one if a check failed.
@@ -60,7 +63,14 @@ def export(
     directory = temp_files.folder(parent)
     try:
         about = write(
-            directory, model, task, config, examples, metrics=metrics or {}, trained=trained
+            directory,
+            model,
+            task,
+            config,
+            examples,
+            metrics=metrics or {},
+            trained=trained,
+            digest=digest,
         )
         outcome = verify(directory)
         if not outcome.passed:
@@ -80,6 +90,20 @@ def export(
     return Verification(published.directory, checks)
 
 
+def attempt(*, config: Config, **arguments: Any) -> Verification:
+    """Like `export`; what prevents it, such as a full disk, is the only check, which failed."""
+    place = run_directory.export_directory(config)
+    try:
+        return export(config=config, **arguments)
+    except BrokenPipeError:  # the reader of stdout is gone
+        raise
+    except (OSError, UsageError) as error:  # the run keeps its result
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{place} cannot be written: {error.strerror or error}"
+        return Verification(place, (Check(run_result.NOT_EXPORTED, False, why),))
+
+
 def write(
     directory: Path,
     model: SteppedModel,
@@ -89,12 +113,15 @@ def write(
     *,
     metrics: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, Any] | None = None,
+    digest: str | None = None,
 ) -> dict[str, Any]:
     """Writes all files of a version into an empty directory; arguments as of `export`.
 
     Returns the content of the manifest, without the digests of files.
     """
-    exported = twin(model, task, config.model, _POLICIES[config.export.precision])
+    policy = _POLICIES[config.export.precision]
+    # A network from `model.keras` has float32 layers already.
+    exported = model if digest else twin(model, task, config.model, policy)
     # One graph of the network, shared by all signatures.
     network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
     endpoints = {
@@ -120,7 +147,7 @@ def write(
     about = {
         "name": name,
         "recipe": config.recipe,
-        "config_digest": config.digest(),
+        "config_digest": digest or config.digest(),
         "task": config.task.name,
         "versions": environment.versions(),
         "parameters": model.count_params(),
@@ -168,13 +195,18 @@ def _save(directory: Path, endpoints: Endpoints) -> None:
 
 def golden(task: Task, endpoints: Endpoints, examples: Split) -> dict[str, dict[str, dict]]:
     """Signature -> {inputs, outputs} for the first examples, answered by the model in Python."""
-    size = sum(column[:1].nbytes for column in examples.take(np.arange(1)).values())
-    count = min(len(examples), _GOLDEN_EXAMPLES, max(3, _GOLDEN_BYTES // size))
-    requests = task.requests(examples.take(np.arange(count)))
+    requests = task.requests(golden_examples(examples))
     return {
         name: {"inputs": inputs, "outputs": _answers(endpoints[name], inputs)}
         for name, inputs in requests.items()
     }
+
+
+def golden_examples(examples: Split) -> dict[str, np.ndarray]:
+    """The columns of the first examples."""
+    size = sum(column[:1].nbytes for column in examples.take(np.arange(1)).values())
+    count = min(len(examples), _GOLDEN_EXAMPLES, max(3, _GOLDEN_BYTES // size))
+    return examples.take(np.arange(count))
 
 
 def difference(

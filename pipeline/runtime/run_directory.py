@@ -35,6 +35,7 @@ class RunDirectory:
         self.hang = path / "hang.txt"
         self.result = path / "result.json"
         self.model = path / "model.keras"
+        self.examples = path / "examples.npz"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"

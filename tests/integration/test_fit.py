@@ -72,6 +72,7 @@ def test_the_run_directory_contains_what_is_promised(main_job):
         "confusion_matrix.png",
         "decisions.json",
         "metadata.json",
+        "model.keras",
         "log.jsonl",
         "result.json",
         "source.json",

@@ -1,0 +1,87 @@
+"""Exports a run that began with Python objects: from its files, without the objects."""
+
+import io
+from typing import Any
+
+import keras
+import numpy as np
+
+from pipeline.config import objects, registry
+from pipeline.config.config import Config
+from pipeline.data.example_store import Memory
+from pipeline.data.split_names import SPLITS
+from pipeline.data.splits import Split
+from pipeline.evaluation import evaluate
+from pipeline.export import run_report, savedmodel
+from pipeline.runtime import run_directory
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.training.stepped_model import SteppedModel
+from pipeline.utils import files, npz, safe_io
+from pipeline.utils.console import say
+from pipeline.utils.errors import UsageError, reason
+
+_MOST = 2**32  # bytes of the examples
+
+
+def write_examples(run: RunDirectory, examples: Split) -> None:
+    """Writes the decoded examples that the golden answers are for into the run."""
+    columns = savedmodel.golden_examples(examples)
+    contents = io.BytesIO()
+    np.savez_compressed(contents, allow_pickle=False, **columns)
+    files.write_bytes(run.examples, contents.getvalue())
+
+
+def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
+    """Exports `model.keras` with the metrics of `result.json`; returns the new result.
+
+    Raises UsageError if one of the files is missing or damaged.
+    """
+    try:
+        result = files.expand_home(safe_io.read_json(run.result))
+        metadata = safe_io.read_json(run.metadata)
+        columns = npz.read(run.examples, _MOST)
+        examples = Split(Memory(columns), np.arange(len(columns["id"])))
+        metrics = {name: result[name] for name in SPLITS if name in result}
+        trained, calibration = result["trained"], result["calibration"]
+        judged = next(name for name in ("test", "validation", "train") if name in metrics)
+        digest = result["config_digest"]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+        raise UsageError(
+            f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
+            "again: fit(..., run_directory=...)"
+        ) from None
+    say("run", f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored examples")
+    run_report.tested(config, result, judged)
+    precision = run_directory.decided(run.path, "precision") or "the precision of training"
+    say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
+    task = registry.call("tasks", config.task.name, config.task.options, metadata)
+    network = _network(config, run)
+    network.task = task
+    outcome = savedmodel.attempt(
+        config=config,
+        model=network,
+        task=evaluate.calibrated_by(task, calibration if config.export.calibrate else {}),
+        examples=examples,
+        metrics=metrics,
+        trained=trained,
+        digest=digest,
+    )
+    path = str(outcome.directory) if outcome.passed else None
+    result |= {"export": path, "verification": outcome.as_json()}
+    run_report.exported(config, run, result)
+    return result
+
+
+def _network(config: Config, run: RunDirectory) -> SteppedModel:
+    """The trained network in `model.keras`."""
+    if not objects.is_text_only(config.model.name):
+        registry.load("models", config.model.name)  # defines its own layers, if it has any
+    try:
+        plain = keras.models.load_model(run.model, compile=False)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{run.model} cannot be loaded: {reason(error)}; export the run in Python: "
+            'fit(..., run_directory=..., export={"enabled": True})'
+        ) from None
+    (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
+    return SteppedModel(network.inputs, network.outputs)
