@@ -16,7 +16,7 @@ from pipeline.training.model_builder import SteppedModel, build, network
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5
-"""For float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by at most 3e-6."""
+"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by up to 3e-6."""
 JUDGED_STEPS = 16
 # Calls of 8 steps then end at 8, 11, 19, 22, ...
 STEPS_PER_EPOCH = 11
