@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import math
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +64,7 @@ def wheel() -> Path:
 def to_array(tensor: Any) -> np.ndarray:
     """Converts a `TensorProto` to an array; strings become bytes objects.
 
-    The last value stands for all missing ones, zero if there are no values at all.
+    Raises ValueError if its type is not supported, or it has too few or too many values.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -79,9 +78,7 @@ def to_array(tensor: Any) -> np.ndarray:
     else:
         values = np.empty(len(given), dtype)
         values[:] = given
-    if not given:
-        values = np.array([b"" if dtype.hasobject else 0], dtype)
-    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(shape)
+    return values.reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> Any:
