@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ def wheel() -> Path:
 def to_array(tensor: Any) -> np.ndarray:
     """Converts a `TensorProto` to an array; strings become bytes objects.
 
-    Raises ValueError if its type is not supported, or it has too few or too many values.
+    The last value stands for all missing ones, zero if there are no values at all.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -78,7 +79,9 @@ def to_array(tensor: Any) -> np.ndarray:
     else:
         values = np.empty(len(given), dtype)
         values[:] = given
-    return values.reshape(shape)
+    if not given:
+        values = np.array([b"" if dtype.hasobject else 0], dtype)
+    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> Any:
