@@ -8,19 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 160
-"""Largest height and width of a picture, in pixels."""
-_LOSSLESS = 64  # larger pictures are written as JPEG
+"""Largest height and width of an image, in pixels."""
+_LOSSLESS = 64  # larger images are written as JPEG
 
 
 class Picture(NamedTuple):
-    """An embedded picture."""
+    """An embedded image."""
 
     source: str | None  # a data URI; None shows an empty frame
     title: str
 
 
 class Row(NamedTuple):
-    """Pictures side by side, between a label and a text."""
+    """Images side by side, between a label and a text."""
 
     pictures: Sequence[Picture]
     label: str = ""
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading, a text, and rows of pictures."""
+    """A heading, a text, and rows of images."""
 
     heading: str
     text: str = ""

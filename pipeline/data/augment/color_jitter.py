@@ -21,8 +21,8 @@ def color_jitter(
 
     Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
     from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each step, integer levels
-    are rounded and clipped as by Pillow; floats, whose range is unknown, are not. Saturation does
-    not change grayscale images.
+    are rounded and clipped as in Pillow; float levels, whose range is unknown, are not. Saturation
+    does not change grayscale images.
 
     Args:
         brightness: Strength of the change in brightness; 0 for none.

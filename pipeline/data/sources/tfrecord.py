@@ -21,12 +21,12 @@ from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-# Words in the name of a file or its directory that name the split.
+# Words in the name of a file or its directory that indicate the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
 _CLASSES = "labels.txt"
-# An id is a hash of the file's path, and in these lowest bits the number of the record.
+# An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
 
 
@@ -68,7 +68,7 @@ class TFRecords(RecordSource):
         numbers = {split: np.arange(start, end) for split, start, end in runs}
         for split in divided:
             if not len(numbers[split]):
-                raise UsageError(f"{divided[split][0]}: the files for {split} have no examples")
+                raise UsageError(f"{divided[split][0]}: the files for {split} contain no examples")
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
@@ -124,7 +124,7 @@ class TFRecords(RecordSource):
         return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()
 
     def location(self, id: int) -> str:
-        """Such as `record 17 of train-00000-of-00010`."""
+        """For example, `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
 
@@ -153,7 +153,7 @@ def _hashes(records: Records, root: Path) -> np.ndarray:
 
 
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
-    """The root, and split -> its files in sorted order."""
+    """The root, and a map from splits to their files in sorted order."""
     root = path.parent
     if path.is_dir():
         root, folders = path, [path]
@@ -188,7 +188,7 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
     if None in names.values() or not divided["train"]:
         other = next((path for path in files if names[path] is None), root)
         raise UsageError(
-            f"{other}: the name of each file must contain train, validation or test, and there "
-            "must be files for train; rename them"
+            f"{other}: the name of each file must contain train, validation or test, and at least "
+            "one file must be for train; rename the files"
         )
     return {split: several for split, several in divided.items() if several}
