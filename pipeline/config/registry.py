@@ -206,8 +206,10 @@ def _registered(registry: str) -> dict[str, Function]:
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
             if name in found:
+                other = found[name]
                 raise UsageError(
-                    f"{found[name].path} and {path} both define {name!r}; rename one of them"
+                    f"{other.path}, line {other.node.lineno}, and {path}, line {node.lineno}, both "
+                    f"define {name!r}; rename one of them"
                 )
             found[name] = Function(name, module, path, node)
     return found
