@@ -312,7 +312,7 @@ def test_another_model_or_other_data_do_not_resume(go):
     assert "--" not in str(caught.value).partition("original options")[0]
     other = X.copy()
     other[:, 0, 0] = 9
-    with pytest.raises(UsageError, match="data in .* have changed"):
+    with pytest.raises(UsageError, match="data in .* changed since"):
         go(model=network(), data=(other, Y), run_directory="run")
     result = run_python(
         "-m", "pipeline.fit", "--config", "run/config.json", "--run-directory", "run", cwd="."
