@@ -26,7 +26,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     ),
     "export": (
         *("enabled", "directory", "name", "precision", "batch_sizes", "calibrate"),
-        *("tolerance", "keep"),
+        *("formats", "tolerance", "keep"),
     ),
     "log": ("progress", "tensorboard"),
 }

@@ -326,6 +326,8 @@ class Export(Checked):
     """Batch sizes of the warm-up requests, and of the server's batching."""
     calibrate: bool = True
     """Calibrate probabilities with temperature scaling, fitted on the validation split."""
+    formats: tuple[Literal["keras", "litert", "onnx"], ...] = ()
+    """Also write the model in these formats, in float32: model.keras, model.tflite, model.onnx."""
     tolerance: NotNegative | None = None
     """Publish a version only if its test accuracy (r2 for regression) is at most this much below
     that of the served version; None: always."""

@@ -20,7 +20,6 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import twin
 from pipeline.training.stepped_model import SteppedModel
-from pipeline.utils import files, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
@@ -88,10 +87,7 @@ class Handoff:
                 f"Keras loads it: {', '.join(own)}",
             )
         try:
-            with temp_files.temporary() as folder:
-                plain.save(folder / path.name)
-                keras_file.add_metadata(folder / path.name, self.data.metadata)
-                files.write_bytes(path, (folder / path.name).read_bytes())
+            keras_file.write(path, plain, self.data.metadata)
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
         return plain

@@ -113,6 +113,7 @@ def options(export: Export) -> dict[str, Any]:
         "precision": export.precision,
         "batch_sizes": sorted(set(export.batch_sizes)),
         "calibrate": export.calibrate,
+        "formats": sorted(set(export.formats)),
     }
 
 

@@ -13,7 +13,7 @@ from pipeline.contracts import Task
 from pipeline.data import batching
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import deployment_files, model_card, proof, run_result, warmup
+from pipeline.export import deployment_files, formats, model_card, proof, run_result, warmup
 from pipeline.export.verification import Check, Verification, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
@@ -102,6 +102,11 @@ def write(
         for name, (function, specs) in task.serve(network).items()
     }
     _save(directory, endpoints)
+    if config.export.formats:
+        in_float32 = (
+            exported if config.export.precision == "float32" else twin(model, task, config.model)
+        )
+        formats.write(directory, config.export.formats, in_float32, task)
     answers = golden(task, endpoints, examples)
     proof.write_golden(directory / proof.GOLDEN, answers)
     requests = {name: sides["inputs"] for name, sides in answers.items()}

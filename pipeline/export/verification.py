@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.export import proof
+from pipeline.export import formats, proof
 from pipeline.serving import version_manifest
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
@@ -66,8 +66,26 @@ def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Ver
     if python is not None:  # it has its own packages
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
-    interpreter = str(python or sys.executable)
-    command = [interpreter, "-m", "pipeline.export.proof", str(directory.resolve()), str(fuzz)]
+    interpreter, place = str(python or sys.executable), str(directory.resolve())
+    seconds = _TIMEOUT_SECONDS + fuzz * _SECONDS_PER_STRING
+    checks = _run(
+        [interpreter, "-m", "pipeline.export.proof", place, str(fuzz)], environment, seconds
+    )
+    if python is not None and [check.name for check in checks] == ["starts"]:
+        raise UsageError(
+            f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
+            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api; "
+            "--runtime-version 2.20 prints how to install them"
+        )
+    stopped = checks[-1].name in proof.STOPS or checks[-1].name == "starts"
+    if formats.present(directory) and python is None and not stopped:
+        command = [interpreter, "-m", "pipeline.export.formats", place]
+        checks += [c for c in _run(command, environment, seconds) if c.name != "finished"]
+    return Verification(directory, tuple(checks))
+
+
+def _run(command: list[str], environment: dict[str, str], seconds: float) -> list[Check]:
+    """The results that a process printed."""
     code = None
     try:
         process = subprocess.run(
@@ -75,22 +93,15 @@ def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Ver
             env=environment,
             cwd=Path(__file__).parents[2],  # which contains this package, installed or not
             capture_output=True,
-            timeout=_TIMEOUT_SECONDS + fuzz * _SECONDS_PER_STRING,
+            timeout=seconds,
         )
         output, errors, code = process.stdout, process.stderr, process.returncode
     except subprocess.TimeoutExpired as expired:
         output, errors = expired.stdout or b"", expired.stderr or b""
     except OSError as error:
         why = error.strerror or error
-        raise UsageError(f"the checks cannot be started with {interpreter}: {why}") from None
-    checks = _read(output.decode(errors="replace"), errors.decode(errors="replace"), code)
-    if python is not None and [check.name for check in checks] == ["starts"]:
-        raise UsageError(
-            f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
-            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api; "
-            "--runtime-version 2.20 prints how to install them"
-        )
-    return Verification(directory, tuple(checks))
+        raise UsageError(f"the checks cannot be started with {command[0]}: {why}") from None
+    return _read(output.decode(errors="replace"), errors.decode(errors="replace"), code)
 
 
 def _read(output: str, errors: str, code: int | None) -> list[Check]:

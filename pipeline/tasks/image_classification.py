@@ -149,6 +149,9 @@ class ImageClassification(Task):
         inputs = self.inputs()
         scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(inputs)
         logits = keras.Model(network.inputs, network.outputs[0], name="network")(scaled)
+        if self.temperature != 1:
+            scale = 1 / self.temperature
+            logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(logits)
         if ends_in == "linear":
             return keras.Model(inputs, logits)
         answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)

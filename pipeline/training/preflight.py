@@ -1,5 +1,6 @@
 """Checks before TensorFlow is imported: whether a run and its export can be written."""
 
+import importlib.util
 import math
 import os
 from pathlib import Path
@@ -21,6 +22,7 @@ BEFORE_CHECKPOINT = (
     "reserve",
     "pace",
 )
+_ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
@@ -52,6 +54,12 @@ def _check(config: Config) -> None:
         locks.require_free(run.path / ".lock", str(run), run_directory.IN_USE)
         run_directory.changes(config, run)
     if config.export.enabled:
+        missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
+        if "onnx" in config.export.formats and missing:
+            raise UsageError(
+                f"--export.formats onnx needs {' and '.join(missing)}: pip install "
+                f"{' '.join(missing)} (or install this package with its extra: '.[onnx]')"
+            )
         target = run_directory.export_directory(config)
         files.check_writable(target, "--export.directory")
         place = config.run_directory or run_directory.RUNS

@@ -1,0 +1,168 @@
+"""The network of a version in other file formats beside its SavedModel: Keras, LiteRT, ONNX.
+
+`python -m pipeline.export.formats DIRECTORY` compares their answers with the golden answers, and
+prints the lines that `proof` documents.
+"""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.export import golden_answers, proof
+from pipeline.serving import version_manifest
+from pipeline.utils.errors import Failure, UsageError, reason
+
+if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
+    from pipeline.contracts import Task
+    from pipeline.training.stepped_model import SteppedModel
+
+FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
+Answers = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Name -> values of a request to `serving_default`, and of its answers."""
+
+
+def write(directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task") -> None:
+    """Writes the files of these formats; each answers as `serving_default`, without the labels.
+
+    Args:
+        directory: Of a version.
+        formats: Keys of `FILES`.
+        network: In float32.
+        task: Calibrated, if the answers are to be.
+
+    Raises:
+        UsageError: The network cannot be converted.
+    """
+    import tensorflow as tf
+
+    from pipeline.export import keras_file
+
+    function, specs = task.serve(network)["serving_default"]
+
+    def numbers(*arguments: Any) -> dict[str, Any]:
+        return {k: v for k, v in function(*arguments).items() if v.dtype != tf.string}
+
+    traced = tf.function(numbers, input_signature=specs, autograph=False)
+    for name in sorted(set(formats)):
+        path = directory / FILES[name]
+        try:
+            if name == "keras":
+                keras_file.write(path, task.standalone(network, "none"), task.metadata)
+            elif name == "litert":
+                path.write_bytes(_litert_model(traced))
+            else:
+                import tf2onnx
+
+                logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+                model, _ = tf2onnx.convert.from_function(traced, specs)
+                path.write_bytes(model.SerializeToString())
+        except OSError:
+            raise
+        except Exception as error:  # converters raise many types
+            raise UsageError(
+                f"--export.formats {name}: {path.name} cannot be made: {reason(error)}"
+            ) from error
+
+
+def _litert_model(traced: Any) -> bytes:
+    import tensorflow as tf
+
+    concrete, module = traced.get_concrete_function(), tf.Module()
+    module.function, module.weights = traced, list(concrete.variables)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
+    converter.experimental_enable_resource_variables = False  # the weights become constants
+    return converter.convert()
+
+
+def present(directory: Path) -> list[str]:
+    """The names of the files that a version has in other formats."""
+    return [file for file in FILES.values() if (directory / file).is_file()]
+
+
+def check(directory: Path, file: str) -> str:
+    """Compares the numbers that a file answers with the golden answers.
+
+    Raises Failure if they differ by more than an answer of the SavedModel may.
+    """
+    golden = proof.read_golden(directory / proof.GOLDEN)["serving_default"]
+    outputs = {name: v for name, v in golden["outputs"].items() if v.dtype != object}
+    if file == FILES["keras"]:
+        outputs = {n: v for n, v in outputs.items() if n in ("probabilities", "prediction")}
+        if not outputs:
+            return "not compared: it returns the outputs of the network, not the answers"
+    try:
+        answers = _LOADERS[file](directory / file, outputs)
+    except ImportError as error:
+        return f"not compared: {reason(error)}"
+    precision = str(version_manifest.read(directory).get("precision"))
+    sides = {"inputs": golden["inputs"], "outputs": outputs}
+    session: Any = SimpleNamespace(run=lambda signature, inputs: answers(inputs))
+    return golden_answers.check(session, "serving_default", sides, precision=precision)
+
+
+def _keras(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+    import keras
+
+    from pipeline.export import keras_file
+
+    if own := keras_file.undefined(path):
+        raise ImportError(f"it needs the definition of {', '.join(own)}")
+    model = keras.models.load_model(path, compile=False)
+    ((name, stored),) = outputs.items()
+
+    def answers(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        values = [value.astype(np.float32) for value in inputs.values()]
+        found = np.asarray(model(values[0] if len(values) == 1 else values, training=False))
+        return {name: found.reshape(-1, *stored.shape[1:])}
+
+    return answers
+
+
+def _litert(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+    import tensorflow as tf
+
+    with warnings.catch_warnings(action="ignore"):  # that a later TensorFlow has no interpreter
+        runner = tf.lite.Interpreter(str(path)).get_signature_runner()
+    return lambda inputs: runner(**inputs)
+
+
+def _onnx(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+_LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _onnx}
+
+
+def main(directory: Path) -> None:
+    """Prints the result of the check of each file."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the libraries print is not a result
+
+    def write(**line: Any) -> None:
+        print(json.dumps(line), file=results, flush=True)
+
+    for file in present(directory):
+        name = f"answers {file}"
+        write(check=name)
+        try:
+            write(check=name, passed=True, detail=check(directory, file))
+        except Exception as error:  # a damaged file can raise anything
+            detail = str(error) if isinstance(error, Failure) else reason(error)
+            write(check=name, passed=False, detail=detail)
+    write(check="finished", passed=True, detail="")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,58 @@
+"""The other file formats of a version: model.keras, model.tflite, model.onnx."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+
+from pipeline.config import command_line
+from pipeline.export import formats, proof
+from pipeline.export.savedmodel import export, write
+from pipeline.serving import version_manifest
+from pipeline.training import preflight
+from pipeline.utils.errors import Failure, UsageError
+
+
+@pytest.mark.parametrize("name", formats.FILES)
+def test_each_format_answers_as_the_saved_model(digits_run, tmp_path, name):
+    if name == "onnx":
+        pytest.importorskip("tf2onnx")
+        pytest.importorskip("onnxruntime")
+    config = digits_run.config.changed(export={"formats": (name,)})
+    arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    write(tmp_path, *arguments, metrics={})
+    file = formats.FILES[name]
+    assert file in version_manifest.read(tmp_path)["files"]
+    found = formats.check(tmp_path, file)
+    assert float(found.partition("largest difference ")[2].partition(";")[0]) < 2e-6
+    golden = proof.read_golden(tmp_path / proof.GOLDEN)
+    golden["serving_default"]["outputs"]["probabilities"] += 2e-5
+    proof.write_golden(tmp_path / proof.GOLDEN, golden)
+    with pytest.raises(Failure, match="probabilities: differs by 2e-05 in a batch of 1"):
+        formats.check(tmp_path, file)
+
+
+def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
+    change = {"directory": tmp_path, "formats": ("keras", "litert"), "precision": "float16"}
+    config = digits_run.config.changed(export=change)
+    outcome = export(digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    assert outcome.passed
+    assert [check.name for check in outcome.checks][-3:] == [
+        "finished",
+        "answers model.keras",
+        "answers model.tflite",
+    ]
+    model = keras.models.load_model(outcome.directory / "model.keras")
+    images = digits_run.splits["test"].take(np.arange(9))["image"]
+    golden = proof.read_golden(outcome.directory / proof.GOLDEN)["serving_default"]
+    stored = golden["outputs"]["probabilities"][:9]
+    np.testing.assert_allclose(model.predict(images, verbose=0), stored, atol=1e-3)
+
+
+def test_a_missing_package_is_named_before_training(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = command_line.configure(["digits", "--export.formats", "keras", "onnx"])
+    with pytest.raises(UsageError, match="onnx needs tf2onnx and onnxruntime: pip install tf2onn"):
+        preflight.check(config)
+    preflight.check(config.changed(export={"formats": ("keras", "litert")}))
