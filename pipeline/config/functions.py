@@ -136,7 +136,10 @@ def _found(module: str) -> ModuleSpec | None:
     first, *others = module.split(".")
     if not all(part.isidentifier() for part in (first, *others)):
         return None
-    spec = importlib.util.find_spec(first)
+    try:
+        spec = importlib.util.find_spec(first)
+    except ValueError:  # __main__ of a notebook
+        return None
     for part in others:
         spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
     return spec
@@ -168,7 +171,7 @@ def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
     """
     kind = type(default.value) if isinstance(default, ast.Constant) else None
     if annotation is None and kind in (bool, int, float, str):
-        return float if kind is int else kind
+        return int | float if kind is int else kind
     with contextlib.suppress(KeyError, TypeError):
         return _type(annotation)
     return Any

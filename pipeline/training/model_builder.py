@@ -50,7 +50,11 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     """The network of a user, with logits as outputs."""
     shape = tuple(inputs.shape[1:])
     classes = len(task.metadata.get("class_names", ())) or 1
-    given = registry.call("models", options.name, options.options, shape, classes)
+    try:
+        given = registry.call("models", options.name, options.options, shape, classes)
+    except Exception as error:
+        error.add_note(f"raised by the model {options.name}")
+        raise
     if not isinstance(given, keras.Model):
         raise UsageError(f"--model.name {options.name} must return a keras.Model; got {given!r}")
     copy = own_model.copied(given, shape)

@@ -63,7 +63,7 @@ class GivenMetric(keras.metrics.Metric):
     def __init__(self, metric: keras.metrics.Metric, classes: int) -> None:
         super().__init__(name=_name(metric))
         try:
-            self.metric = type(metric).from_config(metric.get_config())
+            self.metric = _copied(metric)
         except (TypeError, NotImplementedError) as error:
             raise UsageError(
                 f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
@@ -94,6 +94,12 @@ class GivenMetric(keras.metrics.Metric):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "GivenMetric":
         return cls(**config)
+
+
+def _copied(metric: keras.metrics.Metric) -> keras.metrics.Metric:
+    if type(metric) is keras.metrics.MeanMetricWrapper:  # its config needs a registered function
+        return type(metric)(metric._fn, name=metric.name, **metric._fn_kwargs)
+    return type(metric).from_config(metric.get_config())
 
 
 def _name(metric: keras.metrics.Metric) -> str:
