@@ -59,11 +59,7 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
             elif name == "litert":
                 path.write_bytes(_litert_model(traced))
             else:
-                import tf2onnx
-
-                logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-                model, _ = tf2onnx.convert.from_function(traced, specs)
-                path.write_bytes(model.SerializeToString())
+                path.write_bytes(_onnx_model(traced, specs))
         except OSError:
             raise
         except Exception as error:  # converters raise many types
@@ -80,6 +76,25 @@ def _litert_model(traced: Any) -> bytes:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
     converter.experimental_enable_resource_variables = False  # the weights become constants
     return converter.convert()
+
+
+def _onnx_model(traced: Any, specs: list[Any]) -> bytes:
+    import onnx
+    import tf2onnx
+
+    def erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
+        """GELU has this operation, which ONNX has not: 1 - erf(x)."""
+        about = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
+        graph.remove_node(node.name)
+        one = graph.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
+        erf = graph.make_node("Erf", node.input).output[0]
+        graph.make_node("Sub", [one, erf], outputs=node.output, name=name, **about)
+
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    handlers: Any = {"Erfc": (erfc, [])}
+    model, _ = tf2onnx.convert.from_function(traced, specs, custom_op_handlers=handlers)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
 
 
 def present(directory: Path) -> list[str]:

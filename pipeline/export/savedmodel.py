@@ -54,7 +54,8 @@ def export(
         examples: Examples the model was not trained on; some are stored with their answers.
         metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
         trained: How the model was trained, for the same.
-        digest: Of the config; None: computed here.
+        digest: Of the config of the run whose `model.keras`, in float32, is exported; None: the
+            model is that of a run in this process.
 
     Returns:
         The checks, and the directory of the version: still a hidden one if a check failed.
@@ -120,20 +121,13 @@ def write(
     Returns the content of the manifest, without the digests of files.
     """
     policy = _POLICIES[config.export.precision]
-    # A network from `model.keras` has float32 layers already.
     exported = model if digest else twin(model, task, config.model, policy)
     # One graph of the network, shared by all signatures.
     network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
-    endpoints = {
-        name: (tf.function(function, specs, autograph=False), specs)
-        for name, (function, specs) in task.serve(network).items()
-    }
+    served = task.serve(network).items()
+    endpoints = {n: (tf.function(f, specs, autograph=False), specs) for n, (f, specs) in served}
     _save(directory, endpoints)
-    if config.export.formats:
-        in_float32 = (
-            exported if config.export.precision == "float32" else twin(model, task, config.model)
-        )
-        formats.write(directory, config.export.formats, in_float32, task)
+    _write_formats(directory, exported, task, config)
     answers = golden(task, endpoints, examples)
     proof.write_golden(directory / proof.GOLDEN, answers)
     requests = {name: sides["inputs"] for name, sides in answers.items()}
@@ -171,6 +165,14 @@ def write(
     files.write_text(directory / model_card.FILE, card)
     version_manifest.write(directory, about)
     return about
+
+
+def _write_formats(directory: Path, exported: SteppedModel, task: Task, config: Config) -> None:
+    """The files of `--export.formats`, in float32."""
+    if config.export.formats:
+        if exported.dtype_policy.name != "float32":
+            exported = twin(exported, task, config.model)
+        formats.write(directory, config.export.formats, exported, task)
 
 
 def _save(directory: Path, endpoints: Endpoints) -> None:

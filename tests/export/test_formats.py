@@ -5,6 +5,7 @@ import importlib.util
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.export import formats, proof
@@ -31,6 +32,19 @@ def test_each_format_answers_as_the_saved_model(digits_run, tmp_path, name):
     proof.write_golden(tmp_path / proof.GOLDEN, golden)
     with pytest.raises(Failure, match="probabilities: differs by 2e-05 in a batch of 1"):
         formats.check(tmp_path, file)
+
+
+def test_gelu_is_converted_to_onnx_and_an_unknown_operation_is_named(tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    specs = [tf.TensorSpec((None,), tf.float32, name="x")]
+    x = np.linspace(-6, 6, 100, dtype=np.float32)
+    gelu = tf.function(lambda x: {"y": keras.activations.gelu(x)}, input_signature=specs)
+    session = runtime.InferenceSession(formats._onnx_model(gelu, specs))
+    np.testing.assert_allclose(*session.run(["y"], {"x": x}), keras.activations.gelu(x), atol=1e-6)
+    odd = tf.function(lambda x: {"y": tf.math.betainc(x, x, x)}, input_signature=specs)
+    with pytest.raises(Exception, match="No Op registered for Betainc"):
+        formats._onnx_model(odd, specs)
 
 
 def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
