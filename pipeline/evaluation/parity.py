@@ -1,4 +1,4 @@
-"""Compares a few training steps, taken in every supported way, with stock Keras on one device."""
+"""Compares a few training steps, in every supported way, with stock Keras on one device."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, float]]] = {
     "adamw": (keras.optimizers.AdamW, {"learning_rate": 0.001}),
     "nadam": (keras.optimizers.Nadam, {"learning_rate": 0.001}),
 }
-CLIP_NORM = 0.02  # far below the norm of these gradients, so that they are always clipped
+CLIP_NORM = 0.02  # far below the norm of the gradients, so that they are always clipped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Result:
     apart: float = 0.0
     """Largest difference of any weight or optimizer variable between engines and call lengths."""
     stock: float | None = None
-    """Distance of the worst tensor to stock Keras's in the same precision; None if the replicas
+    """Distance of the worst tensor to stock Keras in the same precision; None if replicas
     normalize their parts of the batch separately."""
     error: str = ""
     judged: bool = True
-    """Whether `passed` takes stock Keras into account."""
+    """Whether `passed` requires a small distance to stock Keras."""
 
     @property
     def passed(self) -> bool:
@@ -95,7 +95,7 @@ class _Parity:
         self._loaded = dataset.load(self._recipe)
         needed, found = STEPS_PER_EPOCH * batch_size, len(self._loaded.splits["train"])
         if found < needed:
-            raise UsageError(f"--parity needs {needed} training examples; train has {found}")
+            raise UsageError(f"--parity requires {needed} training examples; train has {found}")
 
     def measure(self, case: Case) -> dict[str, Any]:
         """The distances of a case."""
