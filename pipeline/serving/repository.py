@@ -126,16 +126,6 @@ def pin(model: Path, version: int | None) -> None:
         models_config.pin(model, version)
 
 
-def require(model: Path, version: int | None) -> Path | None:
-    """Returns the directory of a version, None for None; raises UsageError if it is missing."""
-    versions = files.versions(model)
-    if version is not None and version not in versions:
-        raise UsageError(
-            f"--pin {version}: {model} has no such version; choose from {_list(sorted(versions))}"
-        )
-    return None if version is None else versions[version]
-
-
 def chosen(directory: Path) -> Path:
     """Returns the given version directory, or the version that a server of a model would use."""
     if not directory.is_dir():
