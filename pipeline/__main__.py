@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def commands() -> dict[str, str]:
-    """Command -> the first line of its docstring, without importing it.
+    """Maps each command to the first line of its docstring, without importing the command.
 
     A command is a module, or the `__main__.py` of a subpackage, with a function `main`.
     """

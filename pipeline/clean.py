@@ -19,18 +19,18 @@ from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.clean"
 PURPOSE = """\
-Checks every image of a recipe's source: damaged, blank, duplicate, with two labels, in both train
-and test. Writes a manifest for --clean.manifest and a gallery of the findings; changes nothing
-else. Exit code 1: a picture is in two splits, which stops a run.
+Finds images of a recipe's source that are damaged, blank, duplicate, have two different labels, or
+are in two splits. Writes a manifest for --clean.manifest and a gallery of the findings; changes
+nothing else. The exit code is 1 if an image is in two splits, because this stops a run.
 
---label-noise RUN_DIRECTORY, in place of a recipe, also lists the labels that are probably wrong,
-the worst first (needs the package cleanlab). It trains the run's config --folds times (default 3),
-each time without one part of the examples of all splits, and lets the model judge this part."""
+--label-noise RUN_DIRECTORY, instead of a recipe, also lists the labels that are probably wrong, the
+most suspicious first (needs the package cleanlab). It trains the run's config --folds times
+(default: 3), each time without one part of the examples, and evaluates the model on that part."""
 CLEANED = Path("cleaned")
 
 
 def _check(config: Config) -> None:
-    """Raises UsageError if manifest and gallery cannot be written, or would replace others."""
+    """Raises UsageError if the manifest or the gallery cannot be written or already exists."""
     run_directory.earlier_splits(config)
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
@@ -43,7 +43,7 @@ def _check(config: Config) -> None:
 
 
 def _table(entries: list[manifest.Entry]) -> str:
-    """For each reason: the number of examples, the action, and the first one."""
+    """A table with the number of examples, the action and the first example for each reason."""
     counts = Counter((entry["reason"], entry["action"]) for entry in entries)
     rows = []
     for (reason, action), count in counts.items():
@@ -51,7 +51,7 @@ def _table(entries: list[manifest.Entry]) -> str:
         other = f" = {first['of_file']}" if "of" in first else ""
         detail = f" ({first['detail']})" if "detail" in first else ""
         rows.append((reason, f"{count:,}", action, first["file"] + other + detail))
-    return console.table(rows, ["reason", "examples", "action", "such as"], right=[1])
+    return console.table(rows, ["reason", "examples", "action", "first example"], right=[1])
 
 
 def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
@@ -61,12 +61,12 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
     given = command_line.pop(words, "--folds", "a number, such as 3")
     if trained is None:
         if given is not None:
-            raise UsageError("--folds needs --label-noise RUN_DIRECTORY")
+            raise UsageError("--folds requires --label-noise RUN_DIRECTORY")
         return command_line.configure(words, PROGRAM, PURPOSE), 0, words
     from pipeline.evaluation import label_noise
 
     if words and not words[0].startswith("-"):
-        raise UsageError(f"--label-noise {trained} has its own recipe; remove {words[0]!r}")
+        raise UsageError(f"--label-noise {trained} uses the run's recipe; remove {words[0]!r}")
     folds = 3 if given is None else int(given) if given.isdecimal() else 0
     require(2 <= folds <= 1000, "--folds", given, "a whole number from 2 to 1000")
     label_noise.require_cleanlab()
@@ -76,12 +76,13 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
     words = ["--config", str(saved), *words]
     config = command_line.configure(words, PROGRAM, PURPOSE)
     if config.task.name == "regression":
-        raise UsageError(f"--label-noise needs classes; the run {trained} is a regression")
+        raise UsageError(f"--label-noise requires classes, but the task of {trained} is regression")
     return config, folds, words
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; 1 if runs would stop."""
+    """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; returns 1 if a finding
+    stops runs."""
     config, folds, words = _configure(arguments)
     _check(config)
     from pipeline.runtime import environment
@@ -89,7 +90,7 @@ def main(arguments: list[str]) -> int:
     runtime = config.runtime if folds else dataclasses.replace(config.runtime, replicas=1)
     environment.start(runtime)
     from pipeline.data import dataset
-    from pipeline.data.cleaning import apply
+    from pipeline.data.cleaning import apply, issues
 
     source, _ = dataset.opened(config)
     found = apply.Found(source, config)
@@ -100,10 +101,11 @@ def main(arguments: list[str]) -> int:
         from pipeline.fit import fit
 
         answers = label_noise.out_of_fold(config, source, found.entries, folds, folder, fit=fit)
-        found.add_label_noise(label_noise.suspicious(answers, source.info.class_names or ()))
+        noise = label_noise.suspicious(answers, source.info.class_names or ())
+        found.entries += issues.label_noise(source, found.scan, noise)
     written = RunDirectory(folder)
     found.write(written)
-    say("cleaning", f"{config.source.title}: {len(found):,} examples in {found.seconds:.1f} s")
+    say("cleaning", f"{config.source.title}: {len(found.scan):,} examples in {found.seconds:.1f} s")
     print(_table(found.entries) if found.entries else "nothing found")
     for note in (*source.info.notes, *found.notes):
         say("note", note)
@@ -112,7 +114,7 @@ def main(arguments: list[str]) -> int:
     if stopping := manifest.stopping(found.entries):
         say("STOPS", apply.stop(stopping, f"{written.gallery} shows them"))
         return 1
-    # Later words replace earlier ones; a run has either a manifest or its own cleaning.
+    # Later options override earlier ones; a run uses either a manifest or its own cleaning.
     words = words or [command_line.DEFAULT_RECIPE]
     words += ["--clean.no-enabled"] if config.clean.enabled else []
     words += ["--clean.manifest", str(written.manifest)]

@@ -17,39 +17,40 @@ engines, calls  largest difference of any weight or optimizer variable between m
                 gradient_tape, and between 1 and 8 steps per call; must be 0
 stock fit       distance to stock Keras's `fit` on one device in the same precision, for the worst
                 tensor, relative to how far training moved it; in float32 at most {tolerance};
-                - if not comparable: BatchNormalization sees another part of the batch"""
+                - if not comparable: BatchNormalization sees a different part of the batch"""
 _Count = Annotated[int, (1, None)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, trains a few steps in
-    every supported way instead, and compares weights and optimizer state with stock Keras."""
+    """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, instead trains for a few
+    steps in every supported way, and compares weights and optimizer state with stock Keras."""
 
     parity: str = command_line.DEFAULT_RECIPE
     """Train this recipe in every supported way, and compare with stock Keras."""
     model: str | None = None
-    """Another registered model, with its default options; `tiny` is the fastest."""
+    """Replace the recipe's model by this registered model, with its default options; `tiny` is the
+    fastest. None: the recipe's model."""
     replicas: tuple[_Count, ...] = (1, 2)
-    """Numbers of replicas; on a CPU they are logical devices."""
+    """Numbers of replicas; on a CPU, replicas are logical devices."""
     precisions: tuple[Literal["float32", "mixed_bfloat16", "mixed_float16"], ...] = (
         "float32",
         "mixed_bfloat16",
         "mixed_float16",
     )
-    """Precisions of the computation."""
+    """Precision policies."""
     accumulate: tuple[_Count, ...] = (1, 4)
     """Numbers of micro-batches."""
     optimizers: tuple[Literal["sgd", "adam", "adamw", "nadam"], ...] = ("sgd",)
-    """Optimizers; only sgd in float32 is judged by its distance to stock Keras."""
+    """Optimizers; the distance to stock Keras is only limited for sgd in float32."""
     steps: _Count = 16
-    """Steps to train; with more than 16, differences grow and are not judged."""
+    """Number of training steps; with more than 16, differences grow and are no longer limited."""
     batch_size: _Count = 32
-    """Examples per step; each replica gets an equal part."""
+    """Examples per step, divided equally among the replicas."""
 
 
 def check_environment() -> int:
-    """Prints the findings of all checks; 1 if something required is broken."""
+    """Prints the findings of all checks; returns 1 if a required component is missing or broken."""
     from pipeline.runtime import environment_check
 
     findings = list(environment_check.check())
@@ -61,13 +62,13 @@ def check_environment() -> int:
 
 
 def parity(options: Options) -> int:
-    """Trains all cases and prints a table; 1 if a case differs more than it may."""
+    """Trains all cases and prints a table; returns 1 if a difference is too large."""
     recipe = command_line.recipe(options.parity)
     if options.model:
         recipe = recipe.changed(model={"name": options.model})
     lists = (options.replicas, options.precisions, options.accumulate, options.optimizers)
     if not all(lists):
-        raise UsageError("each option of --parity needs at least one value")
+        raise UsageError("each option of --parity requires at least one value")
     for replicas, pieces in itertools.product(options.replicas, options.accumulate):
         if options.batch_size % (replicas * pieces):
             raise UsageError(
@@ -95,7 +96,7 @@ def parity(options: Options) -> int:
     print(console.table(rows, headers, right=range(len(headers) - 1)))
     print(_LEGEND.format(tolerance=parity.TOLERANCE))
     passed = sum(result.passed for result in results)
-    print(f"{passed} of {len(results)} cases are as close as they must be")
+    print(f"{passed} of {len(results)} cases passed")
     return 0 if passed == len(results) else 1
 
 
@@ -106,7 +107,7 @@ def _row(result: "Result") -> list[object]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor [--parity [RECIPE]]`; 1 if a check fails."""
+    """`python -m pipeline.doctor [--parity [RECIPE]]`; returns 1 if a check fails."""
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--help" in words or "-h" in words:
         print(help_text.page(PROGRAM, " ".join((Options.__doc__ or "").split()), Options()))
@@ -114,7 +115,7 @@ def main(arguments: list[str]) -> int:
     if not words:
         return check_environment()
     if "--parity" not in words:
-        raise UsageError(f"{words[0]!r} is only understood with --parity [RECIPE]")
+        raise UsageError(f"{words[0]!r} is only valid with --parity [RECIPE]")
     after = words.index("--parity") + 1
     if after == len(words) or words[after].startswith("--"):
         words.insert(after, command_line.DEFAULT_RECIPE)

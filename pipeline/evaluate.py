@@ -1,4 +1,4 @@
-"""Not a command yet: says which one to use."""
+"""Not a command; prints which command to use instead."""
 
 from pipeline.utils.errors import UsageError, run_command
 
@@ -6,7 +6,7 @@ from pipeline.utils.errors import UsageError, run_command
 def _refuse(arguments: list[str]) -> None:
     run = arguments[0] if arguments else "RUN"
     raise UsageError(
-        "pipeline.evaluate is not a command: python -m pipeline.fit evaluates each run at its end "
+        "pipeline.evaluate is not a command: python -m pipeline.fit evaluates each run at the end "
         f"({run}/result.json), and python -m pipeline.export {run} evaluates its latest checkpoint "
         "and exports it"
     )

@@ -17,7 +17,6 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # arguments are checked before TensorFlow is imported
-    from pipeline.data.dataset import Data
     from pipeline.training.trainer import Trainer
 
 __all__ = ["Run", "fit", "main"]
@@ -28,7 +27,11 @@ def fit(recipe: str | Config = "digits", **changes: Any) -> Run:
 
     Args:
         recipe: Name of a recipe, a dotted name, or a Config.
-        changes: As for `Config.changed`: `fit("digits", train={"epochs": 3})`.
+        changes: Changes to the config, as in `fit("digits", train={"epochs": 3})`; see
+            `Config.changed`.
+
+    Returns:
+        The finished run.
 
     Raises:
         UsageError: The request cannot be carried out.
@@ -70,21 +73,21 @@ def _run(config: Config, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
-    from pipeline.training.trainer import prepare
+    from pipeline.training import recovery
+    from pipeline.training.trainer import Trainer
 
     # Data and model
     data = dataset.load(config)
-    trainer, decisions = prepare(config, machine, data, stops)
+    trainer = Trainer(config, machine, data, stops)
     trainer.build()
     if workers is not None and not workers.is_chief:
-        return _work(config, trainer, data, workers)
+        return _work(trainer, workers)
 
     # Training
-    with run_directory.opened(config) as run, progress_report.interruptible(config, run):
+    with run_directory.opened(config) as run, recovery.interruptible(config, run):
         trainer.resume(run)
         data.write(run)
-        trainer.report(data, decisions)
+        trainer.report()
         trained = trainer.train()
 
         # Test, export, verification
@@ -113,8 +116,9 @@ def _run(config: Config, stops: Stops) -> Run:
     )
 
 
-def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Cluster) -> Run:
+def _work(trainer: "Trainer", workers: cluster.Cluster) -> Run:
     """Trains in a worker other than the chief, which writes, tests and exports."""
+    config, data = trainer.config, trainer.data
     trainer.resume(RunDirectory(config.run_directory or run_directory.RUNS))
     index, count = workers.index, len(workers.workers)
     say("worker", f"{index} of {count} trains; worker 0 prints and writes")
@@ -125,8 +129,10 @@ def _work(config: Config, trainer: "Trainer", data: "Data", workers: cluster.Clu
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; 1 if there is no export, or
-    if the result could not be written into the run directory."""
+    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`.
+
+    Returns 1 if there is no export, or if the result could not be written to the run directory.
+    """
     config = command_line.configure(arguments)
     run = fit(config)
     good = run.export or not config.export.enabled

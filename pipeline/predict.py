@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TextIO
 
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
+from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import predict
 from pipeline.utils import files
@@ -21,32 +22,33 @@ from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
 _ABOUT = """\
-Prints a model's answer for each image or row, in their order. Files that are damaged or cannot be
-read are reported and skipped, with exit code 1."""
+Prints a model's answer for each image or row, in order. Files that are damaged or cannot be read
+are reported and skipped, and the exit code is 1."""
 _ARGUMENTS = {
-    "MODEL": "A version; the directory of a model, for the version that is served, which is the "
-    "pinned one or the newest; http://HOST:8501/v1/models/NAME[/versions/N]; or "
+    "MODEL": "The directory of a version; the directory of a model, to use its served version "
+    "(the pinned one or the newest); http://HOST:8501/v1/models/NAME[/versions/N]; or "
     "grpc://HOST:8500/NAME[/N].",
-    "FILES": "Images, directories of them, or patterns; - for names on stdin. For a model that "
-    "takes rows of numbers: .csv or .npy.",
+    "FILES": "Image files, directories of image files, or patterns; - reads file names from stdin. "
+    "For a model that takes feature vectors: .csv or .npy files.",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to ask the model, and how to write its answers."""
+    """How to query the model, and how to write its answers."""
 
     format: Literal["jsonl", "csv"] | None = None
-    """A JSON object per line, or a table; None: by the name of --output, else jsonl."""
+    """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in .csv, else
+    jsonl."""
     output: Path | None = None
-    """A file, which appears once it is complete. If the server stops answering, FILE.part contains
-    the answers so far. Without it, answers are printed."""
+    """Write the answers to this file, which appears once it is complete. If the server stops
+    responding, FILE.part contains the answers received so far. None: answers are printed."""
     top: Annotated[int, (1, 10**6)] = 1
-    """Number of the most probable classes, each with its probability."""
+    """Number of most probable classes to list, each with its probability."""
     batch_size: Annotated[int, (1, 10**6)] = 32
-    """Images or rows in one request."""
+    """Images or rows per request."""
     timeout: Annotated[float, "positive"] = 30.0
-    """Seconds for one request."""
+    """Timeout of a request, in seconds."""
 
 
 def _write(records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool) -> tuple[int, int]:
@@ -88,7 +90,7 @@ def _say(name: str, text: str) -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
-    """Returns the model, the words for files, and the options, each of which takes one value."""
+    """Returns the model, the words that name files, and the options; each takes one value."""
     words: list[str] = []
     options: list[str] = []
     rest = iter(arguments)
@@ -130,13 +132,13 @@ def _open(output: Path | None) -> Iterator[TextIO]:
         with part.open("w", 1, "utf-8", errors="backslashreplace", newline="") as stream:
             yield stream
     except BaseException:
-        _say("kept", f"the answers so far, in {part}")
+        _say("kept", f"the answers received so far are in {part}")
         raise
     part.replace(path)
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.predict MODEL FILES [--option VALUE ...]`; 1 if a file was skipped."""
+    """`python -m pipeline.predict MODEL FILES [--option ...]`; returns 1 if a file was skipped."""
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
         return 0
@@ -150,6 +152,10 @@ def main(arguments: list[str]) -> int:
     with Client(model, options.timeout) as client:
         names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
+        if output and output.exists():
+            found = file_inputs.find(names, (output.suffix.lower(),))
+            if any(map(output.samefile, filter(os.path.exists, found))):
+                raise UsageError(f"--output: {output} is one of the input files; choose another")
         with _open(output) as stream:
             written, skipped = _write(records, stream, as_table)
     _say("answered", f"{written:,}" + (f", {skipped:,} skipped" if skipped else ""))

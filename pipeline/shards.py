@@ -10,9 +10,9 @@ PROGRAM = "python -m pipeline.shards"
 _HELP = f"""\
 usage: {PROGRAM} DIRECTORY > DIRECTORY/shards.json
 
-Prints the number of examples and the sha256 of each TFRecord file in DIRECTORY, as JSON. Save it as
-shards.json next to the files: every later run compares the files with it, and so detects a file
-that was truncated between two records, replaced, or removed."""
+Prints the number of examples and the sha256 of each TFRecord file in DIRECTORY, as JSON. Save this
+as shards.json next to the files: every later run compares the files with it, and detects files that
+were truncated between two records, replaced, or removed."""
 
 
 def main(arguments: list[str]) -> int:

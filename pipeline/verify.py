@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import shlex
 import shutil
@@ -12,37 +11,36 @@ from typing import Annotated
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.export import proof
-from pipeline.export.verification import PROVED, Check, verify
+from pipeline.export.verification import PROVED, verify
 from pipeline.serving import repository
-from pipeline.utils import files
 from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
 _DIRECTORY = """\
-A version (saved_models/digits/1), or a model: its served version, which is the pinned one or the
-newest."""
+The directory of a version (saved_models/digits/1), or of a model, to check its served version (the
+pinned one or the newest)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checks that TensorFlow Serving will answer as the trained model does.
+    """Checks that TensorFlow Serving will give the same answers as the trained model.
 
-    Exit code 0 if all checks passed, 1 if one failed: then the model must not be served.
+    The exit code is 0 if all checks passed, and 1 if one failed: then the model must not be served.
     """
 
     json: bool = False
     """Print the checks as JSON instead of a table."""
     fuzz: Annotated[int, (0, 10**6)] = 0
-    """Also send this many mutated strings to each string input; the server must survive them."""
+    """Also send this many mutated strings to each string input; they must not crash the model."""
     python: str | None = None
-    """Run the checks with this interpreter, from an environment with another TensorFlow."""
+    """Run the checks with this interpreter, from an environment with a different TensorFlow."""
     runtime_version: str | None = None
-    """Only print the commands that create such an environment and verify the model in it, for a
-    version of TensorFlow such as 2.20, which the released server is built from."""
+    """Only print the commands that create an environment with this version of TensorFlow and verify
+    the model in it. Use the version that the released server is built from, such as 2.20."""
 
 
 def instructions(directory: Path, version: str) -> str:
-    """Commands that create an environment with another TensorFlow and run the checks in it."""
+    """Commands that create an environment with a different TensorFlow and run the checks in it."""
     good = re.fullmatch(r"[1-9][0-9]?(\.[0-9]{1,3}){1,2}", version) is not None
     require(good, "--runtime-version", repr(version), "a version, such as 2.20")
     environment = f"serving-{version}"
@@ -55,7 +53,7 @@ python3 -m venv {environment}
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; 1 if a check failed, else 0."""
+    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; returns 1 if a check failed."""
     if "--help" in arguments or "-h" in arguments:
         about = " ".join((Options.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}
@@ -73,10 +71,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"--python: {options.python!r} is not a program")
     version = repository.chosen(directory)
     outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
-    name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
-    if not files.is_version(name):
-        number = Check("version", False, f"{name!r} is not a version number: it is never served")
-        outcome = dataclasses.replace(outcome, checks=(number, *outcome.checks))
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:
         skipped = outcome.checks[-1].name in proof.STOPS

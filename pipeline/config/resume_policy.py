@@ -94,7 +94,7 @@ def refusal(run: str, found: list[Change]) -> str:
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
-    first = f"{run} is a run with other options; {remedy}"
+    first = f"{run} was started with other options; {remedy}"
     return f"{first}\n{textwrap.indent(table, '  ')}\nits original options: {original}"
 
 

@@ -1,4 +1,4 @@
-"""The augmentations of a run, applied in their order on the host or inside the step."""
+"""The augmentations of a run, applied in the given order on the host or inside the step."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _SCALE = 16
 
 
 class Augmenter:
-    """A batch to the augmented batch, as a pure function: the same on the host and in the step."""
+    """Augments a batch, as a pure function that gives the same bits on the host and in the step."""
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
@@ -29,26 +29,27 @@ class Augmenter:
         }
 
     def seeds(self, batch: Example) -> tf.Tensor:
-        """The seed of each example, int64 (batch,), from the run's seed, its epoch and its id."""
+        """The seed of each example, int64 (batch,), a function of the run's seed, epoch and id."""
         return seeds.example_seeds(self._seed, batch["epoch"], batch["id"])
 
     def __call__(self, batch: Example) -> Example:
-        """Each operation gets separate seeds, and a `lasting_seed` that is the same in all epochs.
+        """Applies all operations.
 
-        Raises UsageError, when traced, if one does not fit the examples or changes a dtype.
+        Each gets its own seeds, and a `lasting_seed` that is the same in all epochs. When traced,
+        raises UsageError if an operation does not fit the examples or changes a dtype.
         """
         for _, _, after in self._stages(batch):
             batch = after
         return batch
 
     def require_range(self, batch: Example) -> None:
-        """Runs the operations eagerly; UsageError if one changes the scale of the pixels."""
+        """Runs the operations eagerly; raises UsageError if one changes the scale of the pixels."""
         for name, before, after in self._stages(batch):
             if "image" in before:
                 _require_range(name, before["image"], after["image"])
 
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
-        """(name, batch before, batch after) of each operation."""
+        """Yields (name, batch before, batch after) for each operation."""
         own = self.seeds(batch)
         lasting = seeds.example_seeds(self._seed, tf.constant(-1, tf.int64), batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
@@ -75,32 +76,36 @@ def _require_fields(name: str, before: Example, after: Any) -> None:
             raise UsageError(f"--data.augment: {name} must also return the field {field!r}")
         given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
         if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
+            levels = _levels(given.dtype) if field == "image" else ""
             raise UsageError(
-                f"--data.augment: {name} must return {field!r} as {given.dtype.name} of shape "
-                f"{given.shape}; got {made.dtype.name} of shape {made.shape}"
+                f"--data.augment: {name} must return {field!r} as {given.dtype.name}{levels} of "
+                f"shape {given.shape}; got {made.dtype.name} of shape {made.shape}"
             )
 
 
-def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
-    """Raises UsageError if the images of a batch, taken together, have another scale.
+def _levels(dtype: tf.DType) -> str:
+    return f" from 0 to {dtype.max}" if dtype.is_integer else ""
 
-    A single image may become dark, and noise may leave the range of floats.
+
+def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
+    """Raises UsageError if the scale of the images of a batch, taken together, has changed.
+
+    A single image may become dark, and noise may exceed the range of float images.
     """
     old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
-    # A black batch reveals nothing; integers cannot leave their range.
+    # Nothing can be concluded from a black batch; integers cannot exceed their range.
     if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
-        levels = f" from 0 to {before.dtype.max}" if before.dtype.is_integer else ""
         raise UsageError(
             f"--data.augment: {name} must keep the range of the images, {before.dtype.name}"
-            f"{levels}; the largest value of the first batch is {old:g} before it and {new:g} "
-            "after it"
+            f"{_levels(before.dtype)}; the largest value of the first batch is {old:g} "
+            f"before it and {new:g} after it"
         )
 
 
 def placed(
     batches: Batches, options: config.Data, seed: int, cache: str
 ) -> tuple[Batches, list[Decision]]:
-    """The input of the step, augmented if that is done on the host; and the decision.
+    """Returns the batches for the step, augmented if this is done on the host, and the decision.
 
     `cache` is where the decoded examples are: device, memory, ... or none. If `batches` (from
     `batching.training`) are returned unchanged, the step augments them.
@@ -110,12 +115,12 @@ def placed(
     if options.augment_on == "host" and cache != "device":
         batches = on_host(batches, Augmenter(options.augment, seed))
         return batches, [Decision("augment", "host", "requested")]
-    # Flip and crop before `convnet` on CIFAR-10: both within 2 % of each other, spread 30 %.
+    # For flip and crop before `convnet` on CIFAR-10, both are equally fast within 2% (spread 30%).
     return batches, [Decision("augment", "device", "in the compiled step")]
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches with augmented tickets, computed by `tf.data` in parallel to training."""
+    """The same batches, with tickets that `tf.data` augments in parallel with training."""
 
     # Autograph would add its own text to a UsageError.
     @tf.autograph.experimental.do_not_convert

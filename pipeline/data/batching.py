@@ -10,13 +10,12 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Data, Train
 from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
-from pipeline.data import cache_policy, disk_cache, sequential_batches
+from pipeline.data import cache_policy, disk_cache
 from pipeline.data.example_store import (
     DIGEST,
     Device,
     Memory,
     OnTheFly,
-    Sequential,
     Store,
     decoded_specs,
     require_decodable,
@@ -30,7 +29,7 @@ from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 _WHOLE = Share()
 _BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
 _Places = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""Positions in a split, int64; their weights, float32; the epoch, int64 and a scalar."""
+"""Positions in a split (int64), their weights (float32), and the epoch (an int64 scalar)."""
 
 
 def load(
@@ -41,15 +40,15 @@ def load(
     groups: Mapping[int, int] | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Split], list[Decision]]:
-    """Decodes everything once, unless it fits nowhere, and divides it into the splits.
+    """Decodes all examples once, unless no cache has enough space, and divides them into splits.
 
     Args:
-        source: That of `config.source`.
-        task: That of `config.task`.
-        config: Of it, the shares and the cache of `data`.
+        source: The source of `config.source`.
+        task: The task of `config.task`.
+        config: Provides the fractions of the splits and the cache options (section `data`).
         dropped: Ids of examples to exclude.
-        groups: Id -> group of near duplicates, of which only the held-out examples are kept.
-        known: Split -> ids of an earlier run that stay in it.
+        groups: Maps ids to groups of near duplicates; only held-out examples of a group are kept.
+        known: Maps splits to ids of an earlier run that stay in this split.
     """
     options, known = config.data, known or {}
     decision = cache_policy.decided(source, task, options)
@@ -86,9 +85,9 @@ def load(
 
 
 def _rule(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
-    """What decided which examples are held out; `train` is not divided yet.
+    """Describes how the held-out examples are chosen; `train` is not divided yet.
 
-    Raises UsageError if the earlier run, whose splits are kept, had other data.
+    Raises UsageError if the earlier run, whose splits are kept, had different data.
     """
     hashed = "group" if "group" in train.store.short else "ids"
     reason = f"held out of train by a hash of the {hashed}"
@@ -99,7 +98,7 @@ def _rule(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
     if not present and options.limit is None:
         raise UsageError(
             f"--data.splits: none of the {len(before):,} examples of {options.splits} is in this "
-            "source; choose a run of the same data"
+            "source; choose a run on the same data"
         )
     return f"{present:,} of {len(before):,} as in {options.splits}, the others {reason}"
 
@@ -109,13 +108,10 @@ def _store(
 ) -> tuple[Store, str]:
     """The decoded examples of one of the source's splits, and a note about them."""
     specs = decoded_specs(source, task)
-    count = source.info.splits[split]
     if kind == "none":
         columns = source.columns(split)
         short = {name: values for name, values in columns.items() if name in specs}
-        undecoded = Sequential if source.reader(split) is None else OnTheFly
-        return undecoded(source, task, split, specs, short), ""
-
+        return OnTheFly(source, task, split, specs, short), ""
     if "image" in specs:
         specs[DIGEST] = tf.TensorSpec((), tf.int64)
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
@@ -123,13 +119,9 @@ def _store(
     if kind == "disk":
         folder, state = cache_policy.place(config, source, task, split, dropped)
         return disk_cache.obtained(folder, state, specs, batches)
-    kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
-    at = 0
-    for batch in batches:
-        for key, values in batch.items():
-            kept[key][at : at + len(values)] = values
-        at += len(batch["id"])
-    kept = {key: column[:at] for key, column in kept.items()}
+    none = {k: np.empty((0, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
+    parts = [none, *batches]
+    kept = {key: np.concatenate([part.pop(key) for part in parts]) for key in specs}
     digest = kept.pop(DIGEST, None)
     return (Device if kind == "device" else Memory)(kept, digest), ""
 
@@ -137,10 +129,10 @@ def _store(
 def _decoded(
     source: Source, task: Task, split: str, dropped: np.ndarray, block: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The examples of a split that are not excluded, decoded, in the source's order.
+    """Yields the decoded examples of a split that are not excluded, in the order of the source.
 
-    Each has a digest of its pixels, by which copies are found. Large blocks cost memory, as several
-    are decoded at once: 256 pictures of 224 pixels raised the peak by 100 MB.
+    Each has a digest of its pixels, which is used to find copies. Large blocks need memory, because
+    several are decoded at once: 256 images of 224 pixels increased the peak by 100 MB.
     """
     count = source.info.splits[split]
     raw = source.examples(split).take(count)
@@ -172,7 +164,7 @@ def _decoded(
 
 
 def training(split: Split, options: Train, seed: int) -> Batches:
-    """Batches over all epochs: each epoch a fresh permutation whose remainder is dropped.
+    """Batches of all epochs; each epoch is a new permutation, whose remainder is dropped.
 
     The batch of a step is a pure function of (seed, step), so a resumed run sees the same batches.
     """
@@ -185,11 +177,6 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     last_step = options.epochs * steps_per_epoch
     if options.steps is not None:
         last_step = min(last_step, options.steps)
-
-    if isinstance(store := split.store, Sequential):
-        return sequential_batches.batches(
-            split, store, batch_size, steps_per_epoch, last_step, seed
-        )
 
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         epoch = step // steps_per_epoch
@@ -209,15 +196,13 @@ def training(split: Split, options: Train, seed: int) -> Batches:
 def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
     """One pass in the order of the source; padding repeats the last example with weight 0.
 
-    Batches are four times as large as in training: without gradients they need less memory. Each
-    of the `replicas` has a part of the same size, even if it is only padding: with an empty part,
+    Batches are four times as large as in training, because they need less memory without gradients.
+    All `replicas` get parts of the same size, even if a part is only padding: with an empty part,
     Keras crashes or returns NaN.
     """
     largest = min(4 * options.batch_size, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
-    if isinstance(store := split.store, Sequential):
-        return sequential_batches.batches(split, store, batch_size, steps, steps)
 
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         positions = step * batch_size + places
@@ -237,7 +222,7 @@ def _batches(
 ) -> Batches:
     """Batches from a function of a step and places in its batch, int64 of shape (part,)."""
     store, rows = split.store, tf.constant(split.rows)
-    # Only decoding gains from more; each of them needs the memory of a batch.
+    # Only decoding gets faster with more parallel calls, and each needs the memory of a batch.
     parallel = tf.data.AUTOTUNE if isinstance(store, OnTheFly) else 2
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:

@@ -1,4 +1,4 @@
-"""Where decoded examples are kept, decided from their size and the free memory, with the reason."""
+"""Decides where decoded examples are kept, from their size and the free memory, with the reason."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ from pipeline.utils.errors import UsageError
 
 _PACKAGE = Path(__file__).parents[1]
 _STARTED = time.time()
-# Of the memory of a GPU; the network, its gradients and activations need the rest.
+# Fraction of the memory of a GPU; the network, its gradients and activations need the rest.
 _SHARE_OF_DEVICE = 0.4
-# Of the free disk space, unless the disk cache is requested.
+# Fraction of the free disk space, unless the disk cache is requested.
 _SHARE_OF_DISK = 0.5
 
 
 def decided(source: Source, task: Task, options: Data) -> Decision:
-    """`device`, `memory`, `disk` or `none`, and why.
+    """The choice among `device`, `memory`, `disk` and `none`, with its reason.
 
     Raises UsageError if the requested cache is impossible.
     """
@@ -40,12 +40,12 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     fits = 2 * size <= (free if options.cache == "auto" else total)
     if options.cache == "disk" and not keyed:
         raise UsageError(
-            "--data.cache disk: this source cannot detect whether its data have changed; "
+            "--data.cache disk: this source cannot detect whether its data has changed; "
             "choose memory or none"
         )
     if options.cache in ("device", "memory") and not fits:
         raise UsageError(
-            f"--data.cache {options.cache}: the decoded data need {size / 1e9:.1f} GB of "
+            f"--data.cache {options.cache}: the decoded data needs {size / 1e9:.1f} GB of "
             f"{total / 1e9:.1f} GB of memory; choose disk or none, a smaller --data.limit, or a "
             "smaller --data.image-size for images"
         )
@@ -56,7 +56,8 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
         return Decision("cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU")
     if fits:
         return Decision("cache", "memory", sizes)
-    space = _disk_space(options.cache_folder)
+    folders = (options.cache_folder, *options.cache_folder.parents)
+    space = shutil.disk_usage(next(path for path in folders if path.exists())).free
     sizes += f", {space / 1e9:,.0f} GB of disk"
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", sizes)
@@ -76,16 +77,16 @@ def place(
     folder = config.data.cache_folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     return folder, {
         "the data": source.fingerprint(),
-        "the code that decodes": _code_digest(source, task),
-        "what is excluded": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
+        "the decoding code": _code_digest(source, task),
+        "the excluded examples": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
     }
 
 
 def _code_digest(source: Source, task: Task) -> str:
-    """Changes with the files of the packages that define a source and a task."""
+    """A digest that changes if a file of the packages that define the source and task changes."""
     whole = source.whole if isinstance(source, Sampled) else source
     modules = {kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]}
-    # In this package only `data` and `tasks` decode.
+    # In this package, only `data` and `tasks` contain decoding code.
     found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     code = hashlib.sha256(tf.__version__.encode())
     for name in sorted(modules):
@@ -97,7 +98,7 @@ def _code_digest(source: Source, task: Task) -> str:
     for path in sorted(found):
         code.update(path.read_bytes())
         if path.stat().st_mtime > _STARTED:
-            code.update(os.urandom(16))  # an older version of it may be loaded
+            code.update(os.urandom(16))  # an older version of the file may be loaded
     return code.hexdigest()
 
 
@@ -111,10 +112,3 @@ def memory() -> tuple[int, int]:
     except (OSError, ValueError):  # no limit
         return free, total
     return min(free, limit - used), min(total, limit)
-
-
-def _disk_space(folder: Path) -> int:
-    """Free bytes on the disk of a directory that need not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

@@ -20,19 +20,19 @@ from pipeline.utils.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What every command needs before there is a model."""
+    """Everything that a command needs before the model is built."""
 
     source: Source
     metadata: Metadata
-    """Of the task, including what it learned from the training examples."""
+    """Metadata of the task, including what it learned from the training examples."""
     task: Task
     splits: dict[str, Split]
     """Decoded examples: train, and validation and test if they exist."""
     cleaning: Cleaning
     decisions: list[Decision]
-    """About excluded examples, the cache, the splits."""
+    """Decisions about excluded examples, the cache and the splits."""
     seconds: float
-    """To read and decode all examples, or to find them in the disk cache."""
+    """Time to read and decode all examples, or to find them in the disk cache."""
 
     @property
     def cache(self) -> str:
@@ -40,11 +40,12 @@ class Data:
         return next(decision.value for decision in self.decisions if decision.name == "cache")
 
     def write(self, run: RunDirectory) -> None:
-        """Writes what a resumed run must find again into the run directory.
+        """Writes to the run directory what must be unchanged when the run is resumed.
 
         If the fingerprint is new, all examples are read to compute a digest of their content.
         """
-        self.cleaning.write(run)
+        if self.cleaning.found is not None:
+            self.cleaning.found.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
         fingerprint, before = self.source.fingerprint(), _recorded(run)
@@ -65,10 +66,10 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
 
 
 def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
-    """Raises UsageError if the content of examples has changed whose ids and classes are the same.
+    """Raises UsageError if the content of examples has changed, but not their ids and classes.
 
-    If the fingerprint has changed, all examples are read: copying a file, a hard link or other
-    permissions change only its times.
+    If the fingerprint has changed, all examples are read, because copying or hard-linking a file,
+    or changing its permissions, changes its times but not its content.
     """
     before = _recorded(run)
     if not before or before["fingerprint"] == source.fingerprint():
@@ -78,22 +79,25 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
     what = "the content of a file differs, with the same examples and classes"
     if not config.force:
         raise UsageError(
-            f"the data in {config.source.title} have changed since the run in {run} began: {what}; "
-            "restore them, continue with --force, or use a new --run-directory"
+            f"the data in {config.source.title} has changed since the run in {run} began: {what}; "
+            "restore it, continue with --force, or use a new --run-directory"
         )
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
 
 def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
-    """A note about classes without a training example; UsageError if fewer than two have any."""
+    """A note about classes without training examples.
+
+    Raises UsageError if fewer than two classes have training examples.
+    """
     names = metadata.get("class_names")
     if names is None or "label" not in train.store.short:
         return []
     counts = np.bincount(train.column("label"), minlength=len(names))
     if np.count_nonzero(counts) < 2:
         raise UsageError(
-            f"train has examples of one class only, {names[int(counts.argmax())]!r}, and a "
-            "classifier needs two; add examples of other classes"
+            f"train has examples of only one class, {names[int(counts.argmax())]!r}, but a "
+            "classifier needs at least two; add examples of other classes"
         )
     missing = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
     if not missing:
@@ -129,9 +133,9 @@ def task_of(config: Config, info: Info | Metadata) -> Task:
 
 
 def load(config: Config) -> Data:
-    """Opens the source, cleans, decodes and divides the examples, and learns the metadata.
+    """Opens the source, cleans, decodes and splits the examples, and learns the metadata.
 
-    A resumed run must find the examples and metadata that it began with.
+    Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
     source, known = opened(config)
     task = task_of(config, source.info)

@@ -21,11 +21,11 @@ _MANIFEST = "manifest.json"
 
 
 class Disk(Store):
-    """One file for each field, row after row; short fields are read into memory.
+    """One file per field, which contains all rows; short fields are read into memory.
 
-    Rows are read by `pread` through the kernel's page cache, which is as fast as memory and does
-    not count as memory of this process. (A memory map does, and blocks Python's lock while the disk
-    is read.)
+    Rows are read with `pread` through the kernel's page cache, which is as fast as memory and does
+    not count as memory of this process. (A memory map does, and holds the GIL while the disk is
+    read.)
     """
 
     def __init__(self, folder: Path, specs: Mapping[str, tf.TensorSpec]) -> None:
@@ -66,7 +66,7 @@ class Disk(Store):
         spec = self.specs[name]
         each = row_bytes({name: spec})
         values = np.empty((len(rows), each), np.uint8)
-        # Consecutive rows in one call: evaluation reads in order.
+        # Reads consecutive rows in one call, because evaluation reads in order.
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             part = values[start:end].reshape(-1).data
@@ -81,9 +81,9 @@ def obtained(
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> tuple[Disk, str]:
-    """The store in a directory, built from `batches` unless a good one exists; and which of both.
+    """The store in a directory, built from `batches` unless it is intact; and which of the two.
 
-    If `state` (JSON) has changed, the directory is rebuilt; its keys appear in messages.
+    If `state` (JSON) has changed, the directory is rebuilt. The keys of `state` appear in messages.
     """
     try:
         lock = folder.with_name(f"{folder.name}.lock")
@@ -110,8 +110,7 @@ def _wrong(folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.Tensor
         changed = [name for name, value in state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        sums = {name: [file["bytes"], file["crc32"]] for name, file in known.items()}
-        if sums == {name: _checksum(folder / name) for name in specs}:
+        if known == {name: _checksum(folder / name) for name in specs}:
             return ""
     except FileNotFoundError:
         return "because it did not exist"
@@ -136,7 +135,7 @@ def _build(
     specs: Mapping[str, tf.TensorSpec],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> None:
-    """Writes a new directory, then replaces the old one."""
+    """Writes a new directory, which then replaces the old one."""
     temporary = temp_files.folder(folder.parent)
     try:
         for name in specs:
@@ -145,10 +144,7 @@ def _build(
             for name in specs:
                 with (temporary / name).open("ab") as file:
                     file.write(batch[name].tobytes())
-        sums = {}
-        for name in specs:
-            size, checksum = _checksum(temporary / name)
-            sums[name] = {"bytes": size, "crc32": checksum}
+        sums = {name: _checksum(temporary / name) for name in specs}
         files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
         if folder.exists():
             temp_files.remove(folder)

@@ -1,8 +1,7 @@
 """Where the decoded examples of a split are kept: in memory, on the device, or nowhere."""
 
 import abc
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,19 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source, Task
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, chosen, is_short, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
 """Column of the hashes of the pixels, next to the fields of the examples."""
 
 
 class Store(abc.ABC):
-    """Decoded examples, by row.
+    """Decoded examples, accessed by row.
 
     Args:
-        specs: Shape and dtype of each field of one decoded example.
-        short: The fields that are numbers or short vectors (`id`, `label`, ...), (rows, ...).
+        specs: Shape and dtype of each field of a decoded example.
+        short: Columns of the fields that are numbers or short vectors (`id`, `label`, ...), each of
+            shape (rows, ...).
         digest: Hash of the pixels of each example, int64 (rows,), if images are kept.
     """
 
@@ -40,22 +40,22 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of some rows, for Python."""
+        """The examples in these rows, as NumPy arrays."""
 
     @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
-        """The examples of some rows, int64 (n,), inside `tf.data`."""
+        """The examples in these rows, int64 (n,), inside `tf.data`."""
 
     def ticket(self, rows: tf.Tensor) -> Any:
         """The input of the step for these rows, made inside `tf.data`."""
         return self.gather(rows)
 
     def materialize(self, ticket: Any) -> Example:
-        """A ticket to its examples, inside the compiled step; by default the ticket has them."""
+        """The examples of a ticket, inside the compiled step; by default, the ticket itself."""
         return ticket
 
     def raise_if_undecodable(self, rows: np.ndarray) -> None:  # noqa: B027 - nothing to decode
-        """Raises UsageError naming the first of these rows that cannot be decoded, if any."""
+        """Raises UsageError that names the first of these rows that cannot be decoded, if any."""
 
 
 class Memory(Store):
@@ -75,9 +75,9 @@ class Memory(Store):
 
 
 class Device(Memory):
-    """A copy of the columns on each device that computes; the step gathers its batch by row.
+    """A copy of the columns on each compute device; the step gathers the rows of its batch.
 
-    Only the eight bytes of its row are sent to a device for each example.
+    For each example, only its row number (eight bytes) is sent to the device.
     """
 
     def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
@@ -101,19 +101,19 @@ class Device(Memory):
 
 
 def _device() -> str:
-    """The device of this replica; outside of replicas, the first GPU, or the CPU."""
+    """The device of this replica; outside a replica, the first GPU or else the CPU."""
     if not tf.distribute.has_strategy():
         gpus = tf.config.list_logical_devices("GPU")
         return (gpus or tf.config.list_logical_devices("CPU"))[0].name
     context = tf.distribute.get_replica_context()
     devices = context.devices if context else tf.distribute.get_strategy().extended.worker_devices
-    # MirroredStrategy gives a list of lists, and full names with the job and the task.
+    # MirroredStrategy returns a list of lists, with full names that include the job and the task.
     found = tf.DeviceSpec.from_string(tf.nest.flatten(devices)[0])
     return f"/device:{found.device_type}:{found.device_index}"
 
 
 class OnTheFly(Store):
-    """Nothing is kept: each example is read by its row and decoded when it is needed."""
+    """Keeps nothing: each example is read by its row and decoded when it is needed."""
 
     def __init__(
         self,
@@ -124,16 +124,13 @@ class OnTheFly(Store):
         short: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(specs, short)
-        self._source, self._task, self._split = source, task, split
-
-    @functools.cached_property
-    def _read(self) -> Callable[[tf.Tensor], Example]:
-        # In a function that is being traced, its constants would be unusable anywhere else.
-        with tf.init_scope():
-            reader = self._source.reader(self._split)
+        reader = source.reader(split)
         if reader is None:
-            raise ValueError("a source without a reader needs the store Sequential")
-        return reader
+            raise UsageError(
+                "a source without the method `reader` needs a cache: choose --data.cache memory or "
+                "disk, or a smaller --data.limit"
+            )
+        self._source, self._task, self._read = source, task, reader
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
@@ -156,30 +153,8 @@ class OnTheFly(Store):
             self._take(row)
 
 
-class Sequential(OnTheFly):
-    """For a source that reads its examples only one after the other; see `sequential_batches`."""
-
-    def raw(self, rows: np.ndarray) -> tf.data.Dataset:
-        """The raw examples of these rows, in the source's order."""
-        return chosen(self._source.examples(self._split), rows)
-
-    def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
-        """Raw examples, decoded."""
-        return raw.map(self._task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        some, inverse = np.unique(np.asarray(rows), return_inverse=True)
-        self.raise_if_undecodable(some)
-        whole = self.decoded(self.raw(some)).batch(len(some))
-        (found,) = without_autotune(whole).as_numpy_iterator()
-        return {name: values[inverse] for name, values in found.items()}
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:
-        require_decodable(self._source, self._task, self.raw(np.asarray(rows)))
-
-
 def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
-    """Raises UsageError naming the first of these examples that cannot be decoded, if any."""
+    """Raises UsageError that names the first of these examples that cannot be decoded, if any."""
     for example in raw:
         try:
             task.decode(example)
@@ -188,7 +163,7 @@ def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
-    """An error of one line that names the example."""
+    """A one-line error that names the example."""
     return UsageError(
         f"{source.location(id)} cannot be decoded: {reason(error)}; "
         "--clean.enabled finds such examples and excludes them"

@@ -1,7 +1,7 @@
-"""Encoded images to pixels inside the graph, the same way in training, the export and every server.
+"""Decodes images inside the graph, in the same way in training, in the export and on any server.
 
-Only operations that TensorFlow has had since 2.20, the newest runtime of TensorFlow Serving. The
-size of an image is read from its header first: a file of a megabyte may expand to gigabytes.
+Uses only operations that exist since TensorFlow 2.20, the newest runtime of TensorFlow Serving. The
+size of an image is first read from its header, because a megabyte may expand to gigabytes.
 """
 
 import functools
@@ -15,14 +15,14 @@ from pipeline.utils.image_formats import MOST_PIXELS, NAMES, SIGNATURES
 
 # Pillow's weights of red, green and blue for gray (ITU-R 601-2), in 65536ths.
 _GRAY = (19595, 38470, 7471)
-# The first bytes of each format, padded with zeros; a zero stands for any byte.
+# The first bytes of each format, padded with zeros; a zero matches any byte.
 _STARTS = np.array([list(start.ljust(12, b"\0")) for start in SIGNATURES.values()], np.uint8)
-# Without limits a small file could take minutes or gigabytes: each step of a loop in the graph
-# takes 16 to 50 us, each scan of a progressive JPEG as long as its pixels take, and each compressed
-# text of a PNG expands to 8 MB.
-_MOST_BLOCKS = 2**16  # of a GIF's frame, 255 bytes each
-_MOST_EXTENSIONS = 256  # of a GIF before its first frame
-_MOST_SCANS = 32  # of an image with the most pixels; about ten are usual
+# Without limits, a small file could take minutes or gigabytes: each step of a loop in the graph
+# takes 16 to 50 us, each scan of a progressive JPEG takes time proportional to its pixels, and each
+# compressed text of a PNG expands to 8 MB.
+_MOST_BLOCKS = 2**16  # in a frame of a GIF, 255 bytes each
+_MOST_EXTENSIONS = 256  # in a GIF before its first frame
+_MOST_SCANS = 32  # in an image with the most pixels allowed; about ten are usual
 _LEAST_SCAN = 10  # bytes
 _MOST_TEXTS = 16
 _SHORT = 2**16  # bytes of a PNG whose texts need not be counted
@@ -30,28 +30,28 @@ _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
 
 
 def pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
-    """JPEG, PNG, GIF (the first frame), BMP or WebP to uint8 of shape (height, width, channels).
+    """Decodes JPEG, PNG, GIF (first frame), BMP or WebP to uint8 (height, width, channels).
 
-    A JPEG is rotated upright by its EXIF orientation, and its cosine transform is the accurate one,
-    so that the pixels equal Pillow's in every bit. Alpha is dropped; of 16 bits the higher 8 are
+    A JPEG is rotated according to its EXIF orientation, and the accurate cosine transform is used,
+    so that the pixels equal Pillow's bit for bit. Alpha is dropped; of 16 bits, the higher 8 are
     kept; gray is the luma of ITU-R 601-2. The first frame of a GIF is returned without the canvas
     around it.
 
     Args:
-        contents: The bytes of one file: string, shape ().
-        channels: 3 for red, green and blue; 1 for gray.
+        contents: The bytes of one file: a string of shape ().
+        channels: 3 for RGB, 1 for grayscale.
 
     Raises:
-        tf.errors.InvalidArgumentError: The file is not such an image, is damaged, or has more than
-            `MOST_PIXELS` pixels, which is detected before they are decoded.
+        tf.errors.InvalidArgumentError: The file is not an image of these formats, is damaged, or
+            has more than `MOST_PIXELS` pixels, which is detected before they are decoded.
     """
     return _traced(channels)(tf.ensure_shape(contents, ()))
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """uint8 (any height, any width, channels) to uint8 (height, width, channels).
+    """Resizes uint8 (any height, any width, channels) to uint8 (height, width, channels).
 
-    Bilinear with antialiasing, rounded; in the graph, so that a server does the same.
+    Bilinear with antialiasing, rounded; part of the graph, so that a server does the same.
     """
     resized = tf.image.resize(image, (height, width), antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
@@ -59,15 +59,15 @@ def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 @functools.cache
 def _traced(channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """One graph for all callers: tracing these 1,500 operations takes a second each time."""
+    """One graph for all callers, because tracing these 1,500 operations takes a second."""
     signature = [tf.TensorSpec((), tf.string)]
     return tf.function(functools.partial(_pixels, channels=channels), signature, autograph=False)
 
 
 @functools.cache
 def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
-    """A function for each format, in the order of `SIGNATURES`."""
-    # Not inlined: branches that are not taken would cost as much as decoding 32x32 pixels.
+    """A decoding function for each format, in the order of `SIGNATURES`."""
+    # Not inlined, because branches not taken would cost as much as decoding 32x32 pixels.
     signature, options = [tf.TensorSpec((), tf.string)], {"_noinline": True}
     return [
         tf.function(decode, signature, autograph=False, experimental_attributes=options)
@@ -90,13 +90,13 @@ def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _require(condition: tf.Tensor, message: tuple[Any, ...], value: tf.Tensor) -> tf.Tensor:
-    """`value`, guarded by the condition; a message in parts."""
+    """`value`, guarded by a condition; the message is passed in parts."""
     with tf.control_dependencies([tf.debugging.Assert(condition, list(message))]):
         return tf.identity(value)
 
 
 def _within(height: tf.Tensor, width: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-    """`contents`, unless its header announces no pixels or too many."""
+    """`contents`, unless its header declares no pixels or too many."""
     height, width = tf.cast(height, tf.int64), tf.cast(width, tf.int64)
     # A quotient, because the product of two 32-bit sides could overflow.
     good = (height > 0) & (width > 0) & (height <= MOST_PIXELS // tf.maximum(width, 1))
@@ -124,7 +124,7 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
 
 def _png(contents: tf.Tensor) -> tf.Tensor:
     header = tf.strings.substr(tf.strings.substr(contents, 0, 24) + bytes(24), 16, 8)
-    # As signed numbers: more than 2**31 is refused as less than 1.
+    # As signed numbers: more than 2**31 is rejected as less than 1.
     size = tf.io.decode_raw(header, tf.int32, little_endian=False)
     contents = _within(size[1], size[0], contents)
     many = rf"(\C*?[zi]TXt){{{_MOST_TEXTS + 1}}}\C*"
@@ -157,7 +157,7 @@ def _webp(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _bmp(contents: tf.Tensor) -> tf.Tensor:
-    """Uncompressed, of 8, 24 or 32 bits; TensorFlow would return palette indices as gray."""
+    """Uncompressed, with 8, 24 or 32 bits; TensorFlow would return palette indices as gray."""
     raw = _raw_bytes(contents)
     header, bits = _number(raw, 14, 4), _number(raw, 28, 2)
     plain = (header >= 40) & (_number(raw, 30, 4) == 0) & tf.reduce_any(bits == (8, 24, 32))
@@ -177,7 +177,7 @@ def _bmp(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _gif(contents: tf.Tensor) -> tf.Tensor:
-    """The first frame; the others are cut off, as TensorFlow would expand them all (GIF89a)."""
+    """The first frame; other frames are cut off, because TensorFlow would expand all (GIF89a)."""
     raw = _raw_bytes(contents)
     end = tf.size(raw, tf.int64)
 
@@ -187,7 +187,7 @@ def _gif(contents: tf.Tensor) -> tf.Tensor:
         return tf.where(flags >= 128, size, 0)
 
     def walk(going: Callable, following: Callable, start: tf.Tensor, most: int) -> tf.Tensor:
-        """The first position that is not `going`, from one to the `following` one."""
+        """The first position that is not `going`; `following` maps a position to the next one."""
         (at,) = tf.while_loop(
             lambda at: going(at) & (at < end),
             lambda at: (following(at),),
@@ -213,7 +213,7 @@ def _gif(contents: tf.Tensor) -> tf.Tensor:
     contents = _within(_number(raw, at + 7, 2), _number(raw, at + 5, 2), contents)
     last = after_blocks(at + 11 + table(_number(raw, at + 9, 1)))
     contents = _require(last <= end, ("the GIF ends within its first frame",), contents)
-    # The frame moves to the corner of the canvas, which gets its size.
+    # The frame is moved to the corner of the canvas, and the canvas is reduced to its size.
     head = tf.strings.substr(contents, 0, tf.cast(at + 1, tf.int32)) + bytes(4)
     rest = tf.strings.substr(contents, tf.cast(at + 5, tf.int32), tf.cast(last - at - 5, tf.int32))
     return _decoded(head + rest + b";", channels=3)
@@ -226,7 +226,7 @@ def _decoded(contents: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _orientation(contents: tf.Tensor) -> tf.Tensor:
-    """EXIF orientation of a JPEG: int64, 1 ... 8; 1 if it has none."""
+    """EXIF orientation of a JPEG: int64, 1 to 8; 1 if it has none."""
     # The marker APP1, its length, "Exif", two zeros, and a TIFF structure.
     parts = tf.strings.split(contents, b"Exif\0\0", maxsplit=1)
     before = tf.strings.length(parts[0])
@@ -274,7 +274,7 @@ def _raw_bytes(contents: tf.Tensor) -> tf.Tensor:
 def _number(
     raw: tf.Tensor, at: tf.Tensor | int, count: int, little: tf.Tensor | bool = True
 ) -> tf.Tensor:
-    """Unsigned number of up to 7 bytes at each position; the last byte repeats after the end."""
+    """Unsigned number of up to 7 bytes at each position; the last byte is repeated at the end."""
     places = tf.cast(at, tf.int64)[..., None] + tf.range(count, dtype=tf.int64)
     found = tf.gather(raw, tf.clip_by_value(places, 0, tf.size(raw, tf.int64) - 1))
     powers = tf.constant([256**power for power in range(count)], tf.int64)

@@ -10,10 +10,11 @@ _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
 def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
-    """(height, width, channels) of all images, upright; Nones once two sizes differ.
+    """The common (height, width, channels) of all images, upright; None where images differ.
 
-    Channels are 1 if all are grayscale, else 3. Damaged images, and those without pixels or with
-    too many, are skipped: decoding or cleaning reports them. The beginning of a file suffices.
+    Channels are 1 if all images are grayscale, else 3. Images that are damaged, or have no pixels
+    or too many, are skipped: decoding or cleaning reports them. The beginning of each file is
+    enough.
     """
     sizes, gray = set(), True
     for image in images:
@@ -30,7 +31,7 @@ def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int |
 
 
 def _shape(image: bytes) -> tuple[int, int, bool]:
-    """(height, width, whether it is grayscale); zeros for a damaged image."""
+    """(height, width, whether the image is grayscale); zeros for a damaged image."""
     from PIL import Image
 
     try:
@@ -41,5 +42,5 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
             turned = opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
             height, width = opened.size if turned else opened.size[::-1]
             return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
-    except Exception:  # Pillow raises many kinds for damaged files
+    except Exception:  # Pillow raises many types of exceptions for damaged files
         return 0, 0, False

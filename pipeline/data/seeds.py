@@ -13,17 +13,17 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _int64(value: int) -> tf.Tensor:
-    """A 64-bit pattern as the int64 with the same bits; products wrap around in the same way."""
+    """The int64 with the bits of an unsigned number; products wrap around in the same way."""
     return tf.constant(np.uint64(value).astype(np.int64))
 
 
 def _shift(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Logical right shift; that of int64 is arithmetic."""
+    """Logical right shift; the shift of an int64 is arithmetic."""
     return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64((1 << (64 - bits)) - 1)
 
 
 def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
-    """New seeds that depend on both arguments; int64, of their broadcast shape."""
+    """New seeds that depend on both arguments; int64, of the broadcast shape."""
     z = (seeds ^ (tf.cast(data, tf.int64) * _int64(_GAMMA))) + _int64(_GAMMA)
     for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
         z = (z ^ _shift(z, bits)) * _int64(multiplier)
@@ -42,9 +42,9 @@ def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
 
 
 def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: int = 0) -> tf.Tensor:
-    """int64 numbers in 0 ... `below` - 1, one per seed; biased by less than `below` / 2**32.
+    """int64 numbers from 0 to `below` - 1, one per seed; the bias is less than `below` / 2**32.
 
-    `below` may be a tensor with a number for each seed.
+    `below` may be a tensor with one number per seed.
     """
     return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))
 
@@ -52,8 +52,8 @@ def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: int = 0) -> tf.Tens
 def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
     """Float32 values of a 1-D table, one per seed, uniformly chosen.
 
-    A table of quantiles draws from any distribution, with the same bits on every device: NumPy
-    computes roots, sines and exponentials when the table is made.
+    With a table of quantiles, this draws from any distribution, with the same bits on every device:
+    NumPy computes roots, sines and exponentials when the table is made.
     """
     values = tf.constant(np.asarray(table), tf.float32)
     return tf.gather(values, integers(seeds, len(table), draw))

@@ -17,13 +17,16 @@ _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file name is that of TFRecords: `x.tfrecord`, `x-00000-of-00010`, ..."""
+    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
     known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
     return bool(known) and not name.startswith(".")
 
 
 def records(paths: Sequence[Path]) -> _record_files.Records:
-    """All records of these files; UsageError if one is missing, damaged or unlike its manifest."""
+    """All records of these files.
+
+    Raises UsageError if a file is missing, damaged, or differs from the manifest.
+    """
     _require_all(paths)
     found = _record_files.index(paths)
     for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):
@@ -32,7 +35,7 @@ def records(paths: Sequence[Path]) -> _record_files.Records:
 
 
 def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """File name -> {"examples": count, "sha256": digest} of the TFRecord files in a directory."""
+    """Maps the TFRecord files in a directory to {"examples": count, "sha256": digest}."""
     try:
         paths = sorted(path for path in folder.iterdir() if is_shard(path.name))
     except OSError as error:
@@ -57,7 +60,7 @@ def _require_all(paths: Sequence[Path]) -> None:
 
 
 def _compare(folder: Path, paths: Sequence[Path]) -> None:
-    """Raises UsageError if a file of the manifest is missing, or one of `paths` has changed."""
+    """Raises UsageError if a file in the manifest is missing, or one of `paths` has changed."""
     path = folder / MANIFEST
     try:
         entries = safe_io.read_json(path).items()

@@ -1,4 +1,4 @@
-"""Names of the splits, and the other names that data sets have for them."""
+"""Names of the splits, and alternative names used in data sets."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -7,22 +7,24 @@ from pipeline.utils.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
 ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
-"""Split -> its names on disk, the preferred one first."""
+"""Maps each split to its names on disk, the preferred name first."""
 
 
 def matches(names: Collection[str]) -> dict[str, list[str]]:
-    """Split -> which of `names` stand for it; only splits that have one."""
+    """Maps splits to those of `names` that denote them; without splits that have no such name."""
     found = {split: [name for name in ALIASES[split] if name in names] for split in SPLITS}
     return {split: several for split, several in found.items() if several}
 
 
 def directories(root: Path, names: Collection[str]) -> dict[str, Path]:
-    """Split -> its directory among the sub-directories `names` of `root`.
+    """Maps splits to their directories, among the subdirectories `names` of `root`.
 
-    Raises UsageError if two of them stand for the same split.
+    Raises UsageError if two of them denote the same split.
     """
     found = matches(names)
     for several in found.values():
         if len(several) > 1:
-            raise UsageError(f"{root} has {' and '.join(several)}, the same split; merge them")
+            raise UsageError(
+                f"{root} contains {' and '.join(several)}, which are the same split; merge them"
+            )
     return {split: root / name for split, (name,) in found.items()}

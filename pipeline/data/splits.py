@@ -1,4 +1,4 @@
-"""Which examples are trained on and which are held out, by hashes of their ids."""
+"""Divides examples into training and held-out examples, by hashes of their ids."""
 
 import dataclasses
 import hashlib
@@ -24,11 +24,11 @@ _RESTART = "start again in a new --run-directory"
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Decoded examples of one split: some rows of a store, which several splits may share."""
+    """Decoded examples of one split: rows of a store, which several splits may share."""
 
     store: Store
     rows: np.ndarray
-    """int64, (examples,): which rows, in the order of the source."""
+    """Rows of the store, int64 (examples,), in the order of the source."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,7 +40,7 @@ class Split:
         return self.store.take(self.rows)[name]
 
     def take(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples at these positions of the split, column by column."""
+        """The columns of the examples at these positions of the split."""
         return self.store.take(self.rows[np.asarray(positions)])
 
     def first(self, count: int) -> "Split":
@@ -51,7 +51,7 @@ class Split:
 def shares(
     existing: Collection[str], options: Data, known: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Split that is held out of `train` -> its share; `existing` splits are not divided."""
+    """Maps splits taken from `train` to their fractions; `existing` splits are not divided."""
     requested = {"validation": options.validation, "test": options.test}
     missing = {name: share for name, share in requested.items() if name not in existing}
     return {name: share for name, share in missing.items() if share or len(known.get(name, ()))}
@@ -63,19 +63,19 @@ def parts(
     seed: int,
     known: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Which split each example of `train` belongs to: indices of `SPLITS`, int64 (examples,).
+    """The split of each example of `train`, as an index of `SPLITS`, int64 (examples,).
 
-    A hash of the seed and the id, or of the group if there are groups, is compared with the shares.
-    The hash depends on nothing else: an example does not move when other examples or classes are
-    added or removed. Shares are met up to the noise of a coin toss for each example or group. The
-    examples in `known` (split -> ids of an earlier run) stay there, and new ones of a known group
-    join it.
+    A hash of the seed and the id, or of the group if there are groups, is compared with the
+    fractions. The hash depends on nothing else, so no example moves when other examples or classes
+    are added or removed. The actual fractions vary, because each example or group is assigned
+    independently. Examples in `known` (split -> ids of an earlier run) stay in their splits, and
+    new examples of a known group join that group.
     """
     ids = columns["id"]
     keys = columns.get("group", ids)
     place = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
     part = np.zeros(len(ids), np.int64)
-    # From both ends, so that another share for validation moves no example into the test split.
+    # From both ends: a different fraction for validation moves no example into the test split.
     part[place < shares.get("validation", 0.0)] = SPLITS.index("validation")
     part[place >= 1.0 - shares.get("test", 0.0)] = SPLITS.index("test")
     members = [np.isin(ids, known.get(name, ())) for name in SPLITS]
@@ -89,7 +89,7 @@ def parts(
 def divide(
     train: Split, shares: Mapping[str, float], seed: int, known: Mapping[str, np.ndarray]
 ) -> dict[str, Split]:
-    """Divides `train` into the splits of the shares and the rest; arguments as for `parts`."""
+    """Divides `train` into splits with these fractions and the rest; arguments as for `parts`."""
     names: tuple[str, ...] = ("id", "group")
     columns = {name: train.column(name) for name in names if name in train.store.short}
     part = parts(columns, shares, seed, known)
@@ -101,13 +101,13 @@ def divide(
 
 
 def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
-    """Raises UsageError if splits share an id or a group; `locate` names the example of an id."""
+    """Raises UsageError if splits share an id or a group; `locate` maps an id to a name."""
     for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
         ids = np.intersect1d(first.column("id"), second.column("id"))
         if len(ids):
             raise UsageError(
-                f"{one} and {other} share {len(ids):,} ids, such as {ids[0]}; the source must give "
-                "each example a unique id"
+                f"{one} and {other} share {len(ids):,} ids, such as {ids[0]}; each example of a "
+                "source must have a unique id"
             )
         if "group" not in first.store.short or "group" not in second.store.short:
             continue
@@ -122,9 +122,9 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
 
 
 def copies(splits: Mapping[str, Split]) -> dict[str, int]:
-    """Split -> how many of its images have the same pixels as an image of a preceding split.
+    """Maps splits to the number of images with the same pixels as an image of a preceding split.
 
-    Empty if decoded images are not kept: none is read for this.
+    Empty if decoded images are not kept, because no images are read for this.
     """
     found: dict[str, int] = {}
     digests = np.empty(0, np.int64)  # of the preceding splits
@@ -143,8 +143,8 @@ def without_copies(
 ) -> tuple[dict[str, Split], dict[str, int]]:
     """Excludes near duplicates of held-out examples: those of test, then those of validation.
 
-    `groups` maps ids to groups of near duplicates. Returns the remaining splits, and split -> how
-    many examples are excluded, if any.
+    `groups` maps ids to groups of near duplicates. Returns the remaining splits, and the number of
+    excluded examples of each split that has any.
     """
     left, counts = dict(splits), {}
     held_out: set[int] = set()
@@ -188,7 +188,7 @@ class Sampled(Source):
         return dict(self._columns[split])
 
     def fingerprint(self) -> str | None:
-        """Hash of the source's own and of the ids."""
+        """Hash of the source's fingerprint and of the ids."""
         whole = self.whole.fingerprint()
         ids = b"".join(columns["id"].tobytes() for columns in self._columns.values())
         return whole and hashlib.sha256(whole.encode() + ids).hexdigest()
@@ -200,8 +200,8 @@ class Sampled(Source):
 def limited(source: Source, options: Data, known: Mapping[str, np.ndarray]) -> Source:
     """The source with at most `options.limit` examples of each split, chosen by `sample`.
 
-    The splits that will be held out of `train` have the same shares in the sample. Only the short
-    fields of the source are read. `known` is as for `parts`.
+    The splits that are taken from `train` later have the same fractions in the sample. Only the
+    short fields of the source are read. `known` is as for `parts`.
     """
     limit, seed = options.limit, options.split_seed
     if limit is None or limit >= max(source.info.splits.values()):
@@ -222,15 +222,15 @@ def sample(
 ) -> np.ndarray:
     """Positions of `count` examples, or of all if there are fewer, int64 in ascending order.
 
-    Each part has its share of the sample, and in it each class (`labels`, if whole numbers), chosen
-    by the smallest hashes of the ids: examples that are added to a class replace only examples with
-    larger hashes. If `count` is large enough, each part has an example and part 0 one of each
-    class.
+    Each part, and each class within it (`labels`, if integers), keeps its fraction. The examples
+    with the smallest hashes of the ids are chosen: examples that are added to a class only replace
+    examples with larger hashes. If `count` is large enough, each part has an example, and part 0
+    has one of each class.
     """
     classes = np.zeros_like(ids)
     if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
         classes = np.unique(labels, return_inverse=True)[1]
-    # Not the hash that divides: its smallest values all belong to one part.
+    # Not the hash used for splitting, whose smallest values all belong to one part.
     hashes = seeds.fold(seeds.example_seeds(seed, 0, ids), 1).numpy()
     rank, size = _ranks(part * len(ids) + classes, hashes)
     first = rank == 0
@@ -240,7 +240,7 @@ def sample(
 
 
 def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each element's rank among the elements of the same value, and their number, (elements,).
+    """The rank of each element among the elements with the same value, and their number.
 
     The last of `by` is the primary key, as in `numpy.lexsort`.
     """
@@ -255,7 +255,7 @@ def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def require_same_examples(
     path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
 ) -> None:
-    """Raises UsageError if the splits differ from those that `write_examples` wrote, if it did."""
+    """Raises UsageError if the splits differ from those that `write_examples` wrote, if any."""
     if not path.exists():
         return
     before = read_examples(path)
@@ -265,12 +265,11 @@ def require_same_examples(
         if np.array_equal(old, new):
             continue
         added, gone = np.setdiff1d(new, old), np.setdiff1d(old, new)
-        changed = [*added, *gone]
-        example = f" (such as {locate(int(changed[0]))})" if changed else ""
+        example = f" (such as {locate(int(added[0]))})" if len(added) else ""
         raise UsageError(
-            f"the examples of {name} are not those that the run in {path.parent} started with: "
-            f"{len(added)} added, {len(gone)} missing{example}; restore the data, or use a new "
-            f"--run-directory; with --data.splits {path.parent} the examples of this run stay in "
+            f"the examples of {name} differ from those that the run in {path.parent} started with: "
+            f"{len(gone)} missing, {len(added)} added{example}; restore the data, or use a new "
+            f"--run-directory; with --data.splits {path.parent}, the examples of this run stay in "
             "their splits"
         )
 
@@ -286,7 +285,7 @@ def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
 def read_examples(path: Path, remedy: str = _RESTART) -> dict[str, np.ndarray]:
     """What `write_examples` has written; UsageError with a remedy if it is damaged."""
     try:
-        # Written without compression: its content is no larger than the file.
+        # Written without compression, so its content is not larger than the file.
         ids = npz.read(path, path.stat().st_size)
     except (OSError, ValueError):
         ids = {"": np.empty(0)}

@@ -1,4 +1,4 @@
-"""Pictures of the data: examples of each class, augmentations before and after."""
+"""Images of the data: examples of each class, augmentations before and after."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import Picture, Row, Section
 
 _CLASSES, _PER_CLASS = 50, 8
-_AUGMENTED = 6  # pictures before and after; an even number, as some augmentations pair them
+_AUGMENTED = 6  # images before and after; an even number, as some augmentations pair them
 
 
 def examples(train: Split, names: Sequence[str], location: Callable[[int], str]) -> Section:
-    """A row of pictures for each class, evenly spread over its examples.
+    """A row of images for each class, evenly spread over its examples.
 
     Args:
         train: Has `image` and `label`.

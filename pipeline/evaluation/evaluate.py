@@ -93,4 +93,4 @@ def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
                 figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
                 files.write_bytes(folder / name, drawn.getvalue())
         except Exception as error:  # such as a broken matplotlibrc: no reason to lose a run
-            print(f"note       pictures could not be drawn: {reason(error)}", flush=True)
+            print(f"note       plots could not be drawn: {reason(error)}", flush=True)

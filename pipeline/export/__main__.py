@@ -2,11 +2,12 @@
 
 import dataclasses
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import cli_parser, command_line, export_overrides
+from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
 from pipeline.config.sections import Export
 from pipeline.config.validation import require_path
@@ -28,14 +29,28 @@ usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} NAME --pin VERSION
        {PROGRAM} NAME --unpin
 
-Exports the model of a finished or interrupted run again from its newest intact checkpoint, without
-training: verifies it and publishes it under the next version number. Or selects the version that
-servers load.
+Exports the model of a finished or interrupted run again, from its newest undamaged checkpoint and
+without training: verifies the export and publishes it under the next version number. With --pin or
+--unpin, selects the version that servers load.
 
   RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
   NAME     a model in saved_models/, or its directory
   --pin    servers that read the model's models.config load this version until another is pinned
-  --unpin  they load the newest version again"""
+  --unpin  these servers load the newest version again"""
+
+_ABOUT = """\
+Exports the model of a run again, without training. All other options are the run's. If its data has
+been moved, add --source.path PATH --force."""
+# Section ("" for the top level) -> the options that may differ from those of the run: none of them
+# changes the model.
+_ALLOWED = {
+    "": ("force",),
+    "source": ("path",),
+    "clean": ("manifest",),
+    "data": ("cache", "cache_directory"),
+    "runtime": ("replicas", "devices", "gpu_memory"),
+    "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +87,10 @@ def configure(path: Path, words: list[str]) -> Config:
     if not run.config.is_file():
         raise UsageError(f"{path} is not a run: it has no config.json; {_runs(str(path))}")
     if "--help" in words or "-h" in words:
-        export_overrides.show_help(PROGRAM, path, command_line.read(run.config))
-    changes = export_overrides.changes(words)
+        config = command_line.read(run.config)
+        print(help_text.page(f"{PROGRAM} {path}", _ABOUT, config, only=_ALLOWED))
+        sys.exit(0)
+    changes = _changes(words)
     config = command_line.read(run.config, changes.get("source"))
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
@@ -84,6 +101,19 @@ def configure(path: Path, words: list[str]) -> Config:
     return config
 
 
+def _changes(words: list[str]) -> dict[str, Any]:
+    """The values given by the words, nested as for `Config.changed`."""
+    found = cli_parser.changes(words, Config)
+    for name, value in found.items():
+        section, options = (name, value) if isinstance(value, dict) else ("", {name: value})
+        if wrong := sorted(options.keys() - _ALLOWED.get(section, ())):
+            flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
+            raise UsageError(f"{flag.replace('_', '-')} does not apply to an export; remove it")
+    if "path" in found.get("source", {}):
+        found["source"]["path"] = Path(" ".join(found["source"]["path"]))
+    return found
+
+
 def _runs(wrong: str) -> str:
     known = [str(path.parent) for path in run_directory.RUNS.glob("*/config.json")]
     if not known:
@@ -92,9 +122,9 @@ def _runs(wrong: str) -> str:
 
 
 def export_again(config: Config) -> int:
-    """Tests, exports and reports like the end of a run; 1 if nothing was published.
+    """Tests, exports and reports as at the end of a run; returns 1 if nothing was published.
 
-    Raises UsageError if its data or its checkpoints cannot be used.
+    Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     with Stops().listening():
         run = RunDirectory(Path(str(config.run_directory)))
@@ -106,7 +136,7 @@ def export_again(config: Config) -> int:
 
 
 def _restored(config: Config, run: RunDirectory) -> "Handoff":
-    """The model of the run's newest checkpoint."""
+    """The run with the model of its newest checkpoint, ready to be tested and exported."""
     start = time.monotonic()
     from pipeline.runtime import environment
 
@@ -114,22 +144,20 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
     machine = environment.start(config.runtime)
     from pipeline.data import dataset
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import progress_report
     from pipeline.training.callbacks.checkpoint import CheckpointCallback
     from pipeline.training.checkpoints import Checkpoints
-    from pipeline.training.trainer import prepare
+    from pipeline.training.trainer import Trainer
 
     data = dataset.load(config)
-    trainer, _ = prepare(config, machine, data, Stops())
+    trainer = Trainer(config, machine, data, Stops())
     trainer.build()
     model = trainer.model
     checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
     saver = CheckpointCallback(checkpoints, trainer.batches, config.train)
     saver.resume()
-    incomplete = "" if saver.complete else ", not to its end"
+    incomplete = "" if saver.complete else " (incomplete)"
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    progress_report.damaged(saver)
     weights = saver.choose()
     say(weights.name, weights)
     if model.step:
@@ -147,7 +175,7 @@ def _restored(config: Config, run: RunDirectory) -> "Handoff":
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Writes the newest export of a finished run into its `result.json`, unless it is elsewhere."""
+    """Writes the newest export of a finished run to its `result.json`, unless it is elsewhere."""
     try:
         before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
@@ -163,7 +191,7 @@ def _pin(name: str, words: list[str]) -> int:
     given = cli_parser.changes(words, _Pin)
     version = given.get("pin")
     if (version is None) == (not given.get("unpin")):
-        raise UsageError("give either --pin VERSION, such as --pin 3, or --unpin")
+        raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
     models = Export().directory
     model = models / name if files.versions(models / name) else Path(name)
     versions = files.versions(model)

@@ -27,7 +27,7 @@ def airbench(
     instead; the head's bias, which the paper does not have, is not divided.
 
     `Whitening.adapt` must get training images before the first step; otherwise the first layer
-    stays an orthogonal basis of patches.
+    stays random.
 
     Args:
         x: Images.
@@ -89,8 +89,8 @@ class Whitening(keras.layers.Layer):
 
     Takes (batch, height, width, channels), returns (batch, height - 1, width - 1, 8 * channels);
     images with a side of one pixel are zero-padded. The kernel is never trained: until `adapt` sets
-    it, it is an orthogonal basis (the 2x2 Walsh functions of each channel). The bias is trained
-    unless `trainable` is False; the paper freezes it after three epochs.
+    it, it is a random orthogonal one. The bias is trained unless `trainable` is False; the paper
+    freezes it after three epochs.
     """
 
     def build(self, input_shape: tuple[int, ...]) -> None:
@@ -99,7 +99,7 @@ class Whitening(keras.layers.Layer):
         self._padding = "valid" if min(height, width) >= 2 else "same"
         self.kernel = self.add_weight(
             shape=(2, 2, channels, 8 * channels),
-            initializer=_walsh_basis,
+            initializer=keras.initializers.Orthogonal(seed=0),
             trainable=False,
             name="kernel",
         )
@@ -142,11 +142,3 @@ class Whitening(keras.layers.Layer):
         kernel = np.concatenate([half, -half], axis=1)
         self.kernel.assign(kernel.reshape(self.kernel.shape))
         self.bias.assign(-mean @ kernel)
-
-
-def _walsh_basis(shape: tuple[int, ...], dtype: Any = None) -> Any:
-    """The sum and the three differences of a channel's 2x2 pixels, orthonormal, with both signs."""
-    channels = shape[2]
-    pair = np.array([[1, 1], [1, -1]]) / np.sqrt(2)
-    half = np.kron(np.kron(pair, pair), np.eye(channels))
-    return keras.ops.convert_to_tensor(np.concatenate([half, -half], axis=1).reshape(shape), dtype)

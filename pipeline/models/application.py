@@ -42,10 +42,10 @@ def application(
             saved with `save_weights`. Only numbers are read from it.
 
     Raises:
-        UsageError: There is no such network; the images have neither 1 nor 3 channels; the weights
+        UsageError: The network is unknown; the images have neither 1 nor 3 channels; the weights
             cannot be downloaded, or the file contains other weights.
     """
-    names = _networks()
+    names = [name for name in dir(keras.applications) if name[0].isupper()]
     if name not in names:
         raise UsageError(f"--model.options name={name}: unknown network; {suggest(name, names)}")
     height, width = _layers.sides(x)
@@ -61,11 +61,6 @@ def application(
         x = keras.layers.Concatenate(dtype="float32", name="grey_as_colour")([x, x, x])
     x = _preprocess(x, construct)
     return _backbone(construct, name, weights, (height, width, 3))(x)
-
-
-def _networks() -> list[str]:
-    """The networks of the installed version of Keras."""
-    return [name for name in dir(keras.applications) if name[0].isupper()]
 
 
 def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:

@@ -84,7 +84,7 @@ class Watchdog(keras.callbacks.Callback):
                 self._end_process(seconds)
 
     def _end_process(self, seconds: float) -> None:
-        message = f"error: a call hung: it took longer than {seconds:g} s; stacks of all threads"
+        message = f"error: a call took longer than {seconds:g} s; stacks of all threads"
         where = f", also in {self._path}" if self._path else ""
         os.write(_STDERR, f"{message} follow{where}\n".encode())
         faulthandler.dump_traceback(_STDERR, all_threads=True)

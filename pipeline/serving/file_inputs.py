@@ -67,8 +67,8 @@ def images(names: Iterable[str]) -> Iterator[Item]:
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
-    The first line of a `.csv` is a header if it contains no numbers; its columns are brought into
-    the order of `columns`, and other names are an error.
+    The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ... as pandas
+    writes it; named columns are brought into the order of `columns`, other names are an error.
     """
     for name in names:
         index = -1
@@ -97,7 +97,8 @@ def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
     lines = filter(None, reader)
     header = [cell.strip() for cell in next(lines, [])]
     if any(map(_is_number, header)):
-        yield from itertools.chain([header], lines)
+        counted = len(header) > 3 and header == [str(index) for index in range(len(header))]
+        yield from lines if counted else itertools.chain([header], lines)
         return
     if columns is None or columns == [str(index) for index in range(len(columns))]:  # no names
         yield from lines

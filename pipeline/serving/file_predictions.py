@@ -23,26 +23,26 @@ def predict(
     batch_size: int = 32,
     timeout: float = 30.0,
 ) -> Iterator[dict[str, Any]]:
-    """Predicts files with an exported model.
+    """Yields a model's answers to files, one at a time.
 
     Args:
-        model: Its directory or address, as `Client` takes it, or a client.
-        words: Files, directories or patterns of images; of `.csv` or `.npy` for a model that takes
-            rows of numbers.
-        top: Number of the most probable classes.
-        batch_size: Images or rows in one request.
-        timeout: Seconds for one request.
+        model: Directory or address of a model, as for `Client`, or a client.
+        words: Image files, or directories or patterns of them; for a model that takes feature
+            vectors, `.csv` or `.npy` files.
+        top: Number of most probable classes to list.
+        batch_size: Images or rows per request.
+        timeout: Timeout of a request, in seconds.
 
     Returns:
         A record of JSON values for each image or row, in order. For each image `file`, `label`,
         `class` and `probability`, and with `top` above 1 also `top`: a list of `label` and
         `probability`, the most probable first. For each row `file`, `row` and the outputs of the
-        model. For an example that cannot be read, or that the model refuses, `file` and `error`.
+        model. For an example that cannot be read, or that the model rejects, `file` and `error`.
 
     Raises:
-        ServingError: The server stopped answering.
-        UsageError: The model or the files do not exist; it takes neither image files nor rows of
-            numbers, or ranks fewer classes.
+        ServingError: The server stopped responding.
+        UsageError: The model or the files do not exist, or the model takes neither images nor
+            feature vectors, or ranks fewer classes.
     """
     client = model if isinstance(model, Client) else Client(model, timeout)
     known = client.metadata()

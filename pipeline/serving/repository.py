@@ -129,7 +129,7 @@ def pin(model: Path, version: int | None) -> None:
 def chosen(directory: Path) -> Path:
     """Returns the given version directory, or the version that a server of a model would use."""
     if not directory.is_dir():
-        raise UsageError(f"{directory} is not a directory; give one such as saved_models/digits/1")
+        raise UsageError(f"{directory} is not a directory; use one such as saved_models/digits/1")
     marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
     if any((directory / name).is_file() for name in marks):
         return directory

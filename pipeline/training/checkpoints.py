@@ -55,8 +55,7 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
 
-        If the step already has a checkpoint, only its `state` is replaced: its variables are from
-        the same run.
+        An earlier checkpoint of the step is replaced.
 
         Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as they are.
         Raises Diverged, before anything is written, unless all weights are finite.
@@ -64,18 +63,15 @@ class Checkpoints:
         require_finite(self._variables, step)
         if not self._writes:
             return
-        target = self._path(step)
-        if target.exists():
-            try:
-                _write_manifest(target, step, _verified_manifest(target, step)["files"], state)
-                return
-            except Damaged:
-                temp_files.remove(target)
         directory = temp_files.folder(self._directory)
         try:
             self._checkpoint.write(str(directory / "state"))
             checksums = {path.name: _checksum(path) for path in sorted(directory.iterdir())}
-            _write_manifest(directory, step, checksums, state)
+            body = files.strict({"step": step, "files": checksums, "state": state})
+            text = json.dumps({"sha256": _digest(body), **body}, indent=1)
+            files.write_text(directory / _MANIFEST, text)
+            if (target := self._path(step)).exists():
+                temp_files.remove(target)
             files.publish_as(directory, target)
         except BaseException:
             temp_files.remove(directory)
@@ -136,14 +132,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step-{step:08d}"
-
-
-def _write_manifest(
-    directory: Path, step: int, checksums: Mapping[str, str | None], state: dict[str, Any]
-) -> None:
-    body = files.strict({"step": step, "files": checksums, "state": state})
-    text = json.dumps({"sha256": _digest(body), **body}, indent=1)
-    files.write_text(directory / _MANIFEST, text)
 
 
 def _verified_manifest(path: Path, step: int) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     def of(share: Share, device: str) -> tf.data.Dataset:
         dataset = batches.tickets(batches.first_step, share)
-        return prefetched(without_autotune(dataset.repeat() if repeat else dataset), device)
+        dataset = without_autotune(dataset.repeat() if repeat else dataset)
+        # A CPU device reads tickets where they are.
+        return prefetched(dataset, device) if "GPU" in device.upper() else dataset
 
     if strategy.num_replicas_in_sync == 1:
         gpu = tf.config.list_logical_devices("GPU")
@@ -105,15 +107,8 @@ def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
 
 
 def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
-    """Prefetches two tickets to the memory of a GPU; on a CPU, nothing has to be copied."""
-    if not has_own_memory(device):
-        return tickets
+    """Prefetches two tickets to the memory of a device."""
     return tickets.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
-
-
-def has_own_memory(device: str) -> bool:
-    """Whether tensors must be copied to this device."""
-    return "GPU" in device.upper()
 
 
 class Calls:

@@ -14,7 +14,7 @@ from pipeline.runtime import environment
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import Adjusted
-from pipeline.training.train_step import Settings, Step
+from pipeline.training.train_step import Step
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
@@ -51,6 +51,8 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         try:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
+                flag = f"--model.name {options.name}"
+                _checked(tensor, keras.KerasTensor, flag, "a tensor of features")
                 _refuse_probabilities(tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
@@ -122,16 +124,18 @@ def build(
             raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
         scaled = machine.precision == "mixed_float16"
         update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
-        options = Settings(
-            augmentations=settings.data.augment if augment_in_step else {},
-            seed=settings.runtime.seed,
-            train=settings.train,
+        operations = settings.data.augment if augment_in_step else {}
+        model.step = Step(
+            task,
+            settings,
+            update,
+            random_states,
+            augmenter=Augmenter(operations, settings.runtime.seed),
             loss=_loss(task, settings.train),
             metrics=_metrics(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
-        model.step = Step(task, options, update, random_states)
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     _try_augmentations(settings, machine.replicas, train)
@@ -207,13 +211,13 @@ def _loss(task: Task, options: config.Train) -> Callable[[Any, Any], tf.Tensor] 
     return loss
 
 
-def _metrics(task: Task, options: config.Train) -> tuple[keras.metrics.Metric, ...]:
+def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
     found = []
     for name, given in options.metrics.items():
         metric = registry.call("metrics", name, given, task.metadata)
         flag = f"--train.metrics: {name}"
         found.append(_checked(metric, keras.metrics.Metric, flag, "a Keras metric"))
-    return tuple(found)
+    return found
 
 
 def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:

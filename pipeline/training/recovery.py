@@ -1,7 +1,7 @@
-"""Retries after a failure: smaller micro-batches, or a lower learning rate."""
+"""After a failure: a retry with smaller micro-batches or a lower learning rate, or a resume."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import keras
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pipeline.config.config import Config
 from pipeline.contracts import Decision
-from pipeline.runtime import run_directory
+from pipeline.runtime import run_directory, signals
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, safe_io
+from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError, reason
 
 # Down to an eighth: if training still diverges, the learning rate is not the cause.
@@ -34,6 +34,22 @@ def out_of_memory(is_training: bool) -> Iterator[None]:
             f"out of memory during evaluation: {reason(error)}; lower --train.batch-size: "
             "evaluation uses batches four times as large"
         ) from error
+
+
+@contextmanager
+def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
+    """After Ctrl-C, a signal or a disk error, prints how to continue; raises the error again."""
+    try:
+        yield
+    except BrokenPipeError:  # nothing reads the output
+        raise
+    except BaseException as error:
+        asked = signals.behind(error) or isinstance(error, OSError)
+        steps = run_directory.steps(run.checkpoints) if asked else []
+        if steps and not config.dry_run:
+            command = f"the command with --run-directory {run}"
+            say("stopped", f"{command} continues after step {steps[-1]:,}")
+        raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +127,3 @@ def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
 def _divisor(part: int, at_least: int) -> int:
     """The smallest divisor of `part` from `at_least` on; `part` itself if there is none."""
     return next(n for n in range(min(at_least, part), part + 1) if part % n == 0)
-
-
-def keep(run: RunDirectory, decisions: Sequence[Decision]) -> None:
-    """Saves these decisions with the run, replacing those with the same names."""
-    names = {decision.name for decision in decisions}
-    try:
-        stored = [one for one in safe_io.read_json(run.decisions) if one["name"] not in names]
-    except (OSError, ValueError, KeyError, TypeError):
-        stored = []
-    files.write_json(run.decisions, [*stored, *map(dataclasses.asdict, decisions)])

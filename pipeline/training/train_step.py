@@ -1,8 +1,7 @@
 """One step on one replica, from a ticket to updated weights and metrics."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,24 +17,6 @@ Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
 """(y, outputs, losses, weight) of some examples."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What one step depends on besides the task."""
-
-    augmentations: Mapping[str, Mapping[str, Any]]
-    """Name -> options of registered augmentations, in order; empty if `augmentation.on_host` has
-    already augmented the tickets."""
-    seed: int
-    train: config.Train
-    """`accumulate`, `l2`, `label_smoothing` and `class_weight` are used."""
-    loss: Callable[[Any, Any], tf.Tensor] | None = None
-    """Replaces the task's loss."""
-    metrics: tuple[keras.metrics.Metric, ...] = ()
-    """Used in addition to the task's metrics."""
-    xla: bool = False
-    """Whether to compile the forward and backward pass."""
-
-
 class Step:
     """What both engines do with a ticket, in training and in evaluation.
 
@@ -43,30 +24,40 @@ class Step:
 
     Args:
         task: Prepares batches; defines the loss and metrics.
-        settings: What differs between runs of a task.
+        settings: The run's seed, and of `train`: `accumulate`, `l2`, `label_smoothing`,
+            `class_weight`.
         update: Applies the gradients.
         random_states: States of the layers that draw random numbers, such as dropout.
+        augmenter: Has no operations if the tickets are already augmented.
+        loss: Replaces the task's loss.
+        metrics: Used in addition to the task's metrics.
+        xla: Whether to compile the forward and backward pass.
     """
 
     def __init__(
         self,
         task: Task,
-        settings: Settings,
+        settings: config.Config,
         update: Update,
         random_states: list[keras.Variable],
+        *,
+        augmenter: Augmenter,
+        loss: Callable[[Any, Any], tf.Tensor] | None,
+        metrics: list[keras.metrics.Metric],
+        xla: bool,
     ) -> None:
-        self._task = task
-        self._settings, options = settings, settings.train
+        self._task, self._seed, self._xla = task, settings.runtime.seed, xla
+        self._options = options = settings.train
         self.update = update
         self._random_states = random_states
-        self._augmenter = Augmenter(settings.augmentations, settings.seed)
-        self.loss = settings.loss or task.loss()
-        self._training_loss = settings.loss or task.training_loss(
+        self._augmenter = augmenter
+        self.loss = loss or task.loss()
+        self._training_loss = loss or task.training_loss(
             options.label_smoothing, options.class_weight
         )
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
-        self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *settings.metrics]
-        self.added_metrics = settings.metrics
+        self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]
+        self.added_metrics = metrics
         update.measures = [variable for metric in self.metrics for variable in metric.variables]
         self.phase = 0
         """Changes when the set of trainable layers changes; each value has its own trace."""
@@ -75,17 +66,16 @@ class Step:
         of `evaluation.evaluate`."""
         self.position = 0
         """Number of the next training step; updated by `distributed.Calls`."""
-        self._batch_size = 0
-        self._fetch_training: Callable[[Any], Example] = _not_set
-        self._fetch_evaluation: Callable[[Any], Example] = _not_set
+        self._expected: tuple[int, Any, Any] | None = None
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
         """Sets the batches that tickets come from; called by an engine before it traces a step."""
-        fetch = validation.materialize if validation else _not_set
-        inputs = (train.batch_size, train.materialize, fetch)
-        if inputs != (self._batch_size, self._fetch_training, self._fetch_evaluation):
+        fetch = validation.materialize if validation else None
+        expected: tuple[int, Any, Any] = (train.batch_size, train.materialize, fetch)
+        if expected != self._expected:
             self.compiled.clear()
-        self._batch_size, self._fetch_training, self._fetch_evaluation = inputs
+        self._expected = expected
+        self._batch_size, self._fetch_training, self._fetch_evaluation = expected
 
     @property
     def traces(self) -> int:
@@ -102,9 +92,9 @@ class Step:
         self._reseed()
         before = self.update.remember()
         pass_ = functools.partial(self._forward_and_backward, model)
-        if self._settings.xla:
+        if self._xla:
             pass_ = tf.function(pass_, jit_compile=True, autograph=False)
-        if self._settings.train.accumulate == 1:
+        if self._options.accumulate == 1:
             gradients, measured = pass_(ticket)
             loss = self._measure(*measured)
         else:
@@ -121,8 +111,8 @@ class Step:
     ) -> tuple[list[tf.Tensor], Measured]:
         """Gradients of this ticket's part of the mean loss over the global batch."""
         _, inputs, y, weight = self._inputs(ticket)
-        variables, options = model.trainable_variables, self._settings.train
-        shares = tf.distribute.get_strategy().num_replicas_in_sync * options.accumulate
+        variables = model.trainable_variables
+        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = self._training_loss(y, outputs)
@@ -145,16 +135,16 @@ class Step:
         return batch, *self._task.target(self._task.prepare(augmented), seeds_left)
 
     def _penalty(self, variables: list[keras.Variable]) -> tf.Tensor | float:
-        if not self._settings.train.l2:
+        if not self._options.l2:
             return 0.0
         kernels = [v.value for v in variables if len(v.shape) > 1]
-        return self._settings.train.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
+        return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
 
     def _in_pieces(
         self, pass_: Callable[[Any], Any], model: keras.Model, ticket: Any
     ) -> list[tf.Tensor]:
         """Loss and gradients, from one micro-batch after another: only one is in memory at once."""
-        pieces = self._settings.train.accumulate
+        pieces = self._options.accumulate
         cut = tf.nest.map_structure(lambda t: tf.reshape(t, (pieces, -1, *t.shape[1:])), ticket)
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
@@ -175,7 +165,7 @@ class Step:
         step to the next, so a run can be resumed with another number of replicas.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        step = seeds.fold(tf.constant(self._settings.seed, tf.int64), self.update.steps.value)
+        step = seeds.fold(tf.constant(self._seed, tf.int64), self.update.steps.value)
         own = seeds.fold(step, replica)
         for number, state in enumerate(self._random_states):
             # Keras increments the second number with each draw, so it starts at 0.
@@ -200,10 +190,6 @@ class Step:
         for metric in others:
             metric.update_state(y, outputs, sample_weight=weight)
         return tf.cast(tf.reduce_sum(losses * weight), tf.float32) / self._batch_size
-
-
-def _not_set(ticket: Any) -> Example:
-    raise RuntimeError("call set_inputs before a step is traced")
 
 
 def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:

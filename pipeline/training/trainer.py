@@ -4,13 +4,12 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Callable, Mapping, Sequence
 
 import keras
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Batches, Decision, Task
+from pipeline.contracts import Batches, Decision
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
@@ -18,55 +17,52 @@ from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
 from pipeline.runtime.watchdog import Watchdog
-from pipeline.training import autotune, checkpoints, distributed, progress_report, recovery
+from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
-from pipeline.training.recovery import Plan
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
 
-@dataclasses.dataclass(kw_only=True)
 class Trainer:
     """Builds, resumes and trains the model of a run; retries with another plan after a failure.
 
     Args:
         config: Config of the run.
         machine: Strategy, precision, cluster.
-        task: The problem to solve.
-        plain: Training batches without augmentation.
-        batches: Training batches for the engine.
-        evaluated: Split -> batches; `validation` is evaluated after each epoch.
-        locate: Id of an example -> its name in messages.
+        data: Splits, task, source.
         stops: Signals and the time limit.
     """
 
-    config: Config
-    machine: Runtime
-    task: Task
-    plain: Batches
-    batches: Batches
-    evaluated: Mapping[str, Batches]
-    locate: Callable[[int], str]
-    stops: Stops
-    run: RunDirectory = dataclasses.field(init=False)
-    """Set by `resume`."""
-    plan: Plan = dataclasses.field(init=False)
-    model: keras.Model = dataclasses.field(init=False)
-    checkpoint: CheckpointCallback = dataclasses.field(init=False)
-    left: Batches = dataclasses.field(init=False)
+    model: keras.Model
+    """Set by `build`."""
+    run: RunDirectory
+    """Set by `resume`, as are the attributes below."""
+    checkpoint: CheckpointCallback
+    left: Batches
     """The training batches that are left."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, config: Config, machine: Runtime, data: Data, stops: Stops) -> None:
         # Before anything is written: importing a user's module may raise an error.
-        registry.load("engines", self.config.train.engine)
-        for name in self.config.train.callbacks:
+        registry.load("engines", config.train.engine)
+        for name in config.train.callbacks:
             registry.load("callbacks", name)
-        self.plan = recovery.begun(self.config, self.machine.replicas)
+        self.config, self.machine, self.data, self.stops = config, machine, data, stops
+        self.plan = recovery.begun(config, machine.replicas)
+        seed = config.runtime.seed
+        self.plain = batching.training(data.splits["train"], config.train, seed)
+        """Training batches without augmentation."""
+        self.batches, self.placed = augmentation.placed(self.plain, config.data, seed, data.cache)
+        """Training batches for the engine, and where they are augmented."""
+        self.evaluated = {
+            name: batching.evaluation(split, config.train, machine.replicas)
+            for name, split in data.splits.items()
+        }
+        """Split -> batches; `validation` is evaluated after each epoch."""
 
     def build(self) -> None:
         """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
@@ -84,7 +80,7 @@ class Trainer:
 
     def _built(self, machine: Runtime) -> keras.Model:
         in_step = self.batches is self.plain
-        return build(self.task, self.plan.settings, machine, self.plain, in_step)
+        return build(self.data.task, self.plan.settings, machine, self.plain, in_step)
 
     def _choose_precision(self) -> None:
         validation = self.evaluated.get("validation")
@@ -105,18 +101,14 @@ class Trainer:
         """Restores the latest checkpoint of a run, if there is one."""
         self.run = run
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, self.machine.is_chief)
-        self.checkpoint = CheckpointCallback(
-            saved, self.batches, self.config.train, self.stops, distributed.agreed
-        )
+        self.checkpoint = CheckpointCallback(saved, self.batches, self.config.train, self.stops)
         self.left = self.checkpoint.resume()
         if self.plan.factor is not None:
             self.model.step.update.factor.assign(self.plan.factor)
 
-    def report(self, data: Data, found: Sequence[Decision]) -> None:
-        """Prints and saves the choices that the run begins with; `found` are about the data."""
-        forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
-        decisions = [*self.machine.decisions, *found, *forced, *self.plan.decisions]
-        files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
+    def report(self) -> None:
+        """Prints and saves the choices that the run begins with."""
+        data = self.data
         dry = (
             " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
         )
@@ -130,10 +122,17 @@ class Trainer:
         say("data", f"{counts}; {fields}")
         for note in data.source.info.notes:
             say("note", note)
-        for one in decisions:
+        for one in self._store_decisions():
             say(one.name, one)
         self._say_model()
-        progress_report.damaged(self.checkpoint)
+
+    def _store_decisions(self) -> list[Decision]:
+        """Writes the choices made so far into the run directory."""
+        forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
+        found = [*self.data.decisions, *self.placed, *forced]
+        decisions = [*self.machine.decisions, *found, *self.plan.decisions]
+        files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
+        return decisions
 
     def _say_model(self) -> None:
         model, batches = self.model, self.left
@@ -163,7 +162,7 @@ class Trainer:
             self.build()
             self.resume(self.run)
             if self.machine.is_chief:
-                recovery.keep(self.run, self.plan.decisions)
+                self._store_decisions()
                 step, newest = self.left.first_step, self.plan.decisions[-1]
                 where = f"after step {step:,}" if step else "from the start"
                 say(newest.name, f"{newest}; again {where}")
@@ -215,7 +214,7 @@ class Trainer:
             time_limit=self.config.runtime.time_limit,
             exports=self.config.export.enabled,
             evaluated=sum(part.batch_size * part.last_step for part in parts),
-            locate=self.locate,
+            locate=self.data.source.location,
             mean=distributed.agreed,
             is_chief=self.machine.is_chief,
         )
@@ -230,27 +229,6 @@ class Trainer:
         done = contextlib.suppress(WorkerLost) if chief else self.stops.at_once()
         with done, self.machine.strategy.scope(), distributed.lost_workers(self.machine.cluster):
             distributed.agreed(0.0)
-
-
-def prepare(
-    config: Config, machine: Runtime, data: Data, stops: Stops
-) -> tuple[Trainer, list[Decision]]:
-    """The trainer for this data, and the automatic choices about the data."""
-    seed, replicas = config.runtime.seed, machine.replicas
-    plain = batching.training(data.splits["train"], config.train, seed)
-    batches, decisions = augmentation.placed(plain, config.data, seed, data.cache)
-    splits = data.splits.items()
-    trainer = Trainer(
-        config=config,
-        machine=machine,
-        task=data.task,
-        plain=plain,
-        batches=batches,
-        evaluated={n: batching.evaluation(s, config.train, replicas) for n, s in splits},
-        locate=data.source.location,
-        stops=stops,
-    )
-    return trainer, [*data.decisions, *decisions]
 
 
 def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:

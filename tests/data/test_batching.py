@@ -98,7 +98,7 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
     labels = np.sort(np.arange(60) % 3)
     note = "train has no example of 'd', 'e' (these cannot be learned)"
     assert notes(labels) == [note] == notes(labels, data={"limit": 20})
-    one = "train has examples of one class only, 'b', and a classifier needs two; add examples of"
+    one = "train has examples of only one class, 'b', but a classifier needs at least two"
     with pytest.raises(UsageError, match=one):
         notes(np.ones(60, int))
 

@@ -92,7 +92,7 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
     assert "state.index is damaged; resuming from an older checkpoint" in said
-    assert "not to its end" in said and "export     saved_models/digits/2" in said
+    assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
@@ -194,11 +194,11 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         (["run/1"], "run/1 is not a run: it has no config.json"),
         (["digits", "--pin", "4"], "--pin 4: saved_models/digits has only the versions 1"),
         (["digit", "--pin", "1"], "saved_models has no exported model 'digit'; did you mean 'digi"),
-        (["digits", "--pin", "1", "--unpin"], "give either --pin VERSION, such as --pin 3, or"),
+        (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
         (["mine", "--train.epochs", "3", "--force"], "--train.epochs does not apply to an export"),
         (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
-        (["mine", "--runtime.replicas", "2"], "mine is a run with other options"),
+        (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
         (["mine"], "mine has no checkpoint yet; train it: python -m pipeline.fit --config mine/"),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],

@@ -143,7 +143,7 @@ def test_all_differences_are_shown_old_and_new(config):
         log={"progress": False},
     )
     assert first == (
-        "mine is a run with other options; choose another --run-directory, or resume with its "
+        "mine was started with other options; choose another --run-directory, or resume with its "
         "original options"
     )
     assert [" ".join(row.split()) for row in rows] == [

@@ -106,8 +106,7 @@ def test_airbench_begins_as_the_paper_says():
     whitening = model.get_layer("whitening")
     assert [weight.path for weight in whitening.trainable_weights] == ["whitening/bias"]
     basis = np.asarray(whitening.kernel).reshape(12, 24)
-    np.testing.assert_allclose(basis[:, :12].T @ basis[:, :12], np.eye(12), atol=1e-6)
-    np.testing.assert_array_equal(basis[:, :12], -basis[:, 12:])
+    np.testing.assert_allclose(basis @ basis.T, np.eye(12), atol=1e-6)
     maps = np.random.default_rng(0).random((2, 5, 5, 6), np.float32)
     same = keras.ops.conv(maps, Identity()((3, 3, 6, 9), "float32"), padding="same")
     np.testing.assert_array_equal(same[..., :6], maps)
@@ -118,7 +117,7 @@ def test_airbench_begins_as_the_paper_says():
     np.testing.assert_allclose(largest, 9 * np.asarray(ninth), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(application._networks()))
+@pytest.mark.parametrize("name", [n for n in dir(keras.applications) if n[0].isupper()])
 def test_an_application_is_fed_as_its_preprocess_input_says(name):
     construct = getattr(keras.applications, name)
     x = keras.Input((4, 5, 3))

@@ -129,7 +129,7 @@ def test_cpu_flags_are_read(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model tiny", "'--model' is only understood with --parity"),
+        ("--model tiny", "'--model' is only valid with --parity"),
         ("--parity --model tini", "unknown model 'tini'; did you mean 'tiny'?"),
         ("--parity=digits --replicas 3", "cannot be divided equally among 3 replicas"),
     ],

@@ -23,16 +23,16 @@ def affine(
 ) -> Example:
     """Shears, scales and rotates each image around its center, then translates it.
 
-    All amounts are uniform, drawn from 1025 steps.
+    All amounts are drawn uniformly, from 1,025 values each.
 
     Args:
         rotation: Largest angle in degrees, in both directions.
-        translation: Largest shift along each axis, in both directions, as a share of that side.
+        translation: Largest shift along each axis, in both directions, as a fraction of that side.
         scale: Smallest and largest magnification.
         shear: Largest angle of the vertical lines in degrees, in both directions.
-        interpolation: Between the four nearest pixels, or the nearest one.
-        fill: Outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at its
-            border pixels (`reflect`).
+        interpolation: `bilinear` between the four nearest pixels, or the `nearest` pixel.
+        fill: Values outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at
+            its border pixels (`reflect`).
     """
     images = _pixel_values.of(batch, "affine")
     height, width = images.shape[1:3]

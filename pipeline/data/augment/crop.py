@@ -19,13 +19,13 @@ def crop(
 ) -> Example:
     """Pads each side and crops a window of the original size at a random position.
 
-    Krizhevsky's shift for CIFAR in the form of He et al., "Deep residual learning", CVPR 2016,
-    section 4.2. This equals a uniform shift by -padding ... +padding pixels along each axis, done
-    by two gathers without the padded image.
+    As He et al., "Deep residual learning", CVPR 2016, section 4.2, do for CIFAR. This equals a
+    uniform shift by -padding ... +padding pixels along each axis, computed by two gathers without
+    the padded image.
 
     Args:
-        padding: Pixels on each side; below the image's smaller side.
-        fill: Outside the image: `zero`, or the image mirrored at its border pixels (`reflect`).
+        padding: Pixels on each side; less than the image's shorter side.
+        fill: Values of the padding: `zero`, or the image mirrored at its border (`reflect`).
     """
     images = _pixel_values.of(batch, "crop")
     if padding >= min(images.shape[1:3]):

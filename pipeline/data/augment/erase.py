@@ -19,18 +19,18 @@ def erase(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.3, 3.3),
     fill: Literal["zero", "mean", "noise"] = "zero",
 ) -> Example:
-    """Covers one rectangle inside the image.
+    """Erases one rectangle inside the image.
 
-    Zhong et al., "Random erasing data augmentation", AAAI 2020: a share of the area, uniform, and
-    height over width, log-uniform. A side that would be longer than the image's is cut to it,
-    while the authors draw again. With one area, `ratio=1,1` and probability 1 it is the cutout of
-    DeVries and Taylor, arXiv 1708.04552, kept inside the image.
+    Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the area is
+    uniform, the ratio of height to width log-uniform. A side that would be longer than the image's
+    is cut to it, while the authors draw again. With a single area, `ratio=1,1` and probability 1,
+    it is the cutout of DeVries and Taylor, arXiv 1708.04552, kept inside the image.
 
     Args:
-        probability: That an image is changed.
-        area: Smallest and largest share of the image.
-        ratio: Smallest and largest height over width.
-        fill: Level 0, the image's `mean` of each channel, or uniform `noise` for each value
+        probability: Probability that an image is changed.
+        area: Smallest and largest fraction of the image's area.
+        ratio: Smallest and largest ratio of height to width.
+        fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for each value
             (from 0 to 1 in images of floats).
     """
     images = _pixel_values.of(batch, "erase")
@@ -55,7 +55,7 @@ def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
     if fill == "zero":
         return tf.zeros([], images.dtype)
     if fill == "mean":
-        # Whole levels add up exactly in float64, in any order.
+        # In float64, sums of integer levels are exact, in any order.
         mean = tf.reduce_mean(tf.cast(images, tf.float64), axis=(1, 2), keepdims=True)
         return _pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
     count = int(np.prod(images.shape[1:]))

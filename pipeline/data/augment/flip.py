@@ -1,4 +1,4 @@
-"""Random and alternating mirroring."""
+"""Random and alternating flips."""
 
 import tensorflow as tf
 
@@ -8,10 +8,10 @@ from pipeline.data.augment import _pixel_values
 
 
 def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
-    """Mirrors left and right, each image with probability 1/2.
+    """Flips each image horizontally with probability 1/2.
 
     Args:
-        up_down: Also mirrors top and bottom, independently with probability 1/2.
+        up_down: Also flip vertically, independently, with probability 1/2.
     """
     images = _pixel_values.of(batch, "flip")
     for axis in (1, 0) if up_down else (1,):
@@ -21,14 +21,14 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
 
 
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
-    """Mirrors left and right in every other epoch; half of the images begin mirrored.
+    """Flips each image horizontally in every other epoch; half of the images start flipped.
 
     Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section 3.6: two
-    consecutive epochs show both sides of every image, while `flip` repeats one half of the time.
-    The first side is drawn from a seed that is the same in all epochs; the other seeds are unused.
+    consecutive epochs show both versions of every image, while `flip` shows the same one again half
+    of the time. The first is drawn with a seed that is the same in all epochs; others are unused.
 
     Args:
-        batch: With `image`, `epoch` and `lasting_seed` (int64, (batch,)).
+        batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).
     """
     images = _pixel_values.of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)

@@ -1,7 +1,7 @@
 """MixUp and CutMix: blend each image with another image, or replace a rectangle of it.
 
-The partner of position i is i xor 1: 0 and 1, 2 and 3, ... As a batch is cut into parts of even
-size, for replicas and micro-batches, the pairs are those of the whole batch in every part.
+The partner of position i is i xor 1: 0 and 1, 2 and 3, ... Because batches are split into parts of
+even size, for replicas and micro-batches, the pairs are the same as in the whole batch.
 """
 
 from typing import Annotated
@@ -18,15 +18,15 @@ from pipeline.utils.errors import UsageError
 def mixup(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 0.2
 ) -> Example:
-    """A weighted mean of two images; the task weights both labels in the same way.
+    """Replaces each image by a weighted mean with another one; labels get the same weights.
 
     Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a separate weight for
     each example.
 
     Args:
-        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32, (batch,)),
             the weight of the original image.
-        alpha: The share is Beta(alpha, alpha) distributed.
+        alpha: The weight is drawn from Beta(alpha, alpha).
     """
     batch = _labelled(batch, "mixup")
     images = batch["image"]
@@ -40,19 +40,19 @@ def mixup(
 def cutmix(
     batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 1.0
 ) -> Example:
-    """Copies a rectangle from the partner's image; labels are weighted by their areas.
+    """Pastes a rectangle of another image into each image; labels are weighted by area.
 
     Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and a uniform
-    center, and is cut at the border; then its area is computed again.
+    center, and is clipped at the border; then its area is computed again.
 
     Args:
         batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
-            the share of the original image, rounded to 2**-16.
-        alpha: The share is Beta(alpha, alpha) distributed before the cut at the border.
+            the area fraction of the original image, rounded to 2**-16.
+        alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
     """
     batch = _labelled(batch, "cutmix")
     images = batch["image"]
-    # Roots from a table: they round differently on different devices.
+    # Roots are read from a table, because devices round them differently.
     side = draw.choice(seeds, np.sqrt(1 - _shares(alpha)))
     inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
@@ -64,7 +64,7 @@ def cutmix(
         area *= last - first
         place = tf.range(size, dtype=tf.int64)[None, :]
         inside.append((place >= first[:, None]) & (place < last[:, None]))
-    # In multiples of 2**-16: compilers divide by a constant in several ways.
+    # In multiples of 2**-16, because compilers divide by a constant in different ways.
     whole = images.shape[1] * images.shape[2]
     covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
@@ -74,33 +74,33 @@ def cutmix(
 
 
 def _labelled(batch: Example, operation: str) -> Example:
-    """The batch with `partner_label`, the label of each example's partner."""
+    """Adds `partner_label`, the label of each example's partner, to the batch."""
     images = _pixel_values.of(batch, operation)
     if "label" not in batch:
-        raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")
+        raise UsageError(f"--data.augment: {operation} mixes labels, but the examples have none")
     if "partner_label" in batch:
         raise UsageError(
             f"--data.augment: {operation} cannot follow mixup or cutmix; use only one of them"
         )
     if images.shape[0] is None or images.shape[0] % 2:
         raise UsageError(
-            f"--data.augment: {operation} pairs the examples of a micro-batch, here of "
-            f"{images.shape[0]}; --train.batch-size divided by the replicas and by "
-            "--train.accumulate must be even"
+            f"--data.augment: {operation} pairs the examples of a micro-batch, which has "
+            f"{images.shape[0]} examples; --train.batch-size divided by the number of replicas and "
+            "by --train.accumulate must be even"
         )
     return {**batch, "partner_label": _swapped(batch["label"])}
 
 
 def _swapped(values: tf.Tensor) -> tf.Tensor:
-    """Adjacent examples exchanged: position i gets the value of i xor 1."""
+    """Swaps adjacent examples: position i gets the value of i xor 1."""
     pairs = tf.reshape(values, (-1, 2, *values.shape[1:]))
     return tf.reshape(tf.reverse(pairs, [1]), values.shape)
 
 
 def _shares(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 steps.
+    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 intervals.
 
-    A random one of them is Beta-distributed up to 2**-14 in probability.
+    A randomly chosen quantile is Beta-distributed, up to 2**-14 in probability.
     """
     from scipy import special
 

@@ -18,16 +18,16 @@ def random_resized_crop(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.75, 1.3333),
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """A window of a random area and shape at a random place, resized to the image's size.
+    """Crops a window of random area, shape and position, and resizes it to the image's size.
 
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that would be
-    longer than the image's is cut to it, while others draw again. Bilinear; as the window is never
-    larger than the image, antialiasing would change nothing.
+    longer than the image's is cut to it, while other implementations draw again. Bilinear; as the
+    window is never larger than the image, antialiasing would change nothing.
 
     Args:
-        scale: Smallest and largest share of the area, uniform.
-        ratio: Smallest and largest width over height in pixels, log-uniform.
-        probability: That an image is changed.
+        scale: Smallest and largest fraction of the area, drawn uniformly.
+        ratio: Smallest and largest ratio of width to height in pixels, drawn log-uniformly.
+        probability: Probability that an image is changed.
     """
     images = _pixel_values.of(batch, "random_resized_crop")
     height, width = images.shape[1:3]

@@ -1,54 +1,35 @@
-"""Cleans a source, and decides what a run excludes: by its own findings or by a manifest."""
+"""Cleans a source, and decides what a run excludes, from its own findings or from a manifest."""
 
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pipeline.config.config import Config
-from pipeline.data.cleaning import manifest
+from pipeline.contracts import Decision, Source
+from pipeline.data.cleaning import gallery, issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
-
-if TYPE_CHECKING:  # commands are parsed before TensorFlow is imported
-    from pipeline.contracts import Decision, Source
 
 
 class Found:
     """The findings in a source; UsageError if its examples are not images."""
 
-    def __init__(self, source: "Source", config: Config) -> None:
-        from pipeline.data.cleaning import issues, scan
-
+    def __init__(self, source: Source, config: Config) -> None:
         start = time.monotonic()
         self._source, self._title = source, config.source.title
-        self._scan = scan.scan(source)
-        self.entries = decided(issues.find(source, self._scan, config.clean.near), config)
-        self.notes = issues.notes(self._scan, self.entries)
+        self.scan = scan.scan(source)
+        self.entries = _decided(issues.find(source, self.scan, config.clean.near), config)
+        self.notes = issues.notes(self.scan, self.entries)
         self.seconds = time.monotonic() - start
 
-    def __len__(self) -> int:
-        return len(self._scan)
-
-    def add_label_noise(self, details: Mapping[int, str]) -> None:
-        """Adds labels that are probably wrong: id -> the models' predictions in words."""
-        from pipeline.data.cleaning import issues
-
-        self.entries += issues.label_noise(self._source, self._scan, details)
-
     def write(self, run: RunDirectory) -> None:
-        """Writes manifest and gallery into an existing directory."""
-        from pipeline.data.cleaning import gallery, scan
-        from pipeline.utils import html_pages
-
+        """Writes the manifest and the gallery to an existing directory."""
         manifest.write(run.manifest, self.entries)
-        shown = {id for e in gallery.shown(self.entries) for id in (e["id"], e.get("of", e["id"]))}
-        pictures = scan.pictures(self._source, self._scan, shown, html_pages.SIDE)
-        title = f"{files.collapse_home(self._title)}: {len(self):,} examples"
+        title = f"{files.collapse_home(self._title)}: {len(self.scan):,} examples"
+        picture = scan.pictures(self._source, self.scan)
         notes = [*self._source.info.notes, *self.notes]
-        files.write_text(run.gallery, gallery.page(title, self.entries, pictures, notes))
+        files.write_text(run.gallery, gallery.page(title, self.entries, picture, notes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,37 +37,30 @@ class Cleaning:
     """The outcome of cleaning that a run applies."""
 
     dropped: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Id -> reason, of the examples to exclude."""
+    """Maps the ids of examples to exclude to the reason."""
     groups: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Id -> group, of the examples that have near duplicates."""
-    decisions: "tuple[Decision, ...]" = ()
+    """Maps the ids of examples that have near duplicates to their group."""
+    decisions: tuple[Decision, ...] = ()
     found: Found | None = None
     """The run's own findings, not written yet."""
 
-    def write(self, run: RunDirectory) -> None:
-        """Writes manifest and gallery of the run's own findings, if there are any."""
-        if self.found is not None:
-            self.found.write(run)
 
-
-def clean(source: "Source", config: Config) -> Cleaning:
+def clean(source: Source, config: Config) -> Cleaning:
     """Applies the section `clean` of a config; a run that is resumed keeps its manifest.
 
     Raises:
         UsageError: The manifest cannot be read, or a finding stops the run.
     """
-    from pipeline.contracts import Decision
-
     options, found = config.clean, None
     earlier = RunDirectory(config.run_directory).manifest if config.run_directory else None
     if options.enabled and earlier is not None and earlier.is_file():
-        entries, why = manifest.read(earlier), "as when this run started"
+        entries, why = manifest.read(earlier), "same as when this run started"
     elif options.enabled:
         found = Found(source, config)
         entries = found.entries
-        why = f"found among {len(found):,} examples in {found.seconds:.0f} s"
+        why = f"found among {len(found.scan):,} examples in {found.seconds:.0f} s"
     elif options.manifest is not None:
-        entries = decided(_known(manifest.read(options.manifest), source, config), config)
+        entries = _decided(_known(manifest.read(options.manifest), source, config), config)
         why = str(options.manifest)
     else:
         return Cleaning()
@@ -101,14 +75,14 @@ def clean(source: "Source", config: Config) -> Cleaning:
     return Cleaning(manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found)
 
 
-def decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
+def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
     """The entries, with the action that the config sets for leakage."""
     kept = "keep" if config.clean.allow_leakage else "stop"
     return manifest.decided(entries, "drop" if config.clean.drop_leakage else kept)
 
 
-def _known(entries: list[manifest.Entry], source: "Source", config: Config) -> list[manifest.Entry]:
-    """The entries about examples of the source; UsageError if the manifest is of other data."""
+def _known(entries: list[manifest.Entry], source: Source, config: Config) -> list[manifest.Entry]:
+    """The entries for examples of the source; UsageError if the manifest is for other data."""
     ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
     known = [
         entry
@@ -118,13 +92,13 @@ def _known(entries: list[manifest.Entry], source: "Source", config: Config) -> l
     if entries and not known and config.data.limit is None:
         raise UsageError(
             f"--clean.manifest: none of the {len(entries):,} examples in {config.clean.manifest} "
-            "is in this source; choose the manifest of these data"
+            "is in this source; choose a manifest for this data"
         )
     return known
 
 
 def stop(stopping: list[manifest.Entry], where: str) -> str:
-    """Why no run can start, and the remedy; `where` says where to look at the findings."""
+    """Why no run can start, and the remedy; `where` describes where to see the findings."""
     first = stopping[0]
     copy = f" is also in {first['of_split']}: {first['of_file']}" if "of_file" in first else ""
     return (

@@ -1,7 +1,7 @@
-"""The gallery of a cleaning: what was found, with pictures, as one HTML page."""
+"""The gallery of a cleaning: what was found, with images, as one HTML page."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.data.cleaning.manifest import ACTIONS, Entry
 from pipeline.utils import html_pages
@@ -11,49 +11,41 @@ MOST = 60
 """Entries shown for each reason."""
 
 
-def shown(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that a page shows: the first of each reason and action, `stop` before others."""
-    return [entry for part in _by_reason(entries).values() for entry in part[:MOST]]
-
-
 def page(
-    title: str, entries: Sequence[Entry], pictures: Mapping[int, bytes], notes: Sequence[str] = ()
+    title: str,
+    entries: Iterable[Entry],
+    picture: Callable[[int], str | None],
+    notes: Sequence[str] = (),
 ) -> str:
-    """Renders the gallery as HTML.
+    """Renders the gallery as HTML: the first entries of each reason, `stop` before others.
 
     Args:
         title: The title of the page.
         entries: The entries of a manifest.
-        pictures: Id -> PNG, for the examples that have one.
+        picture: Id -> data URI; None for an example without an image.
         notes: Paragraphs below the title.
     """
+    parts = defaultdict(list)
+    for entry in entries:
+        parts[ACTIONS.index(entry["action"]), entry["reason"]].append(entry)
     sections = [
         Section(
-            f"{reason}: {len(part):,}, action {action}",
+            f"{reason}: {len(part):,}, action {ACTIONS[action]}",
             f"the first {MOST}" if len(part) > MOST else "",
-            [_row(entry, pictures) for entry in part[:MOST]],
+            [_row(entry, picture) for entry in part[:MOST]],
         )
-        for (reason, action), part in _by_reason(entries).items()
+        for (action, reason), part in sorted(parts.items(), key=lambda item: item[0][0])
     ]
     nothing = [] if sections else ["Nothing was found."]
     return html_pages.page(title, sections, [*notes, *nothing])
 
 
-def _by_reason(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Entry]]:
-    parts = defaultdict(list)
-    for entry in entries:
-        parts[str(entry["reason"]), entry["action"]].append(entry)
-    return dict(sorted(parts.items(), key=lambda part: ACTIONS.index(part[0][1])))
-
-
-def _row(entry: Entry, pictures: Mapping[int, bytes]) -> Row:
+def _row(entry: Entry, picture: Callable[[int], str | None]) -> Row:
     """The example, and the other one if the entry is about a pair."""
     found, names = [], []
     for key, prefix in (("id", ""), ("of", "of_")):
         if key in entry:
             known = (entry.get(prefix + k) for k in ("file", "split", "label"))
             names.append(", ".join(str(text) for text in known if text is not None))
-            picture = pictures.get(entry[key])
-            source = None if picture is None else html_pages.data_uri(picture)
-            found.append(Picture(source, names[-1]))
+            found.append(Picture(picture(entry[key]), names[-1]))
     return Row(found, text=" = ".join(names) + f" {entry.get('detail', '')}")

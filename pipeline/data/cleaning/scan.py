@@ -1,22 +1,17 @@
-"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an error.
-
-Thumbnails are kept in an unnamed temporary file, 3 kB per example; the other columns take about 60
-bytes per example in memory.
-"""
+"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an error."""
 
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Source
+from pipeline.contracts import Example, Source
 from pipeline.data import image_decoding
 from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
+from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
@@ -52,26 +47,17 @@ class Scan:
     digest: np.ndarray
     """Hash of the decoded pixels and their shape, int64 (examples, 2)."""
     thumbnail: np.ndarray
-    """uint8 (examples, 32, 32, 3), in a file; gray is repeated, the aspect is not kept."""
+    """uint8 (examples, 32, 32, 3); gray is repeated, the aspect is not kept."""
     errors: Mapping[int, str]
     """Row -> why it cannot be decoded."""
 
     def __len__(self) -> int:
         return len(self.id)
 
-    def rows(self, ids: Collection[int]) -> np.ndarray:
-        """The rows of these ids, in ascending order."""
-        return np.flatnonzero(np.isin(self.id, np.fromiter(ids, np.int64)))
-
-    def thumbnails(self, rows: np.ndarray) -> np.ndarray:
-        """The thumbnails of these rows (in ascending order), in a file as well."""
-        if len(rows) == len(self):
-            return self.thumbnail
-        some = _in_a_file((len(rows), *self.thumbnail.shape[1:]))
-        for start in range(0, len(rows), _BATCH):
-            part = slice(start, start + _BATCH)
-            some[part] = self.thumbnail[rows[part]]
-        return some
+    @functools.cached_property
+    def row_of(self) -> dict[int, int]:
+        """Id -> row."""
+        return {id: row for row, id in enumerate(self.id.tolist())}
 
 
 def scan(source: Source) -> Scan:
@@ -94,7 +80,7 @@ def scan(source: Source) -> Scan:
         "size": np.zeros((total, 3), np.int32),
         "spread": np.zeros(total, np.uint8),
         "digest": np.zeros((total, 2), np.int64),
-        "thumbnail": _in_a_file((total, SIDE, SIDE, 3)),
+        "thumbnail": np.zeros((total, SIDE, SIDE, 3), np.uint8),
     }
     errors: dict[int, str] = {}
     start = 0
@@ -112,54 +98,35 @@ def scan(source: Source) -> Scan:
     )
 
 
-def pictures(source: Source, scan: Scan, ids: Collection[int], side: int) -> dict[int, bytes]:
-    """Id -> PNG of at most `side` pixels a side, of the examples that can be decoded."""
-    found = {}
-    rows = np.setdiff1d(scan.rows(ids), list(scan.errors))
-    for number, split in enumerate(scan.splits):
-        chosen = rows[scan.split[rows] == number]
-        if not len(chosen):
-            continue
-        start = int(np.argmax(scan.split == number))
-        picture = _traced(_picture, *_kind(source), side)
-        read = _examples(source, split, chosen - start).map(picture, tf.data.AUTOTUNE)
-        for position, png in without_autotune(read.ignore_errors()).as_numpy_iterator():
-            found[int(scan.id[start + position])] = png
-    return found
+def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
+    """Id -> image as a data URI; None if the example cannot be decoded."""
+    readers = {split: _reader(source, split) for split in scan.splits}
 
+    def picture(id: int) -> str | None:
+        row = scan.row_of[id]
+        if row in scan.errors:
+            return None
+        first = np.argmax(scan.split == scan.split[row])
+        read = readers[scan.splits[scan.split[row]]]
+        try:
+            image = read(tf.constant(row - first, tf.int64))["image"]
+            return html_pages.image(_pixels(_channels(source), image).numpy())
+        except READ_ERRORS:
+            return None
 
-def _picture(
-    channels: int, side: int, position: tf.Tensor, image: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    image = _rgb(_pixels(channels, image))
-    size = tf.shape(image)[:2]
-    small = tf.maximum(1, size * side // tf.maximum(side, tf.reduce_max(size)))
-    return position, tf.io.encode_png(_resized(image, small))
-
-
-def _resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    resized = tf.image.resize(image, size, antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
+    return picture
 
 
 @functools.cache
-def _traced(function: Callable, image: tf.TensorSpec, *options: int) -> Callable:
-    """Traced once for all splits and similar sources: with encoded images it takes a second."""
-    traced = tf.function(functools.partial(function, *options))
+def _traced(image: tf.TensorSpec, channels: int) -> Callable:
+    """`_describe`, traced once for all splits: with encoded images it takes a second."""
+    traced = tf.function(functools.partial(_describe, channels))
     return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
 
 
-def _kind(source: Source) -> tuple[tf.TensorSpec, int]:
-    """The spec of the images, and the number of channels that encoded ones are decoded to."""
-    return source.info.fields["image"], 1 if source.info.image_shape[2] == 1 else 3
-
-
-def _in_a_file(shape: tuple[int, ...]) -> np.ndarray:
-    if not shape[0]:
-        return np.empty(shape, np.uint8)
-    # The file is deleted at once; the kernel keeps it as long as the array exists.
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, np.uint8, "w+", shape=shape)
+def _channels(source: Source) -> int:
+    """The number of channels that encoded images are decoded to."""
+    return 1 if source.info.image_shape[2] == 1 else 3
 
 
 def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
@@ -180,7 +147,7 @@ def _describe(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str,
     thumbnail = tf.cond(
         tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
         lambda: rgb,
-        lambda: _resized(rgb, tf.constant([SIDE, SIDE])),
+        lambda: image_decoding.resize(rgb, SIDE, SIDE),
     )
     return {
         "position": position,
@@ -195,10 +162,13 @@ def _measure(
     source: Source, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
     """Fills the columns of a split; returns position -> error of the undecodable examples."""
-    describe = _traced(_describe, *_kind(source))
+    read = _reader(source, split)
+    describe = _traced(source.info.fields["image"], _channels(source))
     seen = np.zeros(count, bool)
-    described = _examples(source, split, np.arange(count)).map(describe, tf.data.AUTOTUNE)
-    batches = described.ignore_errors().batch(_BATCH).prefetch(2)
+    examples = tf.data.Dataset.range(count).map(
+        lambda position: describe(position, read(position)["image"]), tf.data.AUTOTUNE
+    )
+    batches = examples.ignore_errors().batch(_BATCH).prefetch(2)
     for batch in without_autotune(batches).as_numpy_iterator():
         places = batch.pop("position")
         seen[places] = True
@@ -207,32 +177,20 @@ def _measure(
     known = source.columns(split)
     for name in ("id", "label"):
         columns[name][:] = known[name]
-    missing = np.flatnonzero(~seen)
-    if not len(missing):
-        return {}
-    # The skipped examples are tried again one by one, for their errors.
-    again = _errors(_examples(source, split, missing).map(describe, tf.data.AUTOTUNE))
-    reasons = zip(missing.tolist(), again, strict=True)
-    return {position: why or "decoding failed once" for position, why in reasons}
+    errors = {}
+    for position in np.flatnonzero(~seen).tolist():  # again, for the error
+        try:
+            describe(
+                tf.constant(position, tf.int64), read(tf.constant(position, tf.int64))["image"]
+            )
+            errors[position] = "decoding failed once"
+        except READ_ERRORS as error:
+            errors[position] = reason(error)
+    return errors
 
 
-def _examples(source: Source, split: str, positions: np.ndarray) -> tf.data.Dataset:
-    """(position, image) at these positions of a split."""
+def _reader(source: Source, split: str) -> Callable[[tf.Tensor], Example]:
     read = source.reader(split)
     if read is None:
         raise UsageError("a source without the method `reader` cannot be cleaned")
-    chosen = tf.data.Dataset.from_tensor_slices(positions.astype(np.int64))
-    return chosen.map(lambda p: (p, read(p)["image"]), num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _errors(dataset: tf.data.Dataset) -> Iterator[str | None]:
-    """For each element the error in one line, or None."""
-    iterator: Iterator[Any] = iter(without_autotune(dataset))
-    while True:
-        try:
-            next(iterator)
-            yield None
-        except StopIteration:
-            return
-        except READ_ERRORS as error:
-            yield reason(error)
+    return read

@@ -1,4 +1,4 @@
-"""A directory of image files, one sub-directory for each class."""
+"""A directory of image files, with one subdirectory for each class."""
 
 import hashlib
 import os
@@ -18,9 +18,9 @@ from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
-# Other common names of splits, which would be taken for classes.
+# Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
-_NAMED = 20  # unreadable files in a note
+_NAMED = 20  # number of unreadable files named in a note
 
 
 class _File(NamedTuple):
@@ -31,19 +31,19 @@ class _File(NamedTuple):
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
-    """The files of `CLASS/...`, or of `train/CLASS/...` and such directories for the other splits.
+    """Image files in `CLASS/...`, or in `train/CLASS/...` and the same for the other splits.
 
-    Files are JPEG, PNG, GIF, BMP or WebP by their suffixes, at any depth below the class, sorted by
-    path; hidden files are ignored, others too, with a note. A class without files in train is an
-    error. The id of an example is a hash of its path below the root, so adding files changes no
-    other id.
+    Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth below the
+    class, sorted by path. Hidden files are ignored; other files too, with a note. A class without
+    files in train is an error. The id of an example is a hash of its path below the root, so adding
+    files does not change other ids.
 
     Args:
-        path: The root. The other splits are `validation` (or `valid`, `val`) and `test`; they need
-            not have every class.
-        group: Regular expression, searched in the path below the root. Files with the same match
-            (of its first group, if it has one) stay in one split, such as all images of one
-            patient: `patient(\\d+)`.
+        path: The root directory. The other splits are `validation` (or `valid`, `val`) and `test`;
+            they need not contain every class.
+        group: Regular expression to search for in each path below the root. Files with the same
+            match (of its first group, if it has one) stay in one split; for example,
+            `patient(\\d+)` keeps all images of a patient together.
     """
     return Folder(path, group)
 
@@ -58,8 +58,8 @@ class Folder(Source):
         folders = _split_folders(root)
         names, _ = _list(folders["train"], root)
         if not names:
-            raise UsageError(f"{folders['train']} has no sub-directories; make one for each class")
-        classes = _label_names.distinct(names, f"the sub-directories of {folders['train']}")
+            raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
+        classes = _label_names.distinct(names, f"the subdirectories of {folders['train']}")
         self._files: dict[str, list[_File]] = {}
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         self._paths: dict[int, str] = {}
@@ -119,12 +119,12 @@ class Folder(Source):
                 elif not _is_readable(path):
                     self._unreadable.append(relative)
                 else:
-                    # Unlike the time of modification, this one cannot be set by the user.
+                    # Unlike the modification time, the change time cannot be set by the user.
                     found = path.stat()
                     yield _File(relative, found.st_size, found.st_ctime_ns)
 
     def _notes(self) -> Iterator[str]:
-        """What is not an example: image files that cannot be read by name, others by number."""
+        """Notes about ignored files: names of unreadable image files, and the number of others."""
         if self._unreadable:
             names = ", ".join(self._unreadable[:_NAMED])
             names += ", ..." * (len(self._unreadable) > _NAMED)
@@ -137,7 +137,7 @@ class Folder(Source):
             some = ", ".join(sorted(set(self._ignored))[:3])
             yield (
                 f"{self._root}: {len(self._ignored):,} entries are ignored, such as {some}: they "
-                "have other suffixes than image files, or are links to directories"
+                "do not have the suffix of an image file, or are links to directories"
             )
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
@@ -154,7 +154,7 @@ class Folder(Source):
         return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
-        """Derived from the paths; no file is opened."""
+        """Derived from the paths, without opening files."""
         return dict(self._columns[split])
 
     def fingerprint(self) -> str:
@@ -166,7 +166,7 @@ class Folder(Source):
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """Path below the root."""
+        """The path relative to the root."""
         return self._paths[id]
 
 
@@ -176,13 +176,13 @@ def _read(row: dict[str, tf.Tensor]) -> Example:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether it is a file; opening a pipe would block."""
+    """Whether this is a regular file; opening a pipe would block."""
     good = path.is_file() and path.stat().st_size <= image_formats.MOST_BYTES
     return good and os.access(path, os.R_OK)
 
 
 def _beginning(path: Path) -> bytes:
-    """Enough for the header, even after a color profile and a thumbnail."""
+    """Enough bytes for the header, even after a color profile and a thumbnail."""
     with path.open("rb") as file:
         return file.read(2**18)
 
@@ -197,16 +197,17 @@ def _raise(error: OSError) -> None:
 
 
 def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the sub-directories, and of all else that is not hidden.
+    """Sorted names of the subdirectories, and of all other entries that are not hidden.
 
-    A link to a directory that is in the data, or contains them, is not a sub-directory.
+    A link to a directory that is in the data, or contains the data, is not a subdirectory.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         _raise(error)
     data = Path(os.path.realpath(root))
-    folders, others = [], []
+    folders: list[str] = []
+    others: list[str] = []
     for name in names:
         path = folder / name
         real = Path(os.path.realpath(path))
@@ -216,7 +217,7 @@ def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Split -> its directory; `train` is the root itself if no sub-directory has that name."""
+    """Maps splits to directories; `train` is the root if no subdirectory has this name."""
     names = set(_list(root, root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
@@ -224,7 +225,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
     if "train" not in names or names - _NAMES:
         raise UsageError(
             f"{root} has the directories {', '.join(sorted(names))}; splits must be named train, "
-            "validation and test, next to nothing else"
+            "validation and test, without other directories next to them"
         )
     return split_names.directories(root, names)
 
@@ -234,7 +235,7 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
-            f"--source.group must be a regular expression; got {pattern!r}: {error}"
+            f"--source.group must be a valid regular expression; got {pattern!r}: {error}"
         ) from None
     matches = [compiled.search(file.relative) for file in files]
     texts = [match[1 if compiled.groups else 0] or "" if match else "" for match in matches]

@@ -19,12 +19,12 @@ from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError, reason, suggest
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-# Words in the name of a file or its directory that name the split.
+# Words in the name of a file or its directory that indicate the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
 _CLASSES = "labels.txt"
-# An id is a hash of the file's path, and in these lowest bits the number of the record.
+# An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
 
 
@@ -36,19 +36,19 @@ def tfrecord(
     group: str | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Source:
-    """Files such as `train-00000-of-00010` or `train.tfrecord`, in the order of their paths.
+    """TFRecord files such as `train-00000-of-00010` or `train.tfrecord`, ordered by their paths.
 
     The split is the word train, validation (valid, val) or test in the name of a file or its
-    directory; if no file has one, all are train. The id of an example is a hash of its file's path
-    below the root and its number in the file, so adding files changes no other id.
+    directory; if no name contains one, all files are train. The id of an example is a hash of the
+    file's path below the root and the record's number, so adding files does not change other ids.
 
     Args:
         path: A directory, a file, or a pattern such as `data/train-*`.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, a whole number or a text; None: found by its name.
-        group: Feature, a whole number or a text; examples with the same value stay in one split.
+        label: Feature with the label, an integer or a string; None: found by its name.
+        group: Feature with an integer or a string; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
-            directory, else the labels themselves.
+            directory, or else the labels themselves.
     """
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
@@ -66,7 +66,7 @@ class TFRecords(RecordSource):
         numbers = {split: np.arange(start, end) for split, start, end in runs}
         for split in divided:
             if not len(numbers[split]):
-                raise UsageError(f"{divided[split][0]}: the files for {split} have no examples")
+                raise UsageError(f"{divided[split][0]}: the files for {split} contain no examples")
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
@@ -131,7 +131,7 @@ class TFRecords(RecordSource):
         return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()
 
     def location(self, id: int) -> str:
-        """Such as `record 17 of train-00000-of-00010`."""
+        """For example, `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
 
@@ -155,7 +155,7 @@ def _hashes(records: Records, root: Path) -> np.ndarray:
     """The hash of each file's path, int64 (files,)."""
     names = [_relative(path, root).encode("utf-8", "surrogateescape") for path in records.files]
     digests = [hashlib.sha256(name).digest()[:8] for name in names]
-    # 63 bits with the number of the record.
+    # 63 bits, including the number of the record.
     hashes = np.array([int.from_bytes(d, "big") >> (1 + _BITS) for d in digests], np.int64)
     if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
         raise UsageError(
@@ -166,7 +166,7 @@ def _hashes(records: Records, root: Path) -> np.ndarray:
 
 
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
-    """The root, and split -> its files in sorted order."""
+    """The root, and a map from splits to their files in sorted order."""
     root = path.parent
     if path.is_dir():
         root, folders = path, [path]
@@ -201,7 +201,7 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
     if None in names.values() or not divided["train"]:
         other = next((path for path in files if names[path] is None), root)
         raise UsageError(
-            f"{other}: the name of each file must contain train, validation or test, and there "
-            "must be files for train; rename them"
+            f"{other}: the name of each file must contain train, validation or test, and at least "
+            "one file must be for train; rename the files"
         )
     return {split: several for split, several in divided.items() if several}

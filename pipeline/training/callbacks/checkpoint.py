@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from pipeline.contracts import Batches, Decision
 from pipeline.runtime.signals import Stopped, Stops
 from pipeline.training import metric_state
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
+from pipeline.training.distributed import agreed
+from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, reason
 
 # The end of an epoch is saved only after training for this many times the duration of the last
@@ -35,7 +36,6 @@ class CheckpointCallback(keras.callbacks.Callback):
         batches: Training batches; their steps number the checkpoints.
         options: `patience` and `checkpoint_*` are used.
         stops: Asked after each call whether training should end.
-        agreed: The mean of a number over all workers, which save after the same call.
     """
 
     def __init__(
@@ -44,14 +44,12 @@ class CheckpointCallback(keras.callbacks.Callback):
         batches: Batches,
         options: config.Train,
         stops: Stops | None = None,
-        agreed: Callable[[float], float] = float,
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
         self._batches = batches
         self._options = options
         self.stops = stops or Stops()
-        self._agreed = agreed
         self.step = 0
         self.epoch = 0
         """Number of completed epochs."""
@@ -59,8 +57,6 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Whether patience is exhausted."""
         self.ended = False
         """Whether another callback has set `model.stop_training`."""
-        self.notes: list[str] = []
-        """Problems with existing checkpoints, for the user."""
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
         """Seconds since the start of the run, at the end of each epoch."""
@@ -90,11 +86,13 @@ class CheckpointCallback(keras.callbacks.Callback):
     def resume(self) -> Batches:
         """Restores the newest undamaged checkpoint; returns the batches that are left.
 
-        Raises NoCheckpoint if all are damaged.
+        Names each damaged one that is newer; raises NoCheckpoint if all are damaged.
         """
         found = self._checkpoints.restore_newest(self._accept)
         if found:
-            self.step, self.notes = found
+            self.step, problems = found
+            for problem in problems:
+                say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
         return dataclasses.replace(
             self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
@@ -122,18 +120,18 @@ class CheckpointCallback(keras.callbacks.Callback):
             metric_state.restore(self.model.step.metrics, self._running)
             self._running = None
         # Requested after the last epoch was saved, or while it was.
-        if self.step and (asked := self.stops.reason(self._agreed)):
+        if self.step and (asked := self.stops.reason(agreed)):
             if self.step not in self._saved:
                 self._save(None)
             raise Stopped(asked)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step = self.model.step.position
-        asked = self.stops.reason(self._agreed)
+        asked = self.stops.reason(agreed)
         within = self.step < self._batches.end_of(self.epoch)
-        if asked or (within and self._agreed(float(self._due()))):
+        if asked or (within and agreed(float(self._due()))):
             self._save(metric_state.serialize(self.model.step.metrics))
-            asked = asked or self.stops.reason(self._agreed)  # while it was written
+            asked = asked or self.stops.reason(agreed)  # while it was written
         if asked:
             raise Stopped(asked)
 
@@ -141,7 +139,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._running = metric_state.serialize(self.model.step.metrics)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        if asked := self.stops.reason(self._agreed):
+        if asked := self.stops.reason(agreed):
             self.model.step.update.swap_ema()  # validation uses the averages: see `Update`
             self._save(self._running)
             raise Stopped(asked)
@@ -154,7 +152,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         if not math.isfinite(logs["loss"]):
             raise Diverged(
                 f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "
-                "--train.learning-rate. Nothing of this epoch was saved"
+                "--train.learning-rate. Nothing from this epoch was saved"
             )
         # NaN for metrics that an epoch does not have, because another precision was forced.
         for name in {**self.history, **logs}:

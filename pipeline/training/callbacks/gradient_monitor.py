@@ -69,7 +69,7 @@ class GradientMonitor(keras.callbacks.Callback):
         if 2 * bad > steps or (bad and math.isnan(mean)):
             raise Diverged(
                 f"training diverged: the loss or the gradient was not finite in {bad} of {steps} "
-                f"steps of epoch {epoch + 1}; lower --train.learning-rate. Nothing of this epoch "
+                f"steps of epoch {epoch + 1}; lower --train.learning-rate. Nothing from this epoch "
                 "was saved"
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest

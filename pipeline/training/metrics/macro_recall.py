@@ -25,23 +25,21 @@ class _MacroRecall(keras.metrics.Metric):
     def __init__(self, classes: int, **options: Any) -> None:
         super().__init__(**options)
         self.classes = classes
-        self.right = self.add_weight(shape=(classes,), initializer="zeros", name="right")
-        self.count = self.add_weight(shape=(classes,), initializer="zeros", name="count")
+        self.counts = self.add_weight(shape=(classes, classes), initializer="zeros", name="counts")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        label = tf.cast(labels(y_true), tf.int64)
-        weight = tf.ones(tf.shape(label)) if sample_weight is None else sample_weight
-        right = tf.cast(label == tf.argmax(y_pred, axis=-1), tf.float32)
-        of_class = tf.one_hot(label, self.classes) * tf.cast(weight, tf.float32)[:, None]
-        self.right.assign_add(tf.reduce_sum(of_class * right[:, None], axis=0))
-        self.count.assign_add(tf.reduce_sum(of_class, axis=0))
+        answers, shape = tf.argmax(y_pred, axis=-1), self.classes
+        counts = tf.math.confusion_matrix(
+            labels(y_true), answers, shape, weights=sample_weight, dtype=tf.float32
+        )
+        self.counts.assign_add(counts)
 
     def result(self) -> tf.Tensor:
-        count = tf.convert_to_tensor(self.count)
-        recall = tf.math.divide_no_nan(tf.convert_to_tensor(self.right), count)
-        return tf.math.divide_no_nan(
-            tf.reduce_sum(recall), tf.reduce_sum(tf.cast(count > 0, tf.float32))
-        )
+        counts = tf.convert_to_tensor(self.counts)
+        examples = tf.reduce_sum(counts, axis=1)
+        recall = tf.math.divide_no_nan(tf.linalg.diag_part(counts), examples)
+        found = tf.cast(examples > 0, tf.float32)
+        return tf.math.divide_no_nan(tf.reduce_sum(recall), tf.reduce_sum(found))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "classes": self.classes}

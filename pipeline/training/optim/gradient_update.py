@@ -5,8 +5,7 @@ finite, and cannot accumulate gradients under a strategy. Here every decision is
 which is the same on every replica, so that the weights do not depend on the number of replicas.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -57,11 +56,7 @@ class Update:
         self.scaled = scaled
         """Whether the loss is scaled."""
         self._growth_steps = GROWTH_STEPS
-        self._decay = options.ema
-        self._clip: Callable[..., list[tf.Tensor]] | None = None
-        for name, function in _CLIPPINGS.items():
-            if (limit := getattr(options, name)) is not None:
-                self._clip = functools.partial(function, limit=limit)
+        self._options, self._decay = options, options.ema
         self.steps = counter("steps", 0, "int64")
         """Number of attempted updates: `optimizer.iterations` plus the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
@@ -132,8 +127,7 @@ class Update:
         def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
             if replicas > 1:
                 _assign(self._statistics, now)
-            if self._clip:
-                gradients = self._clip(gradients, norm, variables=[v.value for v in variables])
+            gradients = _clipped(self._options, gradients, norm, variables)
             is_first = tf.equal(self._optimizer.iterations.value, 0)
             self._optimizer.apply(gradients, variables)
             self._average(variables, is_first)
@@ -253,20 +247,29 @@ def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return summed
 
 
-def _by_global_norm(
-    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+def _clipped(
+    options: config.Train,
+    gradients: list[tf.Tensor],
+    norm: tf.Tensor,
+    variables: Sequence[keras.Variable],
 ) -> list[tf.Tensor]:
-    """Scales all gradients by one factor, so that their global norm is at most `limit`.
-
-    Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
-    algorithm 1.
-    """
-    factor = tf.minimum(1.0, limit / tf.maximum(norm, 1e-30))
-    return [gradient * factor for gradient in gradients]
+    """The gradients of `variables`, whose joint norm is `norm`, clipped by at most one rule."""
+    if options.clip_norm is not None:
+        # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent
+        # neural networks", 2013, algorithm 1.
+        factor = tf.minimum(1.0, options.clip_norm / tf.maximum(norm, 1e-30))
+        return [gradient * factor for gradient in gradients]
+    if (limit := options.clip_variable_norm) is not None:
+        return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
+    if (limit := options.clip_value) is not None:
+        return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
+    if options.clip_adaptive is not None:
+        return adaptively(gradients, options.clip_adaptive, [v.value for v in variables])
+    return gradients
 
 
 def adaptively(
-    gradients: list[tf.Tensor], norm: tf.Tensor, limit: float, variables: list[tf.Tensor]
+    gradients: list[tf.Tensor], limit: float, variables: list[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Scales each unit's gradient to at most `limit` times the norm of the unit's weights.
 
@@ -284,16 +287,3 @@ def adaptively(
         bound = limit * tf.maximum(bound, 1e-3)
         clipped.append(gradient * tf.minimum(1.0, bound / tf.maximum(length, 1e-30)))
     return clipped
-
-
-# Option of `config.Train` -> (gradients, their global norm, limit, weights) -> clipped gradients.
-_CLIPPINGS: dict[str, Callable[..., list[tf.Tensor]]] = {
-    "clip_norm": _by_global_norm,
-    "clip_variable_norm": lambda gradients, norm, limit, variables: [
-        tf.clip_by_norm(gradient, limit) for gradient in gradients
-    ],
-    "clip_value": lambda gradients, norm, limit, variables: [
-        tf.clip_by_value(gradient, -limit, limit) for gradient in gradients
-    ],
-    "clip_adaptive": adaptively,
-}

@@ -89,11 +89,6 @@ class Tally:
         self._bad.assign(held)
         return Bad(tuple(steps), new, row)
 
-    @property
-    def total(self) -> int:
-        """Bad steps since the run began."""
-        return int(self._bad.numpy()[_TOTAL])
-
     def begin(self) -> None:
         """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that
         is saved during validation still needs them."""

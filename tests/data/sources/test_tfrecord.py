@@ -144,7 +144,7 @@ REJECTED = {
     "a text for a label": (lambda r: spoil(r, 4, label=b"x"), "record 4: .*; got 1 of bytes"),
     "repeated names": (
         lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
-        "the lines of .*labels.txt must be different strings, none empty",
+        "the lines of .*labels.txt must be distinct, non-empty strings",
     ),
     "names in a directory": (
         lambda r: (r / "labels.txt").mkdir(),
@@ -172,7 +172,7 @@ def test_wrong_files_are_rejected(root, case):
         ({"label": "lable"}, "record 0 has no feature 'lable'.*mean 'label'"),
         ({"group": "patent"}, r"'patent' \(--source.group\); did you mean 'patient'"),
         ({"image": "label"}, r"'label' \(--source.image\) must be one value of bytes"),
-        ({"class_names": ("a", "a")}, "--source.class-names must be different strings"),
+        ({"class_names": ("a", "a")}, "--source.class-names must be distinct, non-empty strings"),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from small import CLASSES
 from update_rules import BATCH, STEPS, prepared, trained
 
@@ -117,7 +116,7 @@ def test_adaptive_clipping_follows_the_paper():
     weights = [generator.normal(size=s).astype(np.float32) for s in ((3, 3, 2, 4), (5, 4), (4,))]
     weights[2][0] = 0.0
     gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
-    clipped = gradient_update.adaptively(gradients, tf.constant(1.0), 0.1, weights)
+    clipped = gradient_update.adaptively(gradients, 0.1, weights)
     for weight, gradient, result in zip(weights, gradients, clipped, strict=True):
         for unit in range(weight.shape[-1]):
             length = np.linalg.norm(gradient[..., unit])
@@ -190,4 +189,4 @@ def test_float16_learns_and_counts_its_skipped_steps_in_the_log():
     assert 0 < logs["skipped_steps"] <= STEPS
     assert logs["loss_scale"] == 2.0 ** (31 - logs["skipped_steps"])
     assert logs["skipped_steps"] + int(model.optimizer.iterations) == STEPS
-    assert model.step.update.tally.total == 0, "the loss scale explains them"
+    assert model.step.update.tally.pop_bad_steps() is None, "the loss scale explains them"
