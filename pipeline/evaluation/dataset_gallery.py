@@ -22,8 +22,8 @@ def examples(train: Split, names: Sequence[str], location: Callable[[int], str])
     """A row of images for each class, evenly spread over its examples.
 
     Args:
-        train: Has `image` and `label`.
-        names: Of the classes.
+        train: Contains `image` and `label`.
+        names: Names of the classes.
         location: Id -> where the example comes from.
     """
     labels, rows = train.column("label"), []
@@ -44,12 +44,12 @@ def augmentations(
     seed: int,
     location: Callable[[int], str],
 ) -> list[Section]:
-    """The augmentation of the run, and each one alone, before and after, in two epochs.
+    """Pictures before and after the run's augmentations, and after each one alone, in two epochs.
 
     Args:
-        train: Has `image`.
-        operations: Name -> options, of the run.
-        seed: Of the run.
+        train: Contains `image`.
+        operations: The run's augmentations: name -> options.
+        seed: The run's seed.
         location: Id -> where the example comes from.
     """
     some = train.take(dataset_stats.spread(len(train), _AUGMENTED))

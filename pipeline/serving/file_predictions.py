@@ -1,4 +1,4 @@
-"""Predictions for files: chooses the signature that takes them and turns replies into records."""
+"""Predictions for files: chooses a signature that accepts them, and converts replies to records."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ def _records(
 def _answers(
     client: Client, signature: str, name: str, top: int, items: list[Item]
 ) -> list[dict[str, Any]]:
-    """Sends one request; if it is refused, halves of it, to find the examples at fault."""
+    """Sends one request; if it is rejected, sends its halves, to find the invalid examples."""
     if not items:
         return []
     try:
@@ -96,7 +96,7 @@ def _answers(
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
-    """Returns (signature, its input, numbers in a row or None for image files)."""
+    """Returns (signature, its input, number of features or None for image files)."""
     encoded = known.get("image_bytes")
     if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
         return "image_bytes", "image_bytes", None
@@ -107,7 +107,7 @@ def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | 
             return "serving_default", name, field.shape[1]
     takes = ", ".join(f"{name} {field}" for name, field in default.inputs.items()) or "nothing"
     raise UsageError(
-        f"{model} takes neither image files nor rows of numbers, but {takes}; use pipeline.Client"
+        f"{model} does not take image files or feature vectors, but {takes}; use pipeline.Client"
     )
 
 
