@@ -28,7 +28,7 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """A trained model on its way to a published version."""
+    """Tests, exports and publishes a trained model."""
 
     config: Config
     run: RunDirectory
@@ -71,7 +71,7 @@ class Handoff:
         return result, written
 
     def export_again(self) -> dict[str, Any]:
-        """Tests, exports and reports, but writes nothing into the run; returns the result."""
+        """Tests, exports and reports, but does not write to the run; returns the result."""
         result = self._export(self._test())
         run_report.exported(self.config, self.run, result)
         return result
@@ -83,7 +83,7 @@ class Handoff:
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        # One trace of the network for all splits, whatever the calibration.
+        # One trace of the network for all splits, regardless of the calibration.
         metrics = {
             name: evaluate.measured(
                 self.model, calibrated, evaluate.answers(self.model, task, batches)

@@ -1,7 +1,7 @@
-"""The model card: what an exported version is, its quality, its limits, and how it was made.
+"""The model card of an exported version: its purpose, quality, limits and training.
 
-After Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. For people; the manifest is for
-programs.
+Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for people; the manifest
+is for programs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Writes a SavedModel with everything that belongs to it, verifies it, and publishes it."""
+"""Writes a SavedModel with all files of a version, verifies it, and publishes it."""
 
 import functools
 from collections.abc import Mapping
@@ -45,15 +45,15 @@ def export(
     by more than `--export.tolerance`.
 
     Args:
-        model: Trained, in any precision.
-        task: Defines the signatures; calibrated if the answers are to be (`evaluate.calibrated`).
-        config: Of the run.
-        examples: Examples the model was not trained on; some are stored with their answers.
-        metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
-        trained: How the model was trained, for the same.
+        model: The trained model, in any precision.
+        task: Defines the signatures; must be calibrated if the answers are to be calibrated.
+        config: The config of the run.
+        examples: Examples that the model was not trained on; some are stored with their answers.
+        metrics: The metrics of each split from `Task.evaluate`, for the model card and manifest.
+        trained: How the model was trained, for the model card and the manifest.
 
     Returns:
-        The checks, and the directory of the version: still a hidden one if a check failed.
+        The checks, and the directory of the version, which is still hidden if a check failed.
     """
     parent = run_directory.export_directory(config)
     directory = temp_files.folder(parent)
@@ -87,7 +87,7 @@ def write(
     metrics: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes all files of a version into an empty directory; arguments as of `export`.
+    """Writes all files of a version to an empty directory; arguments as for `export`.
 
     Returns the content of the manifest, without the digests of files.
     """
@@ -106,7 +106,7 @@ def write(
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
     judged = next((split for split in ("test", "validation", "train") if split in metrics), "")
     if judged and exported.dtype_policy.name != model.dtype_policy.name:
-        # Judge the exported network: 16 bits may cost more than a digit.
+        # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
         metrics = {**metrics, judged: evaluate.evaluate(exported, task, batches)}
     about = {

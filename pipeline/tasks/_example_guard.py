@@ -34,7 +34,7 @@ def examples(serialized: tf.Tensor) -> tf.Tensor:
     """bool (batch,): whether each string (batch,) is a tf.Example with consistent lengths.
 
     All strings are parsed in parallel, one part of each per step. This is stricter than a parser:
-    unknown fields and more than 10,000 parts are refused.
+    unknown fields and more than 10,000 parts are rejected.
     """
     depths, size = len(_TAGS), tf.strings.length(serialized)
     kinds = tf.constant(_kinds())

@@ -57,7 +57,7 @@ class ImageClassification(Task):
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or pixels to uint8 of `image_shape`; the same in training and serving."""
+        """Converts encoded bytes or pixels to uint8 of `image_shape`, in training and serving."""
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
@@ -77,7 +77,7 @@ class ImageClassification(Task):
             )
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """The temperature that the logits are divided by."""
+        """The temperature by which the logits are divided."""
         return {"temperature": _calibration.temperature(outputs, truth)}
 
     def limitations(self) -> list[str]:
@@ -85,14 +85,14 @@ class ImageClassification(Task):
         return [
             f"Every image is assigned to one of {len(self.class_names)} classes, even if it shows "
             "none of them.",
-            f"Images of another size are resized to {height} x {width} pixels without keeping "
-            "their proportions.",
-            "The metrics and the calibration hold for images like those of the test split; images "
+            f"Images of other sizes are resized to {height} x {width} pixels without preserving "
+            "their aspect ratio.",
+            "The metrics and the calibration hold for images like those in the test split; images "
             "from other cameras, places and times have not been tested.",
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Pixels to float32 in [0, 1]."""
+        """Scales pixels to float32 in [0, 1]."""
         return {**batch, "image": tf.cast(batch["image"], tf.float32) * (1 / 255)}
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
