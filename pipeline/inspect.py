@@ -1,6 +1,7 @@
 """Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,89 +51,81 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     from pipeline.data import dataset
     from pipeline.utils import html_pages
 
-    report = _Report()
+    lines: list[tuple[str, str]] = []
+
+    def report(found: Iterable[tuple[str, object]]) -> None:
+        for name, text in found:
+            lines.append((name, str(text)))
+            say(name, text)
+
     try:
         loaded = dataset.load(config)
     except UsageError:
-        report.files(registry.call("sources", config.source.name, config.source.options))
+        report(_files(registry.call("sources", config.source.name, config.source.options)))
         raise
-    for decision in (*machine.decisions, *loaded.decisions):
-        report.line(decision.name, decision)
-    report.data(loaded)
-    report.speed(config, machine, loaded)
+    report((choice.name, choice) for choice in (*machine.decisions, *loaded.decisions))
+    report(_statistics(loaded))
+    report(_speed(config, machine, loaded))
     page = files.make_next(INSPECTED, config.recipe) / "index.html"
     title = f"{config.recipe}: {config.source.title}"
-    sections = _pictures(config, loaded)
-    files.write_text(page, html_pages.page(title, sections, table=report.lines))
-    report.line("written", f"{page}: this report, with images")
+    files.write_text(page, html_pages.page(title, _pictures(config, loaded), table=lines))
+    say("written", f"{page}: this report, with images")
     return page
 
 
-class _Report:
-    """Prints lines that consist of a name and a text, and keeps them for the page."""
+def _files(source: "Source") -> Iterator[tuple[str, object]]:
+    """The formats and sizes of encoded images, if the source has them."""
+    from pipeline.evaluation import dataset_stats
 
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
+    if (kinds := dataset_stats.files(source)) is not None:
+        yield "files", kinds
 
-    def line(self, name: str, text: object) -> None:
-        self.lines.append((name, str(text)))
-        say(name, text)
 
-    def files(self, source: "Source") -> None:
-        from pipeline.evaluation import dataset_stats
+def _statistics(data: "Data") -> Iterator[tuple[str, object]]:
+    """Lines about the examples: a name and a text."""
+    from pipeline.evaluation import dataset_stats
 
-        if (kinds := dataset_stats.files(source)) is not None:
-            self.line("files", kinds)
+    yield from (("note", note) for note in data.source.info.notes)
+    sizes = (f"{name} {len(split):,}" for name, split in data.splits.items())
+    yield "examples", ", ".join(sizes)
+    if names := _class_names(data):
+        first, *rows = dataset_stats.classes(data.splits, names)
+        yield "classes", first
+        yield from (("", row) for row in rows)
+    yield from _files(data.source)
+    yield from (("field", field) for field in dataset_stats.fields(data.splits["train"]))
 
-    def data(self, data: "Data") -> None:
-        from pipeline.evaluation import dataset_stats
 
-        for note in data.source.info.notes:
-            self.line("note", note)
-        sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
-        self.line("examples", sizes)
-        if names := _class_names(data):
-            first, *rows = dataset_stats.classes(data.splits, names)
-            self.line("classes", first)
-            for row in rows:
-                self.line("", row)
-        self.files(data.source)
-        for field in dataset_stats.fields(data.splits["train"]):
-            self.line("field", field)
+def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[str, object]]:
+    """Measures the input pipeline and the training step."""
+    from pipeline.data import augmentation, batching
+    from pipeline.evaluation import throughput
+    from pipeline.runtime.watchdog import Watchdog
+    from pipeline.training import autotune
+    from pipeline.training.model_builder import build
 
-    def speed(self, config: Config, machine: "Runtime", data: "Data") -> None:
-        """Measures the input pipeline and the training step."""
-        from pipeline.data import augmentation, batching
-        from pipeline.evaluation import throughput
-        from pipeline.runtime.watchdog import Watchdog
-        from pipeline.training import autotune
-        from pipeline.training.model_builder import build
+    # At least two epochs, because the feed is measured after the first.
+    train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
+    plain = batching.training(data.splits["train"], train, config.runtime.seed)
+    batches, decisions = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)
+    yield from ((decision.name, decision) for decision in decisions)
 
-        # At least two epochs, because the feed is measured after the first.
-        train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
-        plain = batching.training(data.splits["train"], train, config.runtime.seed)
-        batches, decisions = augmentation.placed(
-            plain, config.data, config.runtime.seed, data.cache
-        )
-        for decision in decisions:
-            self.line(decision.name, decision)
+    def built(machine: "Runtime") -> Any:
+        return build(data.task, config, machine, plain, augment_in_step=batches is plain)
 
-        def built(machine: "Runtime") -> Any:
-            return build(data.task, config, machine, plain, augment_in_step=batches is plain)
-
-        if config.runtime.precision == "auto":
-            with Watchdog(config.runtime.hang_timeout, None) as watchdog:
-                machine, model = autotune.precision(machine, built, batches, None, watchdog)
-            self.line("precision", machine.decisions[-1])
-        else:
-            model = built(machine)
-        with machine.strategy.scope():
-            feed = throughput.feed(batches)
-            measured = throughput.speed(model, batches)
-        self.line("feed", f"{feed:,.0f} examples/s, the input pipeline alone")
-        self.line("step", f"{measured.step:,.0f} examples/s, the model on one batch on the device")
-        self.line("training", f"{measured.training:,.0f} examples/s, both together")
-        self.line("bottleneck", throughput.verdict(measured, feed))
+    if config.runtime.precision == "auto":
+        with Watchdog(config.runtime.hang_timeout, None) as watchdog:
+            machine, model = autotune.precision(machine, built, batches, None, watchdog)
+        yield "precision", machine.decisions[-1]
+    else:
+        model = built(machine)
+    with machine.strategy.scope():
+        feed = throughput.feed(batches)
+        measured = throughput.speed(model, batches)
+    yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
+    yield "step", f"{measured.step:,.0f} examples/s, the model on one batch on the device"
+    yield "training", f"{measured.training:,.0f} examples/s, both together"
+    yield "bottleneck", throughput.verdict(measured, feed)
 
 
 def _class_names(data: "Data") -> list[str] | None:

@@ -188,6 +188,10 @@ def main(arguments: list[str]) -> int:
     with Client(model, options.timeout) as client:
         names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
+        if output and output.exists():
+            found = file_inputs.find(names, (output.suffix.lower(),))
+            if any(map(output.samefile, filter(os.path.exists, found))):
+                raise UsageError(f"--output: {output} is one of the input files; choose another")
         with _open(output) as stream:
             writer = _Writer(stream, as_table)
             for record in records:

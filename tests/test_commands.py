@@ -33,11 +33,13 @@ def test_every_command_is_listed_with_one_line(script, workplace):
     assert run_module("pipeline", cwd=workplace, fresh=True).stdout == listed.stdout
 
 
-def test_a_wrong_command_gets_the_nearest_one(script):
+def test_a_wrong_command_gets_the_nearest_one(script, workplace):
     done = script("exprot", "runs/digits-1")
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == "error: unknown command 'exprot'; did you mean 'export'?\n"
     assert script("--nonsense").returncode == 2
+    done = run_module("pipeline.evaluate", "runs/digits-1", cwd=workplace, fresh=True)
+    assert done.returncode == 2 and "python -m pipeline.export runs/digits-1 eval" in done.stderr
 
 
 @pytest.mark.parametrize("name", __main__.commands())

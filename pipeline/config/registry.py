@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pipeline.config import type_hints, validation
-from pipeline.utils.errors import UsageError, one_line, suggest
+from pipeline.utils.errors import UsageError, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Registry -> its directory, and what messages call one of its functions.
@@ -118,7 +118,7 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
     """
     known = find(registry, name).options
     for option, value in given.items():
-        shown = flag.format(one_line(option))
+        shown = flag.format(repr(option)[1:-1])
         if option not in known:
             hint = suggest(option, known) if known else "it takes none"
             raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
@@ -206,8 +206,10 @@ def _registered(registry: str) -> dict[str, Function]:
         module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in _functions(path).items():
             if name in found:
+                other = found[name]
                 raise UsageError(
-                    f"{found[name].path} and {path} both define {name!r}; rename one of them"
+                    f"{other.path}, line {other.node.lineno}, and {path}, line {node.lineno}, both "
+                    f"define {name!r}; rename one of them"
                 )
             found[name] = Function(name, module, path, node)
     return found

@@ -13,14 +13,11 @@ import glob
 import os
 import types
 import typing
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from pipeline.config import formats
-
-_LONGEST = 10_000  # characters of a value; Python's parser takes a second for ten million
 
 
 def read(hint: Any, words: Sequence[str]) -> Any:
@@ -92,11 +89,8 @@ def _require(hint: Any, value: Any) -> Any:
 
 def _literal(text: str) -> Any:
     """`3`, `0.5`, `True`, `(1, 2)` as Python reads them; anything else is a string."""
-    if len(text) > _LONGEST:
-        return text
     try:
-        with warnings.catch_warnings(action="ignore"):  # about odd numbers and escapes
-            return ast.literal_eval(text)
+        return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
@@ -132,7 +126,7 @@ def fits(hint: Any, value: Any) -> bool:
     """Whether a value has the type. True and False are not numbers; an int is also a float."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return fits(arguments[0], value) and all(_within(limit, value) for limit in _limits(hint))
+        return fits(arguments[0], value) and all(_meets(limit, value) for limit in _limits(hint))
     if origin in (Union, types.UnionType):
         return any(fits(kind, value) for kind in arguments)
     if origin is Literal:
@@ -154,9 +148,10 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
+_Limit = tuple[Callable[[Any], Any], str]
 # Name of a limit -> a condition, which is not met if it returns False or raises ValueError, and a
 # description, which replaces that of the type for paths and strings.
-_LIMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
+_LIMITS: dict[str, _Limit] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
     "exists": (lambda path: glob.has_magic(str(path)) or os.path.exists(path), "an existing path"),
@@ -174,19 +169,24 @@ _LIMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-def _limits(hint: Any) -> list[tuple[Any, Any] | str]:
-    return [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
+def _limits(hint: Any) -> list[_Limit]:
+    limits = [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
+    return [_LIMITS[limit] if isinstance(limit, str) else _range(*limit) for limit in limits]
 
 
-def _within(limit: tuple[Any, Any] | str, value: Any) -> bool:
-    if isinstance(limit, str):
-        try:
-            return _LIMITS[limit][0](value) is not False
-        except ValueError:
-            return False
-    low, high = limit
-    values = value if isinstance(value, tuple | list) else (value,)
-    return all((low is None or low <= v) and (high is None or v <= high) for v in values)
+def _range(low: Any, high: Any) -> _Limit:
+    def within(value: Any) -> bool:
+        values = value if isinstance(value, tuple | list) else (value,)
+        return all(low <= one and (high is None or one <= high) for one in values)
+
+    return within, f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
+
+
+def _meets(limit: _Limit, value: Any) -> bool:
+    try:
+        return limit[0](value) is not False
+    except ValueError:
+        return False
 
 
 _NAMES = {
@@ -206,7 +206,7 @@ def describe(hint: Any) -> str:
     if origin is Annotated:
         for choices in filter(callable, hint.__metadata__):
             return str(choices())
-        limits = list(map(_limit, _limits(hint)))
+        limits = [description for _, description in _limits(hint)]
         if limits and arguments[0] in (Path, str):
             return limits[0]
         separator = ", " if typing.get_origin(arguments[0]) is tuple else " "
@@ -227,10 +227,3 @@ def describe(hint: Any) -> str:
         numbers = typing.get_origin(arguments[1]) is Annotated
         return _NAMES[dict] + (f", each value {describe(arguments[1])}" if numbers else "")
     return _NAMES.get(hint, "a value")
-
-
-def _limit(limit: tuple[Any, Any] | str) -> str:
-    if isinstance(limit, str):
-        return _LIMITS[limit][1]
-    low, high = limit
-    return f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"

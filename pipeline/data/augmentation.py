@@ -76,10 +76,15 @@ def _require_fields(name: str, before: Example, after: Any) -> None:
             raise UsageError(f"--data.augment: {name} must also return the field {field!r}")
         given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
         if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
+            levels = _levels(given.dtype) if field == "image" else ""
             raise UsageError(
-                f"--data.augment: {name} must return {field!r} as {given.dtype.name} of shape "
-                f"{given.shape}; got {made.dtype.name} of shape {made.shape}"
+                f"--data.augment: {name} must return {field!r} as {given.dtype.name}{levels} of "
+                f"shape {given.shape}; got {made.dtype.name} of shape {made.shape}"
             )
+
+
+def _levels(dtype: tf.DType) -> str:
+    return f" from 0 to {dtype.max}" if dtype.is_integer else ""
 
 
 def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
@@ -90,11 +95,10 @@ def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
     old, new = (float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after))
     # Nothing can be concluded from a black batch; integers cannot exceed their range.
     if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
-        levels = f" from 0 to {before.dtype.max}" if before.dtype.is_integer else ""
         raise UsageError(
             f"--data.augment: {name} must keep the range of the images, {before.dtype.name}"
-            f"{levels}; the largest value of the first batch is {old:g} before it and {new:g} "
-            "after it"
+            f"{_levels(before.dtype)}; the largest value of the first batch is {old:g} "
+            f"before it and {new:g} after it"
         )
 
 

@@ -10,13 +10,12 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Data, Train
 from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
-from pipeline.data import cache_policy, disk_cache, sequential_batches
+from pipeline.data import cache_policy, disk_cache
 from pipeline.data.example_store import (
     DIGEST,
     Device,
     Memory,
     OnTheFly,
-    Sequential,
     Store,
     decoded_specs,
     require_decodable,
@@ -109,13 +108,10 @@ def _store(
 ) -> tuple[Store, str]:
     """The decoded examples of one of the source's splits, and a note about them."""
     specs = decoded_specs(source, task)
-    count = source.info.splits[split]
     if kind == "none":
         columns = source.columns(split)
         short = {name: values for name, values in columns.items() if name in specs}
-        undecoded = Sequential if source.reader(split) is None else OnTheFly
-        return undecoded(source, task, split, specs, short), ""
-
+        return OnTheFly(source, task, split, specs, short), ""
     if "image" in specs:
         specs[DIGEST] = tf.TensorSpec((), tf.int64)
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
@@ -123,6 +119,8 @@ def _store(
     if kind == "disk":
         folder, state = cache_policy.place(config, source, task, split, dropped)
         return disk_cache.obtained(folder, state, specs, batches)
+    # Not `np.concatenate`: the memory of the batches would not be returned to the system.
+    count = source.info.splits[split]
     kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
     at = 0
     for batch in batches:
@@ -186,11 +184,6 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     if options.steps is not None:
         last_step = min(last_step, options.steps)
 
-    if isinstance(store := split.store, Sequential):
-        return sequential_batches.batches(
-            split, store, batch_size, steps_per_epoch, last_step, seed
-        )
-
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         epoch = step // steps_per_epoch
         # tf.random.experimental.index_shuffle has 4 rounds, with which two epochs of 50,000
@@ -216,8 +209,6 @@ def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
     largest = min(4 * options.batch_size, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
-    if isinstance(store := split.store, Sequential):
-        return sequential_batches.batches(split, store, batch_size, steps, steps)
 
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         positions = step * batch_size + places

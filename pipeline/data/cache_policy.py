@@ -56,7 +56,8 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
         return Decision("cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU")
     if fits:
         return Decision("cache", "memory", sizes)
-    space = _disk_space(options.cache_folder)
+    folders = (options.cache_folder, *options.cache_folder.parents)
+    space = shutil.disk_usage(next(path for path in folders if path.exists())).free
     sizes += f", {space / 1e9:,.0f} GB of disk"
     if keyed and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", sizes)
@@ -111,10 +112,3 @@ def memory() -> tuple[int, int]:
     except (OSError, ValueError):  # no limit
         return free, total
     return min(free, limit - used), min(total, limit)
-
-
-def _disk_space(folder: Path) -> int:
-    """Free bytes on the disk of a directory that need not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

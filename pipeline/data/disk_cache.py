@@ -110,8 +110,7 @@ def _wrong(folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.Tensor
         changed = [name for name, value in state.items() if before.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        sums = {name: [file["bytes"], file["crc32"]] for name, file in known.items()}
-        if sums == {name: _checksum(folder / name) for name in specs}:
+        if known == {name: _checksum(folder / name) for name in specs}:
             return ""
     except FileNotFoundError:
         return "because it did not exist"
@@ -145,10 +144,7 @@ def _build(
             for name in specs:
                 with (temporary / name).open("ab") as file:
                     file.write(batch[name].tobytes())
-        sums = {}
-        for name in specs:
-            size, checksum = _checksum(temporary / name)
-            sums[name] = {"bytes": size, "crc32": checksum}
+        sums = {name: _checksum(temporary / name) for name in specs}
         files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
         if folder.exists():
             temp_files.remove(folder)

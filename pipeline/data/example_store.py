@@ -1,8 +1,7 @@
 """Where the decoded examples of a split are kept: in memory, on the device, or nowhere."""
 
 import abc
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source, Task
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, chosen, is_short, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
 """Column of the hashes of the pixels, next to the fields of the examples."""
@@ -125,16 +124,13 @@ class OnTheFly(Store):
         short: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(specs, short)
-        self._source, self._task, self._split = source, task, split
-
-    @functools.cached_property
-    def _read(self) -> Callable[[tf.Tensor], Example]:
-        # Constants created while a function is traced could not be used elsewhere.
-        with tf.init_scope():
-            reader = self._source.reader(self._split)
+        reader = source.reader(split)
         if reader is None:
-            raise ValueError("a source without a reader needs the store Sequential")
-        return reader
+            raise UsageError(
+                "a source without the method `reader` needs a cache: choose --data.cache memory or "
+                "disk, or a smaller --data.limit"
+            )
+        self._source, self._task, self._read = source, task, reader
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
@@ -155,28 +151,6 @@ class OnTheFly(Store):
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for row in rows:
             self._take(row)
-
-
-class Sequential(OnTheFly):
-    """For a source that can only be read sequentially; see `sequential_batches`."""
-
-    def raw(self, rows: np.ndarray) -> tf.data.Dataset:
-        """The raw examples of these rows, in the source's order."""
-        return chosen(self._source.examples(self._split), rows)
-
-    def decoded(self, raw: tf.data.Dataset) -> tf.data.Dataset:
-        """Decodes raw examples."""
-        return raw.map(self._task.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        some, inverse = np.unique(np.asarray(rows), return_inverse=True)
-        self.raise_if_undecodable(some)
-        whole = self.decoded(self.raw(some)).batch(len(some))
-        (found,) = without_autotune(whole).as_numpy_iterator()
-        return {name: values[inverse] for name, values in found.items()}
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:
-        require_decodable(self._source, self._task, self.raw(np.asarray(rows)))
 
 
 def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:

@@ -265,11 +265,10 @@ def require_same_examples(
         if np.array_equal(old, new):
             continue
         added, gone = np.setdiff1d(new, old), np.setdiff1d(old, new)
-        changed = [*added, *gone]
-        example = f" (such as {locate(int(changed[0]))})" if changed else ""
+        example = f" (such as {locate(int(added[0]))})" if len(added) else ""
         raise UsageError(
             f"the examples of {name} differ from those that the run in {path.parent} started with: "
-            f"{len(added)} added, {len(gone)} missing{example}; restore the data, or use a new "
+            f"{len(gone)} missing, {len(added)} added{example}; restore the data, or use a new "
             f"--run-directory; with --data.splits {path.parent}, the examples of this run stay in "
             "their splits"
         )

@@ -1,4 +1,4 @@
-"""Pictures of the data: examples of each class, augmentations before and after."""
+"""Images of the data: examples of each class, augmentations before and after."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import Picture, Row, Section
 
 _CLASSES, _PER_CLASS = 50, 8
-_AUGMENTED = 6  # pictures before and after; an even number, as some augmentations pair them
+_AUGMENTED = 6  # images before and after; an even number, as some augmentations pair them
 
 
 def examples(train: Split, names: Sequence[str], location: Callable[[int], str]) -> Section:
-    """A row of pictures for each class, evenly spread over its examples.
+    """A row of images for each class, evenly spread over its examples.
 
     Args:
-        train: Has `image` and `label`.
-        names: Of the classes.
+        train: Contains `image` and `label`.
+        names: Names of the classes.
         location: Id -> where the example comes from.
     """
     labels, rows = train.column("label"), []
@@ -44,12 +44,12 @@ def augmentations(
     seed: int,
     location: Callable[[int], str],
 ) -> list[Section]:
-    """The augmentation of the run, and each one alone, before and after, in two epochs.
+    """Pictures before and after the run's augmentations, and after each one alone, in two epochs.
 
     Args:
-        train: Has `image`.
-        operations: Name -> options, of the run.
-        seed: Of the run.
+        train: Contains `image`.
+        operations: The run's augmentations: name -> options.
+        seed: The run's seed.
         location: Id -> where the example comes from.
     """
     some = train.take(dataset_stats.spread(len(train), _AUGMENTED))

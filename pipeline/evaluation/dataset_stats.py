@@ -12,7 +12,7 @@ from pipeline.data.splits import Split
 from pipeline.utils import console
 from pipeline.utils.tf_data import without_autotune
 
-_SAMPLE = 500  # examples that are read if reading all would take long
+_SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes listed one by one
 
 
@@ -22,11 +22,11 @@ def spread(count: int, most: int = _SAMPLE) -> np.ndarray:
 
 
 def classes(splits: Mapping[str, Split], names: Sequence[str]) -> list[str]:
-    """A line on the sizes of the classes, and a table of the first ones.
+    """A line about the sizes of the classes, and a table of the first classes.
 
     Args:
-        splits: Have `label`.
-        names: Of the classes.
+        splits: Contain `label`.
+        names: Names of the classes.
     """
     counts = {
         name: np.bincount(split.column("label"), minlength=len(names))
@@ -47,7 +47,7 @@ def classes(splits: Mapping[str, Split], names: Sequence[str]) -> list[str]:
 
 
 def fields(split: Split) -> list[str]:
-    """A line for each field but `id`: shape, dtype and range; of a sample if it is large."""
+    """A line for each field but `id`: shape, dtype and range; of a sample if the field is large."""
     lines = []
     sample = split.take(spread(len(split)))
     for name, spec in split.store.specs.items():
@@ -79,7 +79,7 @@ def files(source: Source) -> str | None:
             with Image.open(io.BytesIO(contents)) as opened:
                 sides.append((opened.height, opened.width))
                 kinds[f"{opened.format} {opened.mode}"] += 1
-        except Exception:  # Pillow raises many kinds for a damaged file
+        except Exception:  # Pillow raises many types for a damaged file
             kinds["unreadable"] += 1
     text = "a sample of train: " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common())
     if sides:

@@ -38,7 +38,7 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 def _traced(
     model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """One trace for all splits with equal batches; tracing takes as long as for a step."""
+    """One trace for all splits with equal batches; tracing takes as long as that of a step."""
     any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
     key = ("answers", task, batches.materialize, *any_size.items())
     compiled = model.step.compiled if model.step else {}  # inference copies have no step
@@ -85,7 +85,7 @@ def calibrated_by(task: Task, calibration: Metadata) -> Task:
 def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
     """Writes the task's plots of these metrics into a directory; prints a note if that fails."""
     with warnings.catch_warnings():
-        # Class names in a script that matplotlib's font lacks are drawn as boxes.
+        # Characters that matplotlib's font does not have are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         try:
             for name, figure in task.pictures(metrics).items():
@@ -93,4 +93,4 @@ def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
                 figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
                 files.write_bytes(folder / name, drawn.getvalue())
         except Exception as error:  # such as a broken matplotlibrc: no reason to lose a run
-            print(f"note       pictures could not be drawn: {reason(error)}", flush=True)
+            print(f"note       plots could not be drawn: {reason(error)}", flush=True)

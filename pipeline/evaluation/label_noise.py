@@ -1,9 +1,9 @@
 """Finds labels that are probably wrong: confident learning on out-of-fold predictions.
 
 Northcutt, Jiang, Chuang, "Confident learning: estimating uncertainty in dataset labels", Journal of
-Artificial Intelligence Research 2021, implemented by the package cleanlab. Its list is cut where
-its precision would fall below one half: with a model of 50 % accuracy it has 4,000 of 12,000
-labels, of which 40 % are wrong (benchmarks/label_noise.md).
+Artificial Intelligence Research 2021, implemented by the package cleanlab. Its list is truncated
+where the precision would fall below one half: with a model of 50% accuracy, cleanlab lists 4,000 of
+12,000 labels, but only 40% of these are wrong (benchmarks/label_noise.md).
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # wrong options are reported before TensorFlow is imported
 
 # Expected precision of the list; with weak models it is about one half where 0.6 is expected.
 _PRECISION = 0.6
-# One in this many examples, those of the lowest probability, surely does not belong to a class.
+# The one in this many examples with the lowest probability of a class surely do not belong to it.
 _SURELY_NOT = 20
 Answers = dict[str, np.ndarray]
 
@@ -41,20 +41,20 @@ def require_cleanlab() -> None:
 def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order in which to review labels, and which of them are listed.
 
-    Where the models are surest that an example is not of class i, a label i is a mistake. The share
-    of such labels there estimates the rate r of these mistakes; a label of probability p > r is
+    Among the examples that are least likely to be of class i, a label i is a mistake. The fraction
+    of labels i among them estimates the rate r of such mistakes; a label with probability p > r is
     then wrong with a probability of about r / p.
 
     Args:
         labels: int64 (examples,), 0 ... classes - 1.
-        probabilities: Of each class, by models that were not trained on these examples, float
-            (examples, classes).
+        probabilities: Probability of each class, by models that were not trained on these examples,
+            float (examples, classes).
 
     Returns:
-        The positions in order, int64 (examples,): first the labels that confident learning rejects;
-        in both parts the least probable label first. And for each position whether it is listed,
-        bool (examples,): the longest start of the first part of which at least six in ten are
-        expected to be wrong.
+        The positions in order, int64 (examples,): first the labels that confident learning rejects,
+        then all others, each part sorted by the probability of the label, lowest first. And for
+        each position whether it is listed, bool (examples,): as many of the rejected labels, from
+        the first on, as keeps the expected precision at 0.6 or more.
     """
     from cleanlab.filter import find_label_issues
 
@@ -80,7 +80,7 @@ def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.
 def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each example, 0 ... folds - 1, int64 (examples,).
 
-    It depends on labels and units, not on the order of the examples. Each class is spread evenly.
+    Depends on labels and units, not on the order of the examples. Each class is spread evenly.
 
     Args:
         labels: int64 (examples,).
@@ -109,13 +109,13 @@ def out_of_fold(
 ) -> Answers:
     """Predictions for all examples of all splits, by models that were not trained on them.
 
-    For each fold the config is trained on the other folds, in FOLDER/folds/N-of-FOLDS; complete
+    For each fold, the config is trained on the other folds, in FOLDER/folds/N-of-FOLDS; complete
     runs are not repeated.
 
     Args:
-        config: Of the run, without its directory.
-        source: Of the config.
-        entries: Its findings: dropped examples are excluded, near duplicates stay in one fold.
+        config: Config of the run, without its directory.
+        source: Source of the config.
+        entries: Findings: dropped examples are excluded, near duplicates stay in one fold.
         folds: At least 2.
         folder: The output directory of the command.
         fit: Trains a config: `pipeline.fit.fit`.
@@ -125,7 +125,7 @@ def out_of_fold(
         classes).
 
     Raises:
-        UsageError: A class has too few examples, or the model has no probabilities.
+        UsageError: A class has too few examples, or the task does not return probabilities.
     """
     from pipeline.data import batching, dataset
     from pipeline.utils.console import say
@@ -142,7 +142,7 @@ def out_of_fold(
     units = _units(ids, splits, entries)
     _require_enough(labels, units, source.info.class_names or (), folds)
     again = f"the same command with --clean.directory {folder} continues after an interruption"
-    say("folds", f"{folds}, each judged by a model trained on the others; {again}")
+    say("folds", f"{folds}, each predicted by a model trained on the others; {again}")
     fold, answers = assigned(labels, units, folds), []
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
@@ -159,8 +159,8 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     Prints the accuracy of the models and what it means for the list.
 
     Args:
-        answers: Of `out_of_fold`.
-        names: Of the classes.
+        answers: The result of `out_of_fold`.
+        names: Names of the classes.
     """
     from pipeline.utils.console import say
 
@@ -175,7 +175,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     say(
         "labels",
         f"{listed.sum():,} of the {round((1 - right) * count):,} that the models contradict are "
-        "listed; more than half of these are expected to be wrong, most of all the first ones",
+        "listed; more than half of the list is expected to be wrong, the first ones most likely",
     )
     return {
         int(answers["id"][at]): f"{probabilities[at, labels[at]]:.3f} for this label, "
@@ -229,7 +229,7 @@ def _judged(
     without = folder.with_suffix(".jsonl")
     fold = ({"id": id, "reason": "held out", "action": "drop"} for id in held_out.tolist())
     manifest.write(without, [*entries, *fold])
-    # The fold is the test set. Its cache is not that of all examples.
+    # The fold is the test set. Another cache, because that of the run contains all examples.
     run = fit(
         config,
         run_directory=folder,

@@ -16,7 +16,7 @@ from pipeline.training.model_builder import SteppedModel, build, network
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5
-"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits stay below 3e-6."""
+"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by up to 3e-6."""
 JUDGED_STEPS = 16
 # Calls of 8 steps then end at 8, 11, 19, 22, ...
 STEPS_PER_EPOCH = 11
@@ -58,7 +58,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether the results are as close as they must be."""
+        """Whether the results are close enough."""
         if self.error or self.apart != 0:
             return False
         return not self.judged or self.stock is None or self.stock <= TOLERANCE
@@ -67,17 +67,17 @@ class Result:
 def run(
     recipe: config.Config, cases: Sequence[Case], steps: int, batch_size: int
 ) -> Iterator[Result]:
-    """The results of the cases, one by one. The runtime has been started for all replicas.
+    """Yields the results of the cases. The runtime must have been started for all replicas.
 
     Args:
         recipe: Its data, task and network are used.
         cases: The ways to train.
-        steps: Steps of each training.
-        batch_size: Examples of a step.
+        steps: Number of training steps.
+        batch_size: Examples per step.
     """
     parity = _Parity(recipe, steps, batch_size)
     for case in cases:
-        # In 16 bits even stock Keras is far from its own float32: benchmarks/parity.md.
+        # With 16 bits, even stock Keras is far from its own float32 result: benchmarks/parity.md.
         judged = steps <= JUDGED_STEPS and (case.optimizer, case.precision) == ("sgd", "float32")
         try:
             yield Result(case, **parity.measure(case), judged=judged)
@@ -153,7 +153,7 @@ class _Parity:
 def _stock(
     task: Task, batches: Batches, settings: config.Config, optimizer: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Weights before and after Keras's own `fit`, without the package's `train_step.py`."""
+    """Weights before and after Keras's `fit`, which does not use `train_step.py`."""
     keras.utils.set_random_seed(0)
     model = network(task, settings.model, settings.runtime.precision)
     model = keras.Model(model.inputs, model.outputs)
@@ -170,7 +170,7 @@ def _stock(
     )
     vectors = [v for v in model.trainable_variables if len(v.shape) < 2]
     chosen.exclude_from_weight_decay(var_list=vectors)
-    # `auto_scale_loss`: under float16 Keras wraps the optimizer, which is right on one device.
+    # With float16, Keras wraps the optimizer (`auto_scale_loss`), which is correct on one device.
     model.compile(chosen, lambda y, outputs: loss(y, outputs), jit_compile=False)
     size = settings.train.batch_size // pieces
     model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
@@ -182,7 +182,7 @@ def _variables(model: SteppedModel) -> list[keras.Variable]:
 
 
 def _disable_dropout(model: keras.Model) -> None:
-    """Stock Keras and this package draw different random numbers."""
+    """Disables dropout, because stock Keras and this package draw different random numbers."""
     for layer in model._flatten_layers():
         if isinstance(getattr(layer, "rate", None), float):
             layer.rate = 0.0
@@ -194,6 +194,6 @@ def _largest(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 
 def _distance(before: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:
-    """The distance of `one` to `other`, as a share of how far training moved `other`."""
+    """The distance of `one` to `other`, as a fraction of how far training moved `other`."""
     apart, moved = float(np.linalg.norm(one - other)), float(np.linalg.norm(other - before))
     return apart / max(moved, 1e-30)

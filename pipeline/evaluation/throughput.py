@@ -1,4 +1,4 @@
-"""Measures how fast batches are fed and how fast a step consumes them."""
+"""Measures the feed (the input pipeline) and how fast a step consumes its batches."""
 
 import dataclasses
 import statistics
@@ -9,13 +9,13 @@ from pipeline.contracts import Batches
 from pipeline.training import distributed
 from pipeline.training.model_builder import SteppedModel
 
-_FEED = 3.0  # seconds that the feed is measured, at most
+_FEED = 3.0  # seconds for which the feed is measured, at most
 _ROUND = 0.7  # seconds of steps in a round
 _ROUNDS = 3
 _CALL = 0.2  # seconds
-# The feed is the bottleneck if it costs more than this share of the step's speed ...
+# The feed is the bottleneck if it costs more than this fraction of the step's speed ...
 _FREE = 0.05
-# ... and is less than this many times as fast as the step.
+# ... and if it is less than this many times as fast as the step.
 _MUCH = 20
 
 
@@ -26,11 +26,11 @@ class Speed:
     step: float
     """The compiled step on one batch that stays on the device."""
     training: float
-    """The same step on the batches as they are fed."""
+    """The same step on the batches of the feed."""
 
     @property
     def lost(self) -> float:
-        """The share of the step's speed that the feed costs."""
+        """The fraction of the step's speed that the feed costs."""
         return max(0.0, 1 - self.training / self.step)
 
 
@@ -40,7 +40,7 @@ def feed(batches: Batches) -> float:
     Batches are fetched as in training, with prefetching and a part for each replica.
 
     Args:
-        batches: Of training, of at least two epochs.
+        batches: Training batches of at least two epochs.
     """
     first = batches.steps_per_epoch
     tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
@@ -62,13 +62,13 @@ class _Resident:
 
 
 def speed(model: SteppedModel, batches: Batches) -> Speed:
-    """Measures training with and without its feed, alternately; medians. Changes the weights.
+    """Measures training with and without the feed, in turn; medians. Changes the weights.
 
     Call it in the scope of the strategy.
 
     Args:
-        model: Of `build`.
-        batches: As an engine gets them.
+        model: The result of `build`.
+        batches: Training batches, as an engine gets them.
     """
     if model.step is None:
         raise ValueError("the model has no step; create it with `build`")
@@ -90,7 +90,7 @@ def speed(model: SteppedModel, batches: Batches) -> Speed:
             model.steps_per_execution = counts[name]
             start, done = time.monotonic(), 0
             while time.monotonic() < start + _ROUND:
-                if call.position >= batches.last_step:  # the tickets repeat, too
+                if call.position >= batches.last_step:  # the tickets also start over
                     call.position = batches.first_step
                 before = call.position
                 _wait(call(iterators[name]))
@@ -100,15 +100,15 @@ def speed(model: SteppedModel, batches: Batches) -> Speed:
 
 
 def _wait(logs: dict[str, Any]) -> None:
-    """Waits for the devices, which work asynchronously."""
+    """Waits for the devices, which run asynchronously."""
     for value in logs.values():
         value.numpy()
 
 
 def verdict(measured: Speed, feed: float) -> str:
-    """One sentence naming the bottleneck and its remedies; `feed` is that of the feed alone."""
+    """One sentence naming the bottleneck and its remedies; `feed` is the result of `feed`."""
     times = feed / measured.step
-    # What a feed this much faster costs is noise, or its share of the CPU cores.
+    # A feed that is much faster costs only noise, or the CPU time that it uses itself.
     if measured.lost <= _FREE or times >= _MUCH:
         remedies = "a GPU, a 16-bit --runtime.precision or a smaller model would speed it up"
         return f"the step: the feed alone is {times:.1f} times as fast; {remedies}"

@@ -2,12 +2,14 @@
 
 import dataclasses
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import cli_parser, command_line, export_overrides
+from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
+from pipeline.config.sections import Export
 from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -36,6 +38,20 @@ without training: verifies the export and publishes it under the next version nu
            is the only one
   --pin    servers that read the model's models.config load this version until another is pinned
   --unpin  these servers load the newest version again"""
+
+_ABOUT = """\
+Exports the model of a run again, without training. All other options are the run's. If its data has
+been moved, add --source.path PATH --force."""
+# Section ("" for the top level) -> the options that may differ from those of the run: none of them
+# changes the model.
+_ALLOWED = {
+    "": ("force",),
+    "source": ("path",),
+    "clean": ("manifest",),
+    "data": ("cache", "cache_directory"),
+    "runtime": ("replicas", "devices", "gpu_memory"),
+    "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +95,10 @@ def configure(path: Path, words: list[str]) -> Config:
     if not run.config.is_file():
         raise UsageError(f"{path} is not a run: it has no config.json; {_runs(str(path))}")
     if "--help" in words or "-h" in words:
-        export_overrides.show_help(PROGRAM, path, command_line.read(run.config))
-    changes = export_overrides.changes(words)
+        config = command_line.read(run.config)
+        print(help_text.page(f"{PROGRAM} {path}", _ABOUT, config, only=_ALLOWED))
+        sys.exit(0)
+    changes = _changes(words)
     config = command_line.read(run.config, changes.get("source"))
     exported = {**changes.get("export", {}), "enabled": True}
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
@@ -89,6 +107,19 @@ def configure(path: Path, words: list[str]) -> Config:
         raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}")
     preflight.check(config)
     return config
+
+
+def _changes(words: list[str]) -> dict[str, Any]:
+    """The values given by the words, nested as for `Config.changed`."""
+    found = cli_parser.changes(words, Config)
+    for name, value in found.items():
+        section, options = (name, value) if isinstance(value, dict) else ("", {name: value})
+        if wrong := sorted(options.keys() - _ALLOWED.get(section, ())):
+            flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
+            raise UsageError(f"{flag.replace('_', '-')} does not apply to an export; remove it")
+    if "path" in found.get("source", {}):
+        found["source"]["path"] = Path(" ".join(found["source"]["path"]))
+    return found
 
 
 def _runs(wrong: str) -> str:

@@ -57,8 +57,8 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if result is not None and judged in result:
-            why = "nothing was trained, tested or exported again"
-            say("finished", f"{self.run} was complete; {why}")
+            again = "nothing was trained, tested or exported again"
+            say("finished", f"{self.run} was complete; {again}")
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()

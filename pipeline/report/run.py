@@ -21,7 +21,7 @@ class Run:
 
     config: Config
     directory: Path
-    """Config, log, checkpoints, pictures, result.json."""
+    """Config, log, checkpoints, plots, result.json."""
     history: dict[str, list[float]]
     """Metric -> value per epoch."""
     test: dict[str, Any]

@@ -2,12 +2,12 @@
 
 import contextlib
 import ctypes
-import dataclasses
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 # Device nodes of the drivers: NVIDIA, NVIDIA under WSL, AMD.
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -30,8 +30,7 @@ _LIBRARIES = {
 _OLDEST_DRIVER = 525
 
 
-@dataclasses.dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Memory of a GPU."""
 
     free: int
@@ -69,14 +68,10 @@ def memory(count: int) -> list[Memory]:
     return shown if in_order and len(shown) == count else []
 
 
-def driver_version(driver: Path = _DRIVER) -> str | None:
-    """The version of the NVIDIA driver; None if it is not loaded.
-
-    Args:
-        driver: The file in which the kernel module reports its version.
-    """
+def driver_version() -> str | None:
+    """The version of the NVIDIA driver; None if it is not loaded."""
     try:
-        text = driver.read_text(encoding="utf-8", errors="replace")
+        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
@@ -92,9 +87,9 @@ def missing_libraries() -> str | None:
     return None
 
 
-def missing_gpu(driver: Path = _DRIVER) -> str | None:
+def missing_gpu() -> str | None:
     """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
-    version = driver_version(driver)
+    version = driver_version()
     if version is None:
         return None
     found = f"the NVIDIA driver {version} is installed"

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pipeline.runtime.gpu_info import none_here
 
@@ -16,11 +16,9 @@ _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skippin
 _TURN = threading.RLock()
 
 
-@contextmanager
-def of_start() -> Iterator[None]:
+def of_start() -> AbstractContextManager[None]:
     """Filters stderr while TensorFlow starts, as a Python module or as a library."""
-    with held(_START + (_NO_GPU if none_here() else ())):
-        yield
+    return held(_START + (_NO_GPU if none_here() else ()))
 
 
 @contextmanager

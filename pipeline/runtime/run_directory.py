@@ -39,9 +39,6 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
     def __str__(self) -> str:
         return str(self.path)
 
@@ -91,18 +88,16 @@ def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         return metadata
     try:
         before = safe_io.read_json(run.metadata)
-        missing = metadata.keys() - before.keys()
-    except (OSError, ValueError, AttributeError):
-        missing = {"everything"}
-    if missing:
-        raise UsageError(f"{run.metadata} is damaged; start again in a new --run-directory")
-    for name, old in before.items():
-        new = metadata.get(name)
-        if not _alike(old, new):
-            raise UsageError(
-                f"{name.replace('_', ' ')} of the data have changed since the start of the run in "
-                f"{run}; restore the data, or choose a new --run-directory"
-            )
+        changed = [n for n in {**before, **metadata} if not _alike(before.get(n), metadata.get(n))]
+    except (OSError, ValueError, TypeError):
+        raise UsageError(
+            f"{run.metadata} is damaged; start again in a new --run-directory"
+        ) from None
+    if changed:
+        raise UsageError(
+            f"{changed[0].replace('_', ' ')} of the data have changed since the start of the run "
+            f"in {run}; restore the data, or choose a new --run-directory"
+        )
     return before
 
 

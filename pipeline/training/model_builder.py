@@ -51,6 +51,8 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         try:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
+                flag = f"--model.name {options.name}"
+                _checked(tensor, keras.KerasTensor, flag, "a tensor of features")
                 _refuse_probabilities(tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:

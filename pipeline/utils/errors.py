@@ -78,11 +78,6 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
     return difflib.get_close_matches(wrong, longer or names, n=1, cutoff=0 if longer else cutoff)
 
 
-def one_line(name: str) -> str:
-    """A name with its line breaks escaped."""
-    return re.sub(r"[^\S ]", lambda blank: repr(blank[0])[1:-1], name)
-
-
 def quoted(text: str) -> str:
     """What a user typed, in quotes, on one line, and shortened."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."

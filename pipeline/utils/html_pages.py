@@ -8,19 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 160
-"""Largest height and width of a picture, in pixels."""
-_LOSSLESS = 64  # larger pictures are written as JPEG
+"""Largest height and width of an image, in pixels."""
+_LOSSLESS = 64  # larger images are written as JPEG
 
 
 class Picture(NamedTuple):
-    """An embedded picture."""
+    """An embedded image."""
 
     source: str | None  # a data URI; None shows an empty frame
     title: str
 
 
 class Row(NamedTuple):
-    """Pictures side by side, between a label and a text."""
+    """Images side by side, between a label and a text."""
 
     pictures: Sequence[Picture]
     label: str = ""
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading, a text, and rows of pictures."""
+    """A heading, a text, and rows of images."""
 
     heading: str
     text: str = ""
@@ -58,11 +58,6 @@ def page(
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def data_uri(contents: bytes, kind: str = "png") -> str:
-    """A file as a data URI."""
-    return f"data:image/{kind};base64,{base64.b64encode(contents).decode()}"
-
-
 def image(array: np.ndarray) -> str:
     """The data URI of an image (height, width, channels).
 
@@ -80,4 +75,4 @@ def image(array: np.ndarray) -> str:
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
-    return data_uri(file.getvalue(), kind)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -16,14 +16,14 @@ from pipeline.utils.errors import UsageError
 _TRIES, _PAUSE = 50, 0.01
 
 
-def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
+def try_lock(path: Path) -> int | None:
     """Opens and locks a file or directory; closing the descriptor, or exiting, releases the lock.
 
     None if another process holds the lock. Raises OSError, also if the disk does not support locks.
     """
-    handle = _open(path, kind)
+    handle = _open(path)
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         if isinstance(error, BlockingIOError):
@@ -40,7 +40,7 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
     process and since when, and what to do.
     """
     path.touch()
-    handle = _acquire(path, fcntl.LOCK_EX, what, remedy)
+    handle = _acquire(path, what, remedy)
     try:
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         path.write_text(f"process {os.getpid()} since {now}\n")
@@ -54,7 +54,7 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
 def require_free(path: Path, what: str, remedy: str) -> None:
     """Raises UsageError if another process has locked the file; changes nothing."""
     if path.exists():
-        os.close(_acquire(path, fcntl.LOCK_SH, what, remedy))
+        os.close(_acquire(path, what, remedy))
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def in_turn(path: Path, notice: str = "") -> Iterator[None]:
         path: It is locked, not changed. On a disk without locks, nothing waits.
         notice: Printed if this process has to wait.
     """
-    handle = _open(path, fcntl.LOCK_EX)
+    handle = _open(path)
     try:
         with suppress(OSError):
             try:
@@ -79,16 +79,15 @@ def in_turn(path: Path, notice: str = "") -> Iterator[None]:
         os.close(handle)
 
 
-def _open(path: Path, kind: int) -> int:
+def _open(path: Path) -> int:
     # NFS grants an exclusive lock only on a file that is open for writing.
-    writes = kind == fcntl.LOCK_EX and not path.is_dir()
-    return os.open(path, os.O_RDWR if writes else os.O_RDONLY)
+    return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
 
 
-def _acquire(path: Path, kind: int, what: str, remedy: str) -> int:
+def _acquire(path: Path, what: str, remedy: str) -> int:
     for _ in range(_TRIES):
         try:
-            handle = try_lock(path, kind)
+            handle = try_lock(path)
         except OSError as error:
             reason = f"{what} cannot be locked: {error.strerror}"
             raise UsageError(f"{reason}; choose a directory on another disk") from None

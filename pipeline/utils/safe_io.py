@@ -29,10 +29,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
     """Text in UTF-8; raises ValueError for any other encoding, and as `read_bytes` does."""
-    try:
-        return read_bytes(path, most).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError("it is not text in UTF-8") from None
+    return read_bytes(path, most).decode("utf-8-sig")
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:

@@ -69,7 +69,7 @@ def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkey
     monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
     registry._registered.cache_clear()
     try:
-        with pytest.raises(UsageError, match="a.py and .*b.py both define 'net'; rename one of"):
+        with pytest.raises(UsageError, match="a.py, line 1, and .*b.py, line 1, both define 'net'"):
             registry.names("models")
     finally:
         registry._registered.cache_clear()

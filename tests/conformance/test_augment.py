@@ -18,7 +18,7 @@ def test_a_pure_function_of_batch_and_seeds(name, dtype):
     try:
         done = operation(batch, own)
     except UsageError as error:
-        assert dtype == np.float32 and f"{name} needs images of dtype uint8" in str(error)
+        assert dtype == np.float32 and f"{name} requires uint8 images" in str(error)
         return
     assert set(done) >= set(batch)
     assert done["image"].dtype == batch["image"].dtype

@@ -97,7 +97,7 @@ def bare(batch, seeds):
 def picture(batch, seeds):
     return batch["image"]
 """
-RETURN = r"must return 'image' as uint8 of shape \(8, 8, 8, 1\); got"
+RETURN = r"must return 'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\); got"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import tensorflow as tf
 from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
-from pipeline.contracts import Info, Share, Source
-from pipeline.data import batching, cache_policy, sequential_batches
+from pipeline.contracts import Info, Source
+from pipeline.data import batching, cache_policy
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -172,43 +172,6 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
         decided(Pictures(made_of=None), cache="disk")
 
 
-def epochs_of(batches, first_step=0, **share):
-    tickets = batches.tickets(first_step, Share(**share)).as_numpy_iterator()
-    return [{name: values.copy() for name, values in ticket.items()} for ticket in tickets]
-
-
-def test_a_source_without_a_reader_is_shuffled_in_blocks(monkeypatch):
-    monkeypatch.setattr(sequential_batches, "BLOCK", 6)
-    splits, _ = load(Pictures(reads_by_index=False), cache="none")
-    settings = settings_of(train={"epochs": 3, "batch_size": 4}).train
-    batches = batching.training(splits["train"], settings, 5)
-    found, steps = epochs_of(batches), batches.steps_per_epoch
-    assert len(found) == 3 * steps == batches.last_step
-    orders = np.concatenate([batch["id"] for batch in found]).reshape(3, -1)
-    whole = load(Pictures(), cache="memory")[0]["train"].take(np.arange(len(splits["train"])))
-    for order in orders:
-        assert len(set(order)) == 4 * steps and set(order) <= set(whole["id"])
-    assert (orders[0] != orders[1]).any() and (orders[1] != orders[2]).any()
-    for step, batch in enumerate(found):
-        assert set(batch["epoch"]) == {step // steps}
-        places = np.searchsorted(whole["id"], batch["id"])
-        np.testing.assert_array_equal(batch["image"], whole["image"][places])
-    halves = [epochs_of(batches, first=i, count=1, of=2) for i in range(2)]
-    for other, first in (
-        (epochs_of(batching.training(splits["train"], settings, 5)), 0),
-        (epochs_of(batches, steps + 2), steps + 2),
-        ([{n: np.concatenate([a[n], b[n]]) for n in a} for a, b in zip(*halves, strict=True)], 0),
-    ):
-        for one, again in zip(found[first:], other, strict=True):
-            for name, values in one.items():
-                np.testing.assert_array_equal(values, again[name])
-    other = epochs_of(batching.training(splits["train"], settings, 6))
-    assert any((a["id"] != b["id"]).any() for a, b in zip(found, other, strict=True))
-
-
-def test_a_source_without_a_reader_is_evaluated_and_explained(reference):
-    _, history = trained(Pictures(reads_by_index=False), "none")
-    assert set(history) == set(reference[1]) and np.isfinite(history["val_loss"]).all()
-    train = load(Pictures(damaged=17, reads_by_index=False), cache="none")[0]["train"]
-    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
-        batching.training(train, settings_of().train, 0).raise_if_undecodable(0, 1)
+def test_a_source_without_a_reader_needs_a_cache():
+    with pytest.raises(UsageError, match="without the method `reader` needs a cache: choose"):
+        load(Pictures(reads_by_index=False), cache="none")

@@ -195,7 +195,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         ([], "python -m pipeline.export needs a run, or --pin VERSION; runs/ has no runs;"),
         (["run/1"], "run/1 is not a run: it has no config.json"),
         (["digits", "--pin", "4"], "--pin 4: saved_models/digits has no such version"),
-        (["digits", "--pin", "1", "--unpin"], "use either --pin VERSION, such as --pin 3, or"),
+        (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
         (["mine", "--train.epochs", "3", "--force"], "--train.epochs does not apply to an export"),
         (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),

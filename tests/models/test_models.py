@@ -110,6 +110,9 @@ def test_a_classifier_is_no_features(monkeypatch, message):
 
 
 def test_features_of_images_are_vectors(monkeypatch):
+    monkeypatch.setattr(tiny, "tiny", lambda x: None)
+    with pytest.raises(UsageError, match="--model.name tiny must return a tensor of features; got"):
+        network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
     monkeypatch.setattr(tiny, "tiny", keras.layers.Conv2D(5, 3))
     message = r"--model.name: .* vector per example, \(batch, n\); got \(batch, 6, 6, 5\); add"
     with pytest.raises(UsageError, match=f"{message} GlobalAveragePooling2D or Flatten"):

@@ -66,6 +66,7 @@ NAMES = ["age", "bmi", "s 1"]
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
         ("age,bmi,s1\n1,2,3", NAMES, "its header is 'age, bmi, s1', but the model takes 'age, b"),
         ("0,1\n1,0\n\n2,5", None, [[0, 1], [1, 0], [2, 5]]),
+        ("0,1,2,3\n5,6,7,8", None, [[5, 6, 7, 8]]),  # by pandas, for columns without names
     ],
 )
 def test_headers_order_the_columns_or_are_refused(workplace, text, columns, found):

@@ -135,6 +135,7 @@ def test_a_signal_keeps_the_answers_so_far(models, pictures):
         (["{models}/pictures", "data", "--top", "0"], "--top must be .*1"),
         (["{models}/pictures", "data", "--top", "6"], "--top must be at most 5, the classes that"),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
+        (["{models}/pictures", "data", "--output", "data/a/bild ü0.png"], "is one of the input"),
         (["nowhere", "data"], "'nowhere' is not a directory or address"),
         (["data", "data"], "contains no versions"),
         (["{models}/rows", "data"], r"data contains no files; .*rows takes \*.csv, \*.npy"),

@@ -259,15 +259,16 @@ def test_tf_config_with_a_chief_counts_it_first():
 
 def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     version = tmp_path / "version"
-    assert gpu_info.missing_gpu(version) is None
+    monkeypatch.setattr(gpu_info, "_DRIVER", version)
+    assert gpu_info.missing_gpu() is None
     text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
     version.write_text(text.format("470.82.01"))
-    assert "470.82.01" in gpu_info.missing_gpu(version) and "525" in gpu_info.missing_gpu(version)
+    assert "470.82.01" in gpu_info.missing_gpu() and "525" in gpu_info.missing_gpu()
     version.write_text(text.format("570.10"))
     there = set(gpu_info._LIBRARIES)
     monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
-    assert "nvidia-smi" in gpu_info.missing_gpu(version)
+    assert "nvidia-smi" in gpu_info.missing_gpu()
     there.remove("libcudnn.so.9")
-    assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu(version)
+    assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu()
     there.remove("libcuda.so.1")
-    assert "install the driver's user library" in gpu_info.missing_gpu(version)
+    assert "install the driver's user library" in gpu_info.missing_gpu()

@@ -1,8 +1,8 @@
 """Brightness, contrast, saturation and sharpness as in Pillow's ImageEnhance, batched.
 
-Each blends the image with a degenerate one: `factor` 0 gives the degenerate image, 1 the original,
-and more than 1 extrapolates. Values are float32 levels, (batch, height, width, channels); if
-`whole`, they are whole numbers, rounded as in Pillow.
+Each function blends the image with a degenerate image: `factor` 0 gives the degenerate image, 1 the
+original, and more than 1 extrapolates. Values are float32 levels, (batch, height, width, channels);
+if `whole`, they are integers, rounded as in Pillow.
 """
 
 import tensorflow as tf
@@ -25,7 +25,7 @@ def gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
 
 def mean_gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
     """Mean luma of each image, (batch, 1, 1, 1)."""
-    # In float64 whole levels add up exactly, in any order.
+    # In float64, sums of integer levels are exact, in any order.
     luma = tf.cast(gray(values, whole), tf.float64)
     mean = tf.cast(tf.reduce_mean(luma, axis=(1, 2, 3), keepdims=True), tf.float32)
     return tf.floor(mean + 0.5) if whole else mean

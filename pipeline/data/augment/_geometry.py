@@ -1,7 +1,7 @@
-"""Resampling of images: affine maps of a batch, a different one for each image.
+"""Resampling of images, with a different affine map for each image of a batch.
 
 Coordinates are fixed-point numbers, float64 rounded to 2**-16 of a pixel; interpolation weights are
-multiples of 2**-8. Therefore 8-bit images have the same bits on every device.
+multiples of 2**-8. Therefore, results for 8-bit images are bit-identical on every device.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ Interpolation = Literal["bilinear", "nearest"]
 
 
 def inverse(matrix: tf.Tensor) -> tf.Tensor:
-    """The inverse maps of (batch, 2, 3) affine maps, float64."""
+    """The inverses of affine maps, float64 (batch, 2, 3)."""
     a, b, c, d = (matrix[:, i, j] for i in range(2) for j in range(2))
     scale = 1.0 / (a * d - b * c)
     turned = tf.reshape(tf.stack([d * scale, -b * scale, -c * scale, a * scale], -1), (-1, 2, 2))
@@ -28,7 +28,7 @@ def inverse(matrix: tf.Tensor) -> tf.Tensor:
 def transform(
     images: tf.Tensor, matrix: tf.Tensor, interpolation: Interpolation, fill: Fill
 ) -> tf.Tensor:
-    """Samples each output pixel at the position in the image given by its matrix.
+    """Samples each output pixel at the position given by the matrix of its image.
 
     `matrix`, float64 (batch, 2, 3), maps (row, column, 1) of an output pixel to (row, column) in
     the input, both in pixels from the center of the image.
@@ -60,9 +60,9 @@ def windows(
 ) -> tf.Tensor:
     """Windows of the images, bilinearly resized to the size of the images.
 
-    Pixel centers at halves, border pixels repeated: as `tf.image.resize` of the window alone. A
-    window (`high` rows from `top` on, `wide` columns from `left` on, int64 (batch,)) is never
-    larger than its image, so antialiasing is not needed.
+    Same as `tf.image.resize` of the window alone: pixel centers are at halves, and border pixels
+    are repeated. A window (`high` rows from `top`, `wide` columns from `left`, int64 (batch,)) is
+    never larger than its image, so antialiasing is not needed.
     """
     values = tf.cast(images, tf.float32)
     for axis, start, length in ((1, top, high), (2, left, wide)):
@@ -92,7 +92,7 @@ def _fixed(places: tf.Tensor) -> tf.Tensor:
 
 
 def _near(places: tf.Tensor, size: int, fill: Fill) -> tf.Tensor:
-    """Equivalent coordinates that fit into 32 bits: int64 -> int32."""
+    """Equivalent int32 coordinates of int64 coordinates."""
     if fill == "reflect":
         places = tf.math.floormod(places, _period(size) * _ONE)
     else:
@@ -109,7 +109,7 @@ def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _pixels(images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill) -> tf.Tensor:
-    """Pixels at whole coordinates, int32 (batch, height, width), which may be outside."""
+    """Pixels at integer coordinates, int32 (batch, height, width), which may be outside."""
     if fill == "zero":  # a frame of zeros for all positions outside
         images = tf.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
         row, column = row + 1, column + 1
@@ -131,5 +131,5 @@ def _reflected(index: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _period(size: int) -> int:
-    """Pixels after which the mirrored image repeats."""
+    """Number of pixels after which the mirrored image repeats."""
     return max(2 * (size - 1), 1)

@@ -21,8 +21,8 @@ def color_jitter(
 
     Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
     from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each step, integer levels
-    are rounded and clipped as by Pillow; floats, whose range is unknown, are not. Saturation does
-    not change grayscale images.
+    are rounded and clipped as in Pillow; float levels, whose range is unknown, are not. Saturation
+    does not change grayscale images.
 
     Args:
         brightness: Strength of the change in brightness; 0 for none.
@@ -37,10 +37,6 @@ def color_jitter(
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (_black, _color.mean_gray, _color.gray)[number](values, whole)
+        poor = (lambda *_: 0.0, _color.mean_gray, _color.gray)[number](values, whole)
         images = _pixel_values.restore(_color.mixed(poor, values, factor), dtype)
     return {**batch, "image": images}
-
-
-def _black(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    return tf.zeros([], values.dtype)

@@ -55,7 +55,7 @@ def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
     if fill == "zero":
         return tf.zeros([], images.dtype)
     if fill == "mean":
-        # Whole levels add up exactly in float64, in any order.
+        # In float64, sums of integer levels are exact, in any order.
         mean = tf.reduce_mean(tf.cast(images, tf.float64), axis=(1, 2), keepdims=True)
         return _pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
     count = int(np.prod(images.shape[1:]))

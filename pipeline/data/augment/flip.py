@@ -28,7 +28,7 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     of the time. The first is drawn with a seed that is the same in all epochs; others are unused.
 
     Args:
-        batch: With `image`, `epoch` and `lasting_seed` (int64, (batch,)).
+        batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).
     """
     images = _pixel_values.of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)

@@ -1,7 +1,7 @@
 """MixUp and CutMix: blend each image with another image, or replace a rectangle of it.
 
-The partner of position i is i xor 1: 0 and 1, 2 and 3, ... As a batch is cut into parts of even
-size, for replicas and micro-batches, the pairs are those of the whole batch in every part.
+The partner of position i is i xor 1: 0 and 1, 2 and 3, ... Because batches are split into parts of
+even size, for replicas and micro-batches, the pairs are the same as in the whole batch.
 """
 
 from typing import Annotated
@@ -24,7 +24,7 @@ def mixup(
     each example.
 
     Args:
-        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
+        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32, (batch,)),
             the weight of the original image.
         alpha: The weight is drawn from Beta(alpha, alpha).
     """
@@ -52,7 +52,7 @@ def cutmix(
     """
     batch = _labelled(batch, "cutmix")
     images = batch["image"]
-    # Roots from a table: they round differently on different devices.
+    # Roots are read from a table, because devices round them differently.
     side = draw.choice(seeds, np.sqrt(1 - _shares(alpha)))
     inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
@@ -64,7 +64,7 @@ def cutmix(
         area *= last - first
         place = tf.range(size, dtype=tf.int64)[None, :]
         inside.append((place >= first[:, None]) & (place < last[:, None]))
-    # In multiples of 2**-16: compilers divide by a constant in several ways.
+    # In multiples of 2**-16, because compilers divide by a constant in different ways.
     whole = images.shape[1] * images.shape[2]
     covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
@@ -74,33 +74,33 @@ def cutmix(
 
 
 def _labelled(batch: Example, operation: str) -> Example:
-    """The batch with `partner_label`, the label of each example's partner."""
+    """Adds `partner_label`, the label of each example's partner, to the batch."""
     images = _pixel_values.of(batch, operation)
     if "label" not in batch:
-        raise UsageError(f"--data.augment: {operation} mixes labels, but these examples have none")
+        raise UsageError(f"--data.augment: {operation} mixes labels, but the examples have none")
     if "partner_label" in batch:
         raise UsageError(
             f"--data.augment: {operation} cannot follow mixup or cutmix; use only one of them"
         )
     if images.shape[0] is None or images.shape[0] % 2:
         raise UsageError(
-            f"--data.augment: {operation} pairs the examples of a micro-batch, here of "
-            f"{images.shape[0]}; --train.batch-size divided by the replicas and by "
-            "--train.accumulate must be even"
+            f"--data.augment: {operation} pairs the examples of a micro-batch, which has "
+            f"{images.shape[0]} examples; --train.batch-size divided by the number of replicas and "
+            "by --train.accumulate must be even"
         )
     return {**batch, "partner_label": _swapped(batch["label"])}
 
 
 def _swapped(values: tf.Tensor) -> tf.Tensor:
-    """Adjacent examples exchanged: position i gets the value of i xor 1."""
+    """Swaps adjacent examples: position i gets the value of i xor 1."""
     pairs = tf.reshape(values, (-1, 2, *values.shape[1:]))
     return tf.reshape(tf.reverse(pairs, [1]), values.shape)
 
 
 def _shares(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 steps.
+    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 intervals.
 
-    A random one of them is Beta-distributed up to 2**-14 in probability.
+    A randomly chosen quantile is Beta-distributed, up to 2**-14 in probability.
     """
     from scipy import special
 

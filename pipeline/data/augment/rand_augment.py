@@ -10,7 +10,7 @@ from pipeline.data import seeds as draw
 from pipeline.data.augment import _color, _geometry, _pixel_values
 from pipeline.utils.errors import UsageError
 
-# The set of the paper, section 3. The first `_TABLES` operations are lookup tables of levels.
+# The operations of the paper, section 3. The first `_TABLES` are lookup tables of levels.
 OPERATIONS = (
     *("identity", "brightness", "contrast", "posterize", "solarize", "autocontrast", "equalize"),
     *("color", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
@@ -25,7 +25,7 @@ def rand_augment(
     layers: Annotated[int, (1, 14)] = 2,
     magnitude: Annotated[float, (0, 30)] = 9.0,
 ) -> Example:
-    """Applies `layers` operations to each image, drawn from 14 with replacement.
+    """Applies `layers` operations to each image, drawn from 14 operations with replacement.
 
     Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's RandAugment and
     Pillow's operations. Geometric operations are around the center, use the nearest pixel, and fill
@@ -38,7 +38,7 @@ def rand_augment(
     images = _pixel_values.of(batch, "rand_augment")
     if images.dtype != tf.uint8:
         raise UsageError(
-            f"--data.augment: rand_augment needs images of dtype uint8, not {images.dtype.name}"
+            f"--data.augment: rand_augment requires uint8 images; got {images.dtype.name}"
         )
     for layer in range(layers):
         own = draw.fold(seeds, layer)
@@ -55,7 +55,7 @@ def _is(kind: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    """The images after their operations, except for the geometric ones."""
+    """Applies all operations except geometric ones to their images."""
     # A multiple of 2**-10, for exact products.
     factor = 1.0 + sign * (round(0.9 * strength * 1024) / 1024)
     values = tf.cast(images, tf.float32)
@@ -108,7 +108,7 @@ def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: flo
 
 
 def _equalized(counts: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Pillow's ImageOps.equalize: (batch, channels, 256) counts of levels to new levels."""
+    """New levels as in Pillow's ImageOps.equalize, from (batch, channels, 256) counts of levels."""
     last = tf.gather(counts, high, batch_dims=2)
     step = (tf.reduce_sum(counts, axis=-1, keepdims=True) - last) // 255
     before = tf.cumsum(counts, axis=-1, exclusive=True)
@@ -117,7 +117,7 @@ def _equalized(counts: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 
 
 def _matrix(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    """(row, column) of an output pixel to that in the input; identity if nothing moves."""
+    """Maps (row, column) in the output to (row, column) in the input; identity if nothing moves."""
     height, width = images.shape[1:3]
     angle = np.radians(30 * strength)
     one, zero = tf.ones_like(sign), tf.zeros_like(sign)

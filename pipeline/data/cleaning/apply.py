@@ -1,4 +1,4 @@
-"""Cleans a source, and decides what a run excludes: by its own findings or by a manifest."""
+"""Cleans a source, and decides what a run excludes, from its own findings or from a manifest."""
 
 import dataclasses
 import time
@@ -24,7 +24,7 @@ class Found:
         self.seconds = time.monotonic() - start
 
     def write(self, run: RunDirectory) -> None:
-        """Writes manifest and gallery into an existing directory."""
+        """Writes the manifest and the gallery to an existing directory."""
         manifest.write(run.manifest, self.entries)
         title = f"{files.collapse_home(self._title)}: {len(self.scan):,} examples"
         picture = scan.pictures(self._source, self.scan)
@@ -37,9 +37,9 @@ class Cleaning:
     """The outcome of cleaning that a run applies."""
 
     dropped: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Id -> reason, of the examples to exclude."""
+    """Maps the ids of examples to exclude to the reason."""
     groups: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Id -> group, of the examples that have near duplicates."""
+    """Maps the ids of examples that have near duplicates to their group."""
     decisions: tuple[Decision, ...] = ()
     found: Found | None = None
     """The run's own findings, not written yet."""
@@ -54,7 +54,7 @@ def clean(source: Source, config: Config) -> Cleaning:
     options, found = config.clean, None
     earlier = RunDirectory(config.run_directory).manifest if config.run_directory else None
     if options.enabled and earlier is not None and earlier.is_file():
-        entries, why = manifest.read(earlier), "as when this run started"
+        entries, why = manifest.read(earlier), "same as when this run started"
     elif options.enabled:
         found = Found(source, config)
         entries = found.entries
@@ -82,7 +82,7 @@ def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Ent
 
 
 def _known(entries: list[manifest.Entry], source: Source, config: Config) -> list[manifest.Entry]:
-    """The entries about examples of the source; UsageError if the manifest is of other data."""
+    """The entries for examples of the source; UsageError if the manifest is for other data."""
     ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
     known = [
         entry
@@ -92,13 +92,13 @@ def _known(entries: list[manifest.Entry], source: Source, config: Config) -> lis
     if entries and not known and config.data.limit is None:
         raise UsageError(
             f"--clean.manifest: none of the {len(entries):,} examples in {config.clean.manifest} "
-            "is in this source; choose the manifest of these data"
+            "is in this source; choose a manifest for this data"
         )
     return known
 
 
 def stop(stopping: list[manifest.Entry], where: str) -> str:
-    """Why no run can start, and the remedy; `where` says where to look at the findings."""
+    """Why no run can start, and the remedy; `where` describes where to see the findings."""
     first = stopping[0]
     copy = f" is also in {first['of_split']}: {first['of_file']}" if "of_file" in first else ""
     return (

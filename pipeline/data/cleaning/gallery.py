@@ -1,4 +1,4 @@
-"""The gallery of a cleaning: what was found, with pictures, as one HTML page."""
+"""The gallery of a cleaning: what was found, with images, as one HTML page."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ def page(
     Args:
         title: The title of the page.
         entries: The entries of a manifest.
-        picture: Id -> data URI; None for an example without a picture.
+        picture: Id -> data URI; None for an example without an image.
         notes: Paragraphs below the title.
     """
     parts = defaultdict(list)

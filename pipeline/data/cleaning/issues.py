@@ -1,10 +1,10 @@
 """Issues of examples: unfit, duplicate, labeled twice, or in two splits.
 
-The action follows from the cost of being wrong. Examples are dropped if they teach nothing (no
-pixels, a label out of range, an exact copy) or contradict each other (the same pixels under two
-labels: which one is right is unknown). A picture in two splits stops the run, because the test
-result would be too good. Everything that a person has to judge is kept and listed. The manifest can
-be edited.
+The action depends on the cost of a wrong decision. Examples are dropped if nothing can be learned
+from them (no pixels, a label out of range, an exact copy) or if they contradict each other (the
+same pixels with two labels, of which the right one is unknown). An image in two splits stops the
+run, because the test result would be too good. Everything that requires human judgment is kept and
+listed. The manifest can be edited.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from scipy.sparse import coo_array, csgraph
 
 from pipeline.contracts import Source
 from pipeline.data.cleaning import near_duplicates
@@ -32,12 +33,12 @@ ACTIONS = {
     "all alike": "keep",
     "label noise": "keep",
 }
-# A constant picture that was encoded as JPEG varies by 1 or 2 levels of 256.
+# A constant image that was encoded as JPEG varies by 1 or 2 levels of 256.
 _BLANK = 3
-# Pixels of the shorter side; less if most pictures are small: half of their median.
+# Pixels of the shorter side, or half of the median if this is less, for data with small images.
 _TINY = 8
-_FEW = 20  # among fewer pictures, most may be copies
-_RANK = ("train", "validation", "test")  # of two copies, the later one is held out
+_FEW = 20  # with fewer images, most may be copies
+_RANK = ("train", "validation", "test")  # of two copies, the one in the later split is kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +53,12 @@ class _Issue:
 def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     """Entries of a manifest, in the order of the scan.
 
-    An entry of leakage is about the copy in train (in validation, if the other is in test).
+    An entry for leakage refers to the copy in train (in validation, if the other is in test).
 
     Args:
-        source: Names the examples and classes.
-        scan: Of this source.
-        near: Search for near duplicates as well.
+        source: Provides the names of examples and classes.
+        scan: The scan of this source.
+        near: Whether to search for near duplicates as well.
     """
     found = list(_unfit(scan, len(source.info.class_names or ())))
     fit = np.ones(len(scan), bool)
@@ -73,7 +74,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
 
 
 def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
-    """Entries for labels that are probably wrong, in the given order: id -> detail."""
+    """Entries for labels that are probably wrong; `details` maps ids to details, in this order."""
     return [
         _entry(source, scan, _Issue(scan.row_of[id], "label noise", detail=detail))
         for id, detail in details.items()
@@ -86,9 +87,9 @@ def notes(scan: Scan, entries: list[Entry]) -> list[str]:
     if not alike:
         return []
     return [
-        f"{alike:,} of {len(scan):,} pictures are as close to others as copies would be: the "
-        "pictures are all alike, so only exact copies count as duplicates or leakage; use "
-        "--source.group to keep pictures in one split; --clean.no-near skips this search"
+        f"{alike:,} of {len(scan):,} images are as close to others as copies would be: the images "
+        "are all alike, so only exact copies are reported as duplicates or leakage; use "
+        "--source.group to keep related images in one split; --clean.no-near skips this search"
     ]
 
 
@@ -100,7 +101,7 @@ def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:
     read[list(scan.errors)] = False
     if classes:
         for row in np.flatnonzero((scan.label < 0) | (scan.label >= classes)).tolist():
-            detail = f"label {scan.label[row]} of classes 0 ... {classes - 1}"
+            detail = f"label {scan.label[row]}; the classes are 0 to {classes - 1}"
             yield _Issue(row, "label out of range", detail=detail)
     shorter = scan.size[:, :2].min(axis=1)
     usual = np.median(shorter[read]) if read.any() else 0
@@ -135,13 +136,13 @@ def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
 
 
 def _near(scan: Scan, rows: np.ndarray) -> list[_Issue]:
-    """Near duplicates among the rows, unless all pictures are alike."""
+    """Near duplicates among the rows, unless all images are alike."""
     pairs = near_duplicates.near(scan.thumbnail[rows])
     first, second, distance = rows[pairs.first], rows[pairs.second], pairs.distance
     new = (scan.digest[first] != scan.digest[second]).any(axis=1)  # not an exact copy
     apart = scan.split[first] != scan.split[second]
-    # If most pictures are crowded, a small distance does not indicate a copy. Pairs do not count:
-    # if each image has a copy, all are in pairs.
+    # If most images are crowded, a small distance does not indicate a copy. Being in a pair is not
+    # enough: if each image has a copy, all images are in pairs.
     if len(rows) >= _FEW and pairs.crowded.mean() > 0.5:
         alike = pairs.crowded.copy()
         alike[pairs.first[new]] = alike[pairs.second[new]] = True
@@ -162,7 +163,7 @@ def _leaking(
     _, nearest = np.unique(copy[order], return_index=True)
     found = []
     for row, other in zip(copy[order][nearest].tolist(), held_out[order][nearest], strict=True):
-        detail = "under another label" if scan.label[row] != scan.label[other] else ""
+        detail = "with a different label" if scan.label[row] != scan.label[other] else ""
         found.append(_Issue(row, reason, int(other), detail))
     return found
 
@@ -170,18 +171,15 @@ def _leaking(
 def _linked(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray
 ) -> list[_Issue]:
-    """Each example of a cluster but one, with its neighbor in the minimum spanning tree."""
-    if not len(first):
-        return []
-    rows, places = np.unique([first, second], return_inverse=True)
-    i, j = places.reshape(2, -1)
-    parents = near_duplicates.forest(len(rows), i, j, distance)
+    """The nearest pairs that connect each cluster: its minimum spanning tree."""
+    # A zero would mean no link.
+    pairs = coo_array((distance + 1.0, (first, second)), (len(scan), len(scan)))
+    tree = csgraph.minimum_spanning_tree(pairs.tocsr()).tocoo()
     found = []
-    for at in np.flatnonzero(parents >= 0):
-        row, other = int(rows[at]), int(rows[parents[at]])
-        differ = scan.label[row] != scan.label[other]
+    for of, row in np.sort([tree.row, tree.col], axis=0).T.tolist():
+        differ = scan.label[row] != scan.label[of]
         reason = "near duplicate, two labels" if differ else "near duplicate"
-        found.append(_Issue(row, reason, other))
+        found.append(_Issue(row, reason, of))
     return found
 
 

@@ -1,10 +1,10 @@
-"""The manifest of a cleaning: one finding per line, as a JSON object.
+"""The manifest: the findings of cleaning, one JSON object per line.
 
 {"id": 17, "file": "cats/17.jpg", "split": "train", "reason": "blank", "action": "drop"}
 
 `action` is `drop` (the example is excluded), `keep` (it is only listed) or `stop` (no run starts).
-An entry about a pair has `of`, the id of the other example, and `of_file`; `detail` explains. Only
-`id`, `reason` and `action` are required, and the file may be edited by hand.
+An entry about a pair has `of`, the id of the other example, and `of_file`; `detail` explains the
+finding. Only `id`, `reason` and `action` are required, and the file may be edited by hand.
 """
 
 import json
@@ -20,7 +20,7 @@ ACTIONS = ("stop", "drop", "keep")
 
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
-    """Writes a manifest atomically, and replaces an earlier one."""
+    """Writes a manifest atomically, replacing an earlier one."""
     lines = []
     for entry in entries:
         line = json.dumps(entry, ensure_ascii=False)
@@ -32,7 +32,7 @@ def write(path: Path, entries: Iterable[Entry]) -> None:
 def read(path: Path) -> list[Entry]:
     """All entries, each with `id`, `reason` and `action`.
 
-    Raises UsageError naming the file and the first wrong line.
+    Raises UsageError that names the file and the first invalid line.
     """
     try:
         lines = safe_io.read_text(path).split("\n")
@@ -58,26 +58,26 @@ def read(path: Path) -> list[Entry]:
 
 
 def decided(entries: Iterable[Entry], action: str) -> list[Entry]:
-    """The entries, with another action in place of `stop`."""
+    """The entries, with this action instead of `stop`."""
     return [{**e, "action": action} if e["action"] == "stop" else e for e in entries]
 
 
 def dropped(entries: Iterable[Entry]) -> dict[int, str]:
-    """Id -> reason of every example that is excluded."""
+    """Maps the id of each excluded example to the reason."""
     return {e["id"]: str(e["reason"]) for e in entries if e["action"] == "drop"}
 
 
 def stopping(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that stop a run; not those about an example that is excluded anyway."""
+    """The entries that stop a run, except those about examples that are excluded anyway."""
     entries = list(entries)
     gone = dropped(entries).keys()
     return [e for e in entries if e["action"] == "stop" and not gone & {e["id"], e.get("of")}]
 
 
 def groups(entries: Iterable[Entry]) -> dict[int, int]:
-    """Id -> group of the examples that are connected by `of`; a split must not divide a group.
+    """Maps ids of examples connected by `of` to their group, which must stay in one split.
 
-    The group is named by its smallest id; examples without connection do not appear.
+    A group is identified by its smallest id. Examples without connections are omitted.
     """
     parent: dict[int, int] = {}
 

@@ -1,25 +1,25 @@
-"""Finds pictures that are nearly the same, by comparing thumbnails.
+"""Finds near duplicates among images, by comparing thumbnails.
 
-Nearly the same means re-encoded, resized, mirrored, or shifted by about a
-pixel. Three filters, each finer than the one before:
+Near duplicates are the same image re-encoded, resized, mirrored, or shifted by about a pixel. There
+are three filters, from coarse to fine:
 
-1. Every pair of 4x4 color thumbnails, as it is and mirrored, by blocked matrix products. What a
-   small shift explains is removed from the difference (the tangent distance of Simard, Le Cun and
-   Denker, NIPS 1992): otherwise a shift of one pixel changes 32x32 pictures by up to 16 levels, and
-   thousands of unrelated pictures are nearer. Brightness and top-minus-bottom do not change when a
-   picture is mirrored, and differ by no more than the pictures do: only pairs that are near in both
-   are compared.
-2. The same difference of 8x8 thumbnails, for the remaining pairs: it must be small, and no larger
-   than the distance to the surroundings, the fourth nearest of a sample of all pictures.
-3. The 32x32 thumbnails, one of them shifted by the whole pixels measured in the second filter.
+1. All pairs of 4x4 color thumbnails are compared, unchanged and mirrored, by blocked matrix
+   products. The part of the difference that a small shift explains is removed (the tangent distance
+   of Simard, Le Cun and Denker, NIPS 1992); otherwise, a shift of one pixel changes 32x32 images by
+   up to 16 levels, and thousands of unrelated images are closer. Brightness and top-minus-bottom do
+   not change when an image is mirrored, and differ by at most as much as the images, so only pairs
+   that are close in both are compared.
+2. For the remaining pairs, the same difference of 8x8 thumbnails must be small, and not larger than
+   the distance to the surroundings, the fourth nearest of a sample of all images.
+3. The 32x32 thumbnails are compared, one of them shifted by the integer shift found by filter 2.
 
-A duplicate must be much nearer than the surroundings, as in the ratio test of Lowe (IJCV 2004):
+A duplicate must be much closer than the surroundings, as in the ratio test of Lowe (IJCV 2004):
 trousers in a catalog and X-rays of one device are all similar without being copies. If the
-surroundings are as near as another encoding of the same picture (a gauge filmed by a fixed camera),
-copies cannot be distinguished from other pictures, and none are found.
+surroundings are as close as another encoding of the same image (a gauge filmed by a fixed camera),
+copies cannot be distinguished from other images, and none are found.
 
-Distances are root mean squares in levels of 0 ... 255, over pixels and channels. The limits were
-determined on CIFAR-10 and Fashion-MNIST: `benchmarks/clean.py`.
+Distances are root mean squares over pixels and channels, in levels from 0 to 255. The limits were
+determined on CIFAR-10 and Fashion-MNIST (`benchmarks/clean.py`).
 """
 
 import dataclasses
@@ -32,15 +32,16 @@ SIDE = 32
 """Height and width of a thumbnail, in pixels."""
 _COARSE, _FINE = 4, 8
 # JPEG of quality 75, resizing to 3/4 and back, and a diagonal shift by one pixel stay below these
-# in 99 % of the pictures of CIFAR-10; the second number is a share of the picture's own contrast.
+# for 99% of the images of CIFAR-10; the second limit is a fraction of the image's own contrast.
 _COARSE_LIMIT, _COARSE_SHARE = 4.0, 0.6
 _FINE_LIMIT, _FINE_SHARE = 10.0, 0.3
 _BLURRED_LIMIT, _BLURRED_SHARE = 6.0, 0.2
 _PIXEL_LIMIT, _PIXEL_SHARE = 16.0, 0.4
-# The surroundings: the distance to the fourth nearest in a sample of this size. A duplicate is
-# nearer than a share of it. With 256, pairs of Fashion-MNIST with different labels would pass.
+# The surroundings: the distance to the fourth nearest in a sample of this size. The distance of
+# duplicates must be less than a fraction of it. With a sample of 256, pairs of Fashion-MNIST with
+# different labels would pass.
 _NEXT, _SAMPLE, _SHARE = 4, 1024, 0.4
-# JPEG of quality 75 changes a picture of little contrast by 1 or 2 levels.
+# JPEG of quality 75 changes a low-contrast image by 1 or 2 levels.
 _CROWDED = 2.0
 # A shift by one pixel changes brightness a little: pairs further apart than this are not compared.
 _REACH = _COARSE_LIMIT + 1.5
@@ -52,25 +53,25 @@ class Pairs:
     """Pairs of near duplicates."""
 
     first: np.ndarray
-    """Position of one picture, int64 (pairs,)."""
+    """Position of one image, int64 (pairs,)."""
     second: np.ndarray
-    """Position of the other one, int64 (pairs,); larger than `first`."""
+    """Position of the other image, int64 (pairs,); larger than `first`."""
     distance: np.ndarray
-    """Of the best matching thumbnails, float32 (pairs,), in levels of 0 ... 255."""
+    """Distance of the best matching thumbnails, float32 (pairs,), in levels from 0 to 255."""
     crowded: np.ndarray
-    """Whether other pictures are as near as copies would be, bool (pictures,)."""
+    """Whether other images are as close as copies would be, bool (images,)."""
 
 
-# With such small products threads wait for each other: 24 s of processor time instead of 6.
+# With such small products, threads wait for each other: 24 s of CPU time instead of 6.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def near(thumbnails: np.ndarray) -> Pairs:
     """All pairs of near duplicates.
 
-    Needs about 1.6 kB of memory per picture, besides the thumbnails. The time grows with the square
+    Needs about 1.6 kB of memory per image, besides the thumbnails. The time grows with the square
     of their number, but only one percent of all pairs is compared.
 
     Args:
-        thumbnails: uint8 (pictures, 32, 32, 3).
+        thumbnails: uint8 (images, 32, 32, 3).
     """
     none = np.zeros(0, np.int64)
     found = [(none, none, np.zeros(0, np.float32))]
@@ -101,7 +102,7 @@ def near(thumbnails: np.ndarray) -> Pairs:
 
 
 def _surroundings(fine: "_Descriptors") -> np.ndarray:
-    """The distance of each picture to the fourth nearest of a sample; infinite if there is none."""
+    """The distance of each image to the fourth nearest of a sample; infinite if there is none."""
     count = len(fine.values)
     if count <= _NEXT:
         return np.full(count, np.inf, np.float32)
@@ -127,28 +128,6 @@ def _surroundings(fine: "_Descriptors") -> np.ndarray:
         distance[itself, place[part][itself]] = np.inf
         around[part] = np.partition(distance, _NEXT - 1, axis=1)[:, _NEXT - 1]
     return np.sqrt(np.maximum(around, 0))
-
-
-def forest(count: int, first: np.ndarray, second: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """The minimum spanning forest of the pairs, as the parent of each picture: int64 (count,).
-
-    The root of a cluster is its smallest position; it has the parent -1, as have pictures without
-    pairs.
-    """
-    from scipy.sparse import coo_array, csgraph
-
-    # A zero would mean no link.
-    graph = coo_array((distance + 1.0, (first, second)), (count + 1, count + 1))
-    tree = csgraph.minimum_spanning_tree(graph.tocsr()).tocoo()
-    _, of = csgraph.connected_components(tree, directed=False)
-    _, roots = np.unique(of[:count], return_index=True)
-    # One more node, linked to the root of each cluster.
-    start = np.concatenate([tree.row, np.full(len(roots), count)])
-    end = np.concatenate([tree.col, roots])
-    joined = coo_array((np.ones(len(start)), (start, end)), (count + 1, count + 1)).tocsr()
-    _, before = csgraph.breadth_first_order(joined, count, directed=False)
-    before = before[:count].astype(np.int64)
-    return np.where(before == count, -1, before)
 
 
 class _Descriptors:
@@ -286,7 +265,7 @@ def _filter(
 def _compare(
     one: np.ndarray, other: np.ndarray, mirrored: bool, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of pictures, `other` shifted by (down, right) pixels; whether they are small."""
+    """Distances of images, `other` shifted by (down, right) pixels; whether they are small."""
     one = one[:, :, ::-1] if mirrored else one
     inside = np.arange(1, SIDE - 1)
     at = np.arange(len(one))[:, None, None]
@@ -311,7 +290,7 @@ def _mean_square(pictures: np.ndarray) -> np.ndarray:
 
 
 def _variance(pictures: np.ndarray) -> np.ndarray:
-    """Mean square around the mean color, float32 (pictures,)."""
+    """Mean square around the mean color, float32 (images,)."""
     flat = pictures.reshape(len(pictures), -1, 3)
     mean = np.einsum("ijc->ic", flat) / flat.shape[1]
     return _mean_square(pictures) - (mean**2).mean(axis=1)

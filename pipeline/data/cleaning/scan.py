@@ -99,7 +99,7 @@ def scan(source: Source) -> Scan:
 
 
 def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
-    """Id -> picture as a data URI; None if the example cannot be decoded."""
+    """Id -> image as a data URI; None if the example cannot be decoded."""
     readers = {split: _reader(source, split) for split in scan.splits}
 
     def picture(id: int) -> str | None:

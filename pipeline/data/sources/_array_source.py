@@ -1,4 +1,4 @@
-"""A source of arrays: in memory, or images in `.npy` files, which are read one at a time."""
+"""A source of arrays in memory, or of images in `.npy` files, which are read one at a time."""
 
 import hashlib
 import os
@@ -17,13 +17,14 @@ class ArraySource(Source):
     """The id of an example is its index, with the number of the split above 40 bits.
 
     Args:
-        train: Field of an example (`image`, `label`, ...) -> array of any dtype, (examples, ...),
-            all of the same length, at least 1. The rows of a memory map of a whole file in C order
-            are read by `pread`: unlike its pages, they do not count as memory of this process.
+        train: Maps each field of an example (`image`, `label`, ...) to an array of any dtype and
+            shape (examples, ...); all have the same length, at least 1. If an array is a memory map
+            of a whole file in C order, its rows are read with `pread`, because mapped pages would
+            count as memory of this process.
         others: The columns of validation and test.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
-        name: Of the data, for messages, such as a file name.
+        name: Name of the data for messages, such as a file name.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ArraySource(Source):
         return {name: self._columns[split][name] for name in short}
 
     def fingerprint(self) -> str:
-        """Hash of all names and arrays; of a memory map, of the file's path, size and time."""
+        """Hash of all names and arrays; for a memory map, of the file's path, size and time."""
         digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
         for columns in self._columns.values():
             for name, column in sorted(columns.items()):
@@ -94,7 +95,7 @@ class ArraySource(Source):
         return super().content() if mapped else self.fingerprint()
 
     def location(self, id: int) -> str:
-        """Such as `example 17 of mine.npz`."""
+        """For example, `example 17 of mine.npz`."""
         split, position = divmod(id, 1 << 40)
         where = f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
         return f"example {position} of {where}" if where else f"example {position}"

@@ -1,4 +1,4 @@
-"""Which features of a tf.Example are the image, the label and the group."""
+"""Finds the features of a tf.Example that are the image, the label and the group."""
 
 from collections.abc import Mapping
 
@@ -7,20 +7,21 @@ import tensorflow as tf
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
 
-# Common names of these features, the preferred one first.
+# Common names of these features, the preferred name first.
 _KNOWN = {
     "image": ("image/encoded", "image", "image_raw", "image_bytes", "encoded", "jpeg", "png"),
     "label": ("image/class/label", "label", "labels", "class", "class_id", "image/class/text"),
     "group": (),
 }
 Layout = Mapping[str, tuple[str, str]]
-"""Field (image, label, perhaps group) -> its feature, and the type of its value, int64 or bytes."""
+"""Maps fields (image, label, optionally group) to (feature, type of its value: int64 or bytes)."""
 
 
 def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
-    """The layout of the first example, a serialized tf.Example; UsageError if it has none.
+    """The layout of the first example, a serialized tf.Example.
 
-    `wanted` maps image, label and group to the name of the feature; None: the first known name.
+    `wanted` maps image, label and group to the name of the feature; None: the first common name.
+    Raises UsageError if a feature is missing.
     """
     content = _content(record, where)
     layout = {}
@@ -31,7 +32,7 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
             layout[field] = name, "bytes" if field == "image" else found
         elif field != "group":
             raise UsageError(
-                f"{where}: unknown feature for the {field}; name it with --source.{field}; "
+                f"{where}: unknown feature for the {field}; set it with --source.{field}; "
                 f"choose from {', '.join(sorted(content)) or 'none'}"
             )
     require(layout, record, where)
@@ -61,9 +62,9 @@ def require(layout: Layout, record: bytes, where: str) -> None:
 
 
 def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Serialized tf.Examples to their fields, of the same shape, () or (n,); groups hashed.
+    """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups are hashed.
 
-    Raises tf.errors.InvalidArgumentError for an example with another layout.
+    Raises tf.errors.InvalidArgumentError for an example with a different layout.
     """
     types = {"int64": tf.int64, "bytes": tf.string}
     spec = {name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()}
@@ -75,7 +76,7 @@ def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
-    """Feature -> (int64, float or bytes, its values)."""
+    """Maps each feature to its type (int64, float or bytes) and its values."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception:  # DecodeError of google.protobuf, which is not a direct dependency

@@ -1,4 +1,4 @@
-"""TFRecord files: finding their records, reading one by its number, and naming a damaged one.
+"""TFRecord files: finding their records, reading a record by number, and naming damaged records.
 
 A record is its length (uint64), a checksum of the length (uint32), the bytes, and their checksum,
 all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format
@@ -39,12 +39,12 @@ class Records:
         return len(self.offsets)
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Record numbers, (n,), to (index of the file, number in that file), both int64 (n,)."""
+        """The (index of the file, number in this file) of records, (n,); both int64 (n,)."""
         files = np.searchsorted(self.first, numbers, side="right") - 1
         return files, numbers - self.first[files]
 
     def location(self, number: int) -> str:
-        """The file and the number in it, for messages."""
+        """The file of a record and its number in the file, for messages."""
         (file,), (inside,) = self.places(np.array([number]))
         return f"{self.files[file]}: record {inside}"
 
@@ -57,7 +57,7 @@ class Records:
             first, offsets = tf.constant(self.first), tf.constant(self.offsets)
             names = tf.constant([str(path) for path in self.files])
         file = tf.searchsorted(first, number[None], side="right")
-        # The public TFRecordDataset takes no offset; its raw operation does.
+        # The public TFRecordDataset does not take an offset, but its raw operation does.
         records = tf.raw_ops.TFRecordDatasetV2(
             filenames=tf.gather(names, file - 1),
             compression_type="",
@@ -71,9 +71,10 @@ class Records:
         return record
 
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
-        """The bytes of these records, int64 (n,), in this order; consecutive ones are read at once.
+        """The bytes of these records, int64 (n,), in this order.
 
-        A damaged record ends it with a tf.errors.DataLossError; `require_sound` names the record.
+        Consecutive records are read at once. A damaged record raises a tf.errors.DataLossError;
+        `require_sound` names the record.
         """
         files, inside = self.places(numbers)
         begins = np.flatnonzero(np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)])
@@ -86,7 +87,7 @@ class Records:
         )
 
     def require_sound(self, numbers: np.ndarray) -> None:
-        """Raises UsageError naming the first of these records that does not match its checksum."""
+        """Raises UsageError that names the first of these records with a wrong checksum."""
         found = tf.data.Dataset.from_tensor_slices(numbers)
         found = found.map(self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         at = 0
@@ -100,7 +101,7 @@ class Records:
 
 
 class RecordSource(Source):
-    """Examples in TFRecord files, read in sequence or by number.
+    """Examples in TFRecord files, read sequentially or by number.
 
     `image` is a string of shape (), an encoded file; `label` and `group` are int64.
     """
@@ -117,7 +118,7 @@ class RecordSource(Source):
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
     def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
-        """Serialized examples to the fields of a layout, as `examples` gives them."""
+        """Parses serialized examples into the fields of a layout, as returned by `examples`."""
         return _example_features.parse(layout, records)
 
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
@@ -132,7 +133,7 @@ class RecordSource(Source):
         )
 
     def _explain(self, split: str) -> None:
-        """Raises UsageError naming the first record that is damaged or has another layout."""
+        """Raises UsageError that names the first record that is damaged or has another layout."""
         numbers = self._numbers[split]
         self._records.require_sound(numbers)
         for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
@@ -159,7 +160,7 @@ class RecordSource(Source):
         return read
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
-        """All records are read once; no image is parsed."""
+        """Reads all records once, without parsing images."""
         if split not in self._columns:
             numbers = self._numbers[split]
             short = {name: feature for name, feature in self._layout.items() if name != "image"}
@@ -195,8 +196,8 @@ def _offsets(path: Path) -> np.ndarray:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if at != size:
         raise UsageError(
-            f"{path}: record {_intact(path)} is damaged or truncated, or it is not a TFRecord file "
-            "(or compressed); copy or write it again"
+            f"{path}: record {_intact(path)} is damaged or truncated, or the file is compressed or "
+            "not a TFRecord file; copy or write it again"
         )
     return np.array(places, np.int64)
 

@@ -1,6 +1,5 @@
 """An `.npz` file with the keys `images` and `labels`, or a directory of such `.npy` files."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.utils import npz
@@ -45,7 +45,7 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
         other = splits[split]["image"].shape[1:]
         if other != shape:
             raise UsageError(
-                f"{folder}: images have shape {other}, but those of train have {shape}"
+                f"{folder}: images have shape {other}, but images of train have shape {shape}"
             )
         if found[split].get("class_names", np.array(names)).tolist() != list(names):
             raise UsageError(
@@ -61,7 +61,7 @@ def _folders(root: Path) -> dict[str, Path]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive, or of a directory, in which their content stays in the files."""
+    """The arrays of an archive, or of a directory, where their content stays in the files."""
     if path.is_dir():
         return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
     try:
@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(
             f"{path} is not an .npz of plain arrays, or does not fit into memory "
             f"({reason(error)}); write it with numpy.savez(path, images=images, labels=labels), or "
-            "save images.npy and labels.npy into a directory, which is read in pieces"
+            "save images.npy and labels.npy in a directory, which is read in pieces"
         ) from None
 
 
@@ -79,14 +79,14 @@ def _mapped(path: Path) -> np.memmap:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception:  # NumPy raises many kinds for damaged files
+    except Exception:  # NumPy raises many types of exceptions for damaged files
         raise UsageError(
             f"{path} is not a complete .npy file of a plain array; write it with numpy.save"
         ) from None
 
 
 def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label`, perhaps `group`, and `image` with an axis for the channels."""
+    """The fields `label`, `image` with an axis for the channels, and `group` if present."""
     for key in ("images", "labels"):
         if key not in columns:
             raise UsageError(f"{path} has no {key}; it has {', '.join(columns) or 'no arrays'}")
@@ -96,7 +96,7 @@ def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.nda
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(
             f"{path}: labels must be integers of shape (n,); got {labels.dtype} of shape "
-            f"{labels.shape}; for one-hot labels save np.argmax(labels, 1)"
+            f"{labels.shape}; for one-hot labels, save np.argmax(labels, 1)"
         )
     if len(images) != len(labels) or not len(labels):
         raise UsageError(f"{path}: {len(images)} images but {len(labels)} labels")
@@ -111,12 +111,13 @@ def _pixels(images: Any, path: Path) -> Any:
     if images.dtype != np.uint8 or shaped.ndim != 4 or shaped.shape[3] not in (1, 3):
         raise UsageError(
             f"{path}: images must be uint8 of shape (n, height, width[, 1 or 3]); "
-            f"got {images.dtype} of shape {images.shape}; for images from 0 to 1 save "
+            f"got {images.dtype} of shape {images.shape}; for images from 0 to 1, save "
             "np.rint(images * 255).astype(np.uint8)"
         )
     if 0 in shaped.shape[1:] or not shaped.flags.c_contiguous:
         raise UsageError(
-            f"{path}: images must have pixels, in C order: numpy.ascontiguousarray(images)"
+            f"{path}: images must not be empty, and must be in C order: "
+            "numpy.ascontiguousarray(images)"
         )
     return shaped
 
@@ -130,6 +131,5 @@ def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
     if groups.dtype.kind != "U":
         return np.array(groups, np.int64)
     texts, places = np.unique(groups, return_inverse=True)
-    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-    hashes = [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
+    hashes = [stable_hash(text.encode("utf-8", "surrogatepass")) for text in texts]
     return np.array(hashes, np.int64)[places]

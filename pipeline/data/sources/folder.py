@@ -1,4 +1,4 @@
-"""A directory of image files, one sub-directory for each class."""
+"""A directory of image files, with one subdirectory for each class."""
 
 import hashlib
 import os
@@ -13,14 +13,15 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 from pipeline.data import split_names
 from pipeline.data.image_headers import common_shape
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _label_names
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
-# Other common names of splits, which would be taken for classes.
+# Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
-_NAMED = 20  # unreadable files in a note
+_NAMED = 20  # number of unreadable files named in a note
 
 
 class _File(NamedTuple):
@@ -58,14 +59,14 @@ class Folder(Source):
         folders = _split_folders(root)
         names, _ = _list(folders["train"], root)
         if not names:
-            raise UsageError(f"{folders['train']} has no sub-directories; make one for each class")
-        classes = _label_names.distinct(names, f"the sub-directories of {folders['train']}")
+            raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
+        classes = _label_names.distinct(names, f"the subdirectories of {folders['train']}")
         self._files: dict[str, list[_File]] = {}
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         self._paths: dict[int, str] = {}
         for split, folder in folders.items():
             files, labels = self._scan(folder, classes, split)
-            ids = [_hash(file.relative) for file in files]
+            ids = [stable_hash(os.fsencode(file.relative)) for file in files]
             columns = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
             self._paths |= {id: file.relative for id, file in zip(ids, files, strict=True)}
             if group is not None:
@@ -119,12 +120,12 @@ class Folder(Source):
                 elif not _is_readable(path):
                     self._unreadable.append(relative)
                 else:
-                    # Unlike the time of modification, this one cannot be set by the user.
+                    # Unlike the modification time, the change time cannot be set by the user.
                     found = path.stat()
                     yield _File(relative, found.st_size, found.st_ctime_ns)
 
     def _notes(self) -> Iterator[str]:
-        """What is not an example: image files that cannot be read by name, others by number."""
+        """Notes about ignored files: names of unreadable image files, and the number of others."""
         if self._unreadable:
             names = ", ".join(self._unreadable[:_NAMED])
             names += ", ..." * (len(self._unreadable) > _NAMED)
@@ -137,7 +138,7 @@ class Folder(Source):
             some = ", ".join(sorted(set(self._ignored))[:3])
             yield (
                 f"{self._root}: {len(self._ignored):,} entries are ignored, such as {some}: they "
-                "have other suffixes than image files, or are links to directories"
+                "do not have the suffix of an image file, or are links to directories"
             )
 
     def _tensors(self, split: str) -> dict[str, tf.Tensor]:
@@ -154,7 +155,7 @@ class Folder(Source):
         return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
-        """Derived from the paths; no file is opened."""
+        """Derived from the paths, without opening files."""
         return dict(self._columns[split])
 
     def fingerprint(self) -> str:
@@ -166,7 +167,7 @@ class Folder(Source):
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """Path below the root."""
+        """The path relative to the root."""
         return self._paths[id]
 
 
@@ -176,20 +177,15 @@ def _read(row: dict[str, tf.Tensor]) -> Example:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether it is a file; opening a pipe would block."""
+    """Whether this is a regular file; opening a pipe would block."""
     good = path.is_file() and path.stat().st_size <= image_formats.MOST_BYTES
     return good and os.access(path, os.R_OK)
 
 
 def _beginning(path: Path) -> bytes:
-    """Enough for the header, even after a color profile and a thumbnail."""
+    """Enough bytes for the header, even after a color profile and a thumbnail."""
     with path.open("rb") as file:
         return file.read(2**18)
-
-
-def _hash(text: str) -> int:
-    """63 bits of a text's SHA-256."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(text)).digest()[:8], "big") >> 1
 
 
 def _raise(error: OSError) -> None:
@@ -197,9 +193,9 @@ def _raise(error: OSError) -> None:
 
 
 def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the sub-directories, and of all else that is not hidden.
+    """Sorted names of the subdirectories, and of all other entries that are not hidden.
 
-    A link to a directory that is in the data, or contains them, is not a sub-directory.
+    A link to a directory that is in the data, or contains the data, is not a subdirectory.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
@@ -217,7 +213,7 @@ def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Split -> its directory; `train` is the root itself if no sub-directory has that name."""
+    """Maps splits to directories; `train` is the root if no subdirectory has this name."""
     names = set(_list(root, root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
@@ -225,7 +221,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
     if "train" not in names or names - _NAMES:
         raise UsageError(
             f"{root} has the directories {', '.join(sorted(names))}; splits must be named train, "
-            "validation and test, next to nothing else"
+            "validation and test, without other directories next to them"
         )
     return split_names.directories(root, names)
 
@@ -235,11 +231,11 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
-            f"--source.group must be a regular expression; got {pattern!r}: {error}"
+            f"--source.group must be a valid regular expression; got {pattern!r}: {error}"
         ) from None
     matches = [compiled.search(file.relative) for file in files]
     texts = [match[1 if compiled.groups else 0] or "" if match else "" for match in matches]
     if "" in texts:
         first = files[texts.index("")].relative
         raise UsageError(f"--source.group {pattern!r} does not match {first}")
-    return np.array([_hash(text) for text in texts], np.int64)
+    return np.array([stable_hash(os.fsencode(text)) for text in texts], np.int64)

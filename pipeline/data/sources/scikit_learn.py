@@ -13,11 +13,11 @@ def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
 
     Args:
         dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E. Alpaydin,
-            C. Kaynak, UCI 1998), scaled to 0 ... 255: `image` uint8 (8, 8, 1), `label` int64.
+            C. Kaynak, UCI 1998), scaled to 0 to 255; `image` is uint8 (8, 8, 1), `label` is int64.
             `diabetes`: 442 patients (Efron, Hastie, Johnstone, Tibshirani, "Least angle
-            regression", Annals of Statistics 2004): `features` float32 (10,), age, sex, body mass
-            index, blood pressure and six blood values as scaled by scikit-learn, and `target`
-            float32, the progression of the disease after a year, 25 ... 346.
+            regression", Annals of Statistics 2004); `features` is float32 (10,): age, sex, body
+            mass index, blood pressure and six blood values, as scaled by scikit-learn; `target` is
+            float32: the progression of the disease after one year, from 25 to 346.
     """
     return {"digits": _digits, "diabetes": _diabetes}[dataset]()
 
@@ -26,7 +26,7 @@ def _digits() -> Source:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    # 16 -> 255; rounding keeps the 17 shades apart.
+    # 16 -> 255; the 17 shades remain distinct after rounding.
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
     return ArraySource(
         {"image": images, "label": bunch.target.astype(np.int64)},

@@ -1,4 +1,4 @@
-"""Any prepared image classification dataset of TensorFlow Datasets (TFDS)."""
+"""Any prepared image classification data set of TensorFlow Datasets (TFDS)."""
 
 import hashlib
 import logging
@@ -25,7 +25,7 @@ def tfds(
     """A data set of TensorFlow Datasets: the builder's splits, or parts of them.
 
     The id of an example is its index in the builder's split, in stored order, and does not depend
-    on which part is read. Images stay encoded: the task decodes them as a server does.
+    on which part is read. Images stay encoded, and the task decodes them as a server does.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
@@ -42,14 +42,14 @@ def tfds(
         above = len(builder.info.full_name.split("/")) - 1  # name[/config]/version
         where = path or Path(builder.data_dir).parents[above]
         raise UsageError(
-            f"{dataset} is not prepared in {where}; on a machine with a network run: "
-            f"tfds build {dataset} --data_dir {where}  (or give its directory with --source.path)"
+            f"{dataset} is not prepared in {where}; on a machine with network access, run: "
+            f"tfds build {dataset} --data_dir {where}  (or set its directory with --source.path)"
         )
     return Tfds(builder, layout, splits or {})
 
 
 class Tfds(_record_files.RecordSource):
-    """A builder whose data are on disk in TFRecord files; arguments as for `tfds`."""
+    """A builder whose data is on disk in TFRecord files; arguments as for `tfds`."""
 
     def __init__(self, builder: Any, layout: Layout, splits: Mapping[Any, str]) -> None:
         self._builder = builder
@@ -63,7 +63,7 @@ class Tfds(_record_files.RecordSource):
         numbers = {s: _numbers(builder, wanted, starts) for s, wanted in self._splits.items()}
         super().__init__(records, np.concatenate(ids), numbers, layout)
         image, label = (builder.info.features[layout[name][0]] for name in ("image", "label"))
-        # An alpha channel is dropped, in training as in serving.
+        # An alpha channel is dropped, both in training and in serving.
         shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
         self.info = self._info(tuple(label.names), shape)
 
@@ -74,14 +74,14 @@ class Tfds(_record_files.RecordSource):
         return hashlib.sha256(repr(state).encode()).hexdigest()
 
     def location(self, id: int) -> str:
-        """Such as `record 17 of cifar10's train`."""
+        """For example, `record 17 of cifar10's train`."""
         names = {number: name for name, number in self._split_of.items()}
         number, record = divmod(id, 1 << 40)
         return f"record {record} of {self._builder.name}'s {names.get(number, number)}"
 
 
 def _split_numbers(builder: Any) -> dict[str, int]:
-    """The builder's splits -> number of the split in ids."""
+    """Maps the builder's splits to the number of the split in ids."""
     aliases = enumerate(split_names.ALIASES.values())
     numbers = {name: number for number, names in aliases for name in names}
     others = sorted(set(builder.info.splits) - set(numbers))
@@ -90,19 +90,19 @@ def _split_numbers(builder: Any) -> dict[str, int]:
 
 
 def _chosen(builder: Any, wanted: Mapping[Any, str]) -> dict[str, str]:
-    """Split -> what to read of the builder."""
+    """Maps splits to what is read from the builder."""
     found = split_names.matches(builder.info.splits)
     chosen = {split: names[0] for split, names in found.items()} | dict(wanted)
     if "train" not in chosen:
         names = ", ".join(builder.info.splits) or "none"
         raise UsageError(
-            f"{builder.name} has no split 'train'; name one of {names} with --source.splits train="
+            f"{builder.name} has no split 'train'; choose from {names} with --source.splits train="
         )
     return {split: chosen[split] for split in split_names.SPLITS if split in chosen}
 
 
 def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
-    """All records of all splits, and file -> number of its first record."""
+    """All records of all splits, and the number of the first record of each file."""
     import tensorflow_datasets as tfds
 
     if builder.info.file_format != tfds.core.FileFormat.TFRECORD:
@@ -124,7 +124,7 @@ def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
 
 
 def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
-    """Numbers of the records that an expression such as `train[:10%]` stands for."""
+    """Numbers of the records that an expression such as `train[:10%]` denotes."""
     try:
         instructions = builder.info.splits[wanted].file_instructions
     except (ValueError, KeyError, TypeError, AssertionError) as error:
@@ -138,14 +138,14 @@ def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
 
 
 def _builder(dataset: str, path: Path | None) -> Any:
-    """The builder of a name; it reads its directory and does not use the network."""
+    """The builder with this name; reads its directory, without using the network."""
     import tensorflow_datasets as tfds
 
-    # It warns about every half-prepared directory that it skips.
+    # TFDS warns about every half-prepared directory that it skips.
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
-    except Exception as error:  # TFDS's parser and the builders raise many kinds
+    except Exception as error:  # TFDS's parser and builders raise many types of exceptions
         raise UsageError(
             f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}; the names are at "
             "tensorflow.org/datasets/catalog"
@@ -157,19 +157,19 @@ def _first_line(error: Exception) -> str:
 
 
 def _layout(builder: Any, group: str | None) -> Layout:
-    """The builder's features for `image`, `label` and perhaps `group`; UsageError without these."""
+    """The builder's features for `image`, `label` and `group` (optional); UsageError if missing."""
     import tensorflow_datasets as tfds
 
     features = builder.info.features
     items = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    # The builder's own choice comes first.
+    # The builder's supervised keys come first.
     names = sorted(items, key=lambda name: name not in (builder.info.supervised_keys or ()))
     images = [name for name in names if isinstance(items[name], tfds.features.Image)]
     images = [name for name in images if items[name].np_dtype == np.uint8]
     labels = [name for name in names if isinstance(items[name], tfds.features.ClassLabel)]
     if not images or not labels:
         raise UsageError(
-            f"{builder.name} is not for image classification: it needs an 8-bit Image and a "
+            f"{builder.name} is not for image classification, which requires an 8-bit Image and a "
             f"ClassLabel; its features are {', '.join(items) or type(features).__name__}"
         )
     chosen = {"image": (images[0], "bytes"), "label": (labels[0], "int64")}
@@ -181,6 +181,6 @@ def _layout(builder: Any, group: str | None) -> Layout:
     kind = np.dtype(getattr(spec, "np_dtype", float)).kind
     if getattr(spec, "shape", None) != () or kind not in "iuOSU":
         raise UsageError(
-            f"--source.group: the feature {group!r} must be a single whole number or text"
+            f"--source.group: the feature {group!r} must be a single integer or string"
         )
     return {**chosen, "group": (group, "int64" if kind in "iu" else "bytes")}

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +14,19 @@ import tensorflow as tf
 from pipeline.contracts import Example, Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
-# Words in the name of a file or its directory that name the split.
+# Words in the name of a file or its directory that indicate the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
 _CLASSES = "labels.txt"
-# An id is a hash of the file's path, and in these lowest bits the number of the record.
+# An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
 
 
@@ -66,7 +68,7 @@ class TFRecords(RecordSource):
         numbers = {split: np.arange(start, end) for split, start, end in runs}
         for split in divided:
             if not len(numbers[split]):
-                raise UsageError(f"{divided[split][0]}: the files for {split} have no examples")
+                raise UsageError(f"{divided[split][0]}: the files for {split} contain no examples")
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
@@ -87,29 +89,20 @@ class TFRecords(RecordSource):
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
             return _label_names.from_labels(labels, str(self._root), option)
-        texts = sorted(map(_text, set(self._values("label"))))
+        values = set(self._values("label"))
+        texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
         return _label_names.distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)
         if "label" in found and found["label"].dtype == tf.string:
             same = tf.equal(self._names, found["label"][..., None])
-            known = tf.reduce_all(tf.reduce_any(same, axis=-1))
-            with tf.control_dependencies([tf.debugging.Assert(known, [found["label"]])]):
+            labels, missing = found["label"], ~tf.reduce_any(same, axis=-1)
+            unknown = tf.boolean_mask(tf.reshape(labels, [-1]), tf.reshape(missing, [-1]))
+            known = tf.debugging.Assert(tf.size(unknown) == 0, ["unknown class", unknown])
+            with tf.control_dependencies([known]):
                 found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
         return found
-
-    def _explain(self, split: str) -> None:
-        super()._explain(split)
-        numbers, (name, kind) = self._numbers[split], self._layout["label"]
-        if kind == "int64" or not self._names:
-            return
-        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
-            label = _example_features.parse({"label": (name, kind)}, record)["label"]
-            text = _text(label.numpy())
-            if text not in self._names:
-                where = self._records.location(number)
-                raise UsageError(f"{where}: unknown class {text!r}; {suggest(text, self._names)}")
 
     def _values(self, field: str) -> Iterator[bytes]:
         """The unchanged values of a field in train."""
@@ -131,13 +124,9 @@ class TFRecords(RecordSource):
         return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()
 
     def location(self, id: int) -> str:
-        """Such as `record 17 of train-00000-of-00010`."""
+        """For example, `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
-
-
-def _text(label: bytes) -> str:
-    return label.decode("utf-8", "surrogateescape")
 
 
 def _lines(path: Path) -> list[str]:
@@ -153,10 +142,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _hashes(records: Records, root: Path) -> np.ndarray:
     """The hash of each file's path, int64 (files,)."""
-    names = [_relative(path, root).encode("utf-8", "surrogateescape") for path in records.files]
-    digests = [hashlib.sha256(name).digest()[:8] for name in names]
-    # 63 bits with the number of the record.
-    hashes = np.array([int.from_bytes(d, "big") >> (1 + _BITS) for d in digests], np.int64)
+    names = [os.fsencode(_relative(path, root)) for path in records.files]
+    hashes = np.array([stable_hash(name) >> _BITS for name in names], np.int64)
     if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
         raise UsageError(
             f"{root}: two files have the same id, or one has more than {1 << _BITS:,} records; "
@@ -166,7 +153,7 @@ def _hashes(records: Records, root: Path) -> np.ndarray:
 
 
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
-    """The root, and split -> its files in sorted order."""
+    """The root, and a map from splits to their files in sorted order."""
     root = path.parent
     if path.is_dir():
         root, folders = path, [path]
@@ -201,7 +188,7 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
     if None in names.values() or not divided["train"]:
         other = next((path for path in files if names[path] is None), root)
         raise UsageError(
-            f"{other}: the name of each file must contain train, validation or test, and there "
-            "must be files for train; rename them"
+            f"{other}: the name of each file must contain train, validation or test, and at least "
+            "one file must be for train; rename the files"
         )
     return {split: several for split, several in divided.items() if several}

@@ -8,7 +8,7 @@ import keras
 from pipeline.training.callback_context import CallbackContext
 
 # At most this many seconds are reserved for what follows training, without and with an export:
-# tracing the evaluations, drawing pictures, writing the export, verifying it in another process.
+# tracing the evaluations, drawing plots, writing the export, verifying it in another process.
 _MOST = (5.0, 35.0)
 # The same as fractions of the time before training (imports, data, the model), on any machine:
 # `digits` takes 8 to 10 s before training, and 4 s, or 6 to 9 s with an export, after it.

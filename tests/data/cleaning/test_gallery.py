@@ -26,7 +26,7 @@ def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
     pair = entry(1, "leakage", "stop", split="train", of=2, of_file="2.png", of_split="test")
     page = gallery.page("title", [entry(0), pair], {1: PNG, 2: PNG}.get)
     assert page.count("<article") == 2
-    assert page.count("<img") == 2 and page.count("no picture") == 1
+    assert page.count("<img") == 2 and page.count("no image") == 1
     assert page.index("leakage: 1, action stop") < page.index("blank: 1, action drop")
     assert page.index("1.png") < page.index("2.png") < page.index("0.png")
 

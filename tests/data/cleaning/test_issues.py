@@ -54,7 +54,7 @@ def test_labels_out_of_range_and_small_pictures_among_small_ones():
         (5, "label out of range", "drop"),
         (6, "label out of range", "drop"),
     ]
-    assert entries[1]["detail"] == "label 3 of classes 0 ... 2"
+    assert entries[1]["detail"] == "label 3; the classes are 0 to 2"
 
 
 def test_the_same_pixels_again_and_under_two_labels(folder):
@@ -81,7 +81,7 @@ def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
     ]
     assert find(source_of(root)) == expected
     assert find(source_of(root), near=False) == expected[:2]
-    assert entries_of(source_of(root))[1]["detail"] == "under another label"
+    assert entries_of(source_of(root))[1]["detail"] == "with a different label"
 
 
 def test_near_duplicates_are_kept_and_grouped(folder):
@@ -124,7 +124,7 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     assert manifest.groups(entries) == {} == manifest.dropped(entries)
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
-    assert all(note.startswith("60 of 60 pictures are as close to others as") for note in notes)
+    assert all(note.startswith("60 of 60 images are as close to others as") for note in notes)
 
 
 def test_only_images_with_labels_can_be_cleaned():

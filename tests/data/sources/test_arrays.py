@@ -87,9 +87,9 @@ WRONG = {
     "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
     "one-hot": (
         {"labels": np.eye(3)[LABELS]},
-        r"got float64 of .*; for one-hot labels save np.arg",
+        r"got float64 of .*; for one-hot labels, save np.arg",
     ),
-    "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be different strings"),
+    "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
     "no images": ({"images": False}, "has no images; it has labels"),
     "no labels": ({"labels": False}, "has no labels; it has images"),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
@@ -119,7 +119,7 @@ DIRECTORIES = {
     ),
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
-        r"test: images have shape \(4, 4, 3\), but those of train have \(4, 5, 3\)",
+        r"test: images have shape \(4, 4, 3\), but images of train have \(4, 5, 3\)",
     ),
 }
 

@@ -41,6 +41,8 @@ def read(source, split="train"):
 
 
 def test_files_are_examples_in_sorted_order(root):
+    for name, target in (("up", "../.."), ("bees", "../bee wasp"), ("circle", "../ant")):
+        (root / "train/ant" / name).symlink_to(target)
     source = folder(path=root)
     assert source.info.splits == {"train": 10, "validation": 1}
     assert source.info.class_names == ("ant", "bee wasp")
@@ -52,7 +54,9 @@ def test_files_are_examples_in_sorted_order(root):
         assert example["image"] == (root / place).read_bytes()
         assert example["label"] == ("bee wasp" in place)
     (note,) = source.info.notes
-    assert "2 entries are ignored" in note and "Thumbs.db, notes.txt" in note
+    assert "5 entries are ignored" in note and "Thumbs.db, bees, circle" in note
+    (root.parent / "link").symlink_to("insects")
+    assert folder(path=root.parent / "link").info.splits == source.info.splits
 
 
 def test_the_size_comes_from_the_headers_if_all_agree(tmp_path):
@@ -118,7 +122,7 @@ def test_wrong_directories_are_rejected(root, case):
     ("options", "message"),
     [
         ({"group": "^train"}, r"'\^train' does not match val/ant/x.png"),
-        ({"group": "("}, "--source.group must be a regular expression; got"),
+        ({"group": "("}, "--source.group must be a valid regular expression; got"),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):

@@ -108,7 +108,7 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
     [
         ({"splits": {"train": "trian"}}, "TFDS rejects 'trian': Unknown split 'trian'"),
         ({"group": "patent"}, "unknown feature 'patent'; did you mean 'patient'"),
-        ({"group": "image"}, "'image' must be a single whole number or text"),
+        ({"group": "image"}, "'image' must be a single integer or string"),
         ({"dataset": "zzzzzzzzzzzz"}, "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at"),
         ({"dataset": ""}, "--source.dataset"),
         ({"dataset": "bare"}, "bare is not for image classification"),
