@@ -45,9 +45,9 @@ class Client:
     Args:
         model: `http://HOST:8501/v1/models/NAME` (or https), with `/versions/N` or `/labels/LABEL`
             for one version; `grpc://HOST:8500/NAME`, with `/N` or `/labels/LABEL` for one version;
-            or a directory, which is loaded into this process: a version, or that of a model, for
-            the pinned version, else the newest.
-        timeout: Seconds for a request.
+            or a directory, which is loaded into this process: of a version, or of a model, whose
+            pinned version is used, or else the newest.
+        timeout: Time limit for a request, in seconds.
 
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
@@ -62,7 +62,7 @@ class Client:
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
         """Returns the outputs of a signature for a batch.
 
-        The signatures are requested once, to convert arrays to their types.
+        The signatures are requested once; inputs are converted to their types.
 
         Args:
             signature: Its name.
@@ -76,7 +76,7 @@ class Client:
         Raises:
             ServingError: The server's status and message; or `UNKNOWN`, and what is wrong with the
                 reply (`signatures.check`).
-            UsageError: No such signature or input, or values that its type cannot represent.
+            UsageError: There is no such signature or input, or its type cannot represent a value.
         """
         known = self._signatures.get(signature)
         if known is None:
@@ -139,7 +139,7 @@ class Client:
 
     @property
     def feature_names(self) -> list[str] | None:
-        """Names of the numbers in a row; None for images, and for a server, which has no names."""
+        """Names of the numbers in a row; None for images, and for servers, which lack them."""
         return self._transport.feature_names
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Client:
             version = int(found["number"]) if found["number"] else found["label"]
             return Rpc(found["host"], found["name"], version, self.timeout)
         if not os.path.isdir(self.model):
-            raise UsageError(f"{self.model!r} is not a directory or address; give {EXPECTED}")
+            raise UsageError(f"{self.model!r} is not a directory or address; use {EXPECTED}")
         from pipeline.serving.local import Local
 
         require_path(Path(self.model), "MODEL")

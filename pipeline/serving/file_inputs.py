@@ -68,7 +68,7 @@ def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None)
     """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
     The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ... as pandas
-    writes it; named columns are brought into the order of `columns`, other names are an error.
+    writes it. Named columns are reordered to match `columns`; other names are an error.
     """
     for name in names:
         index = -1

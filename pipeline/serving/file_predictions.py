@@ -37,10 +37,10 @@ class FilePredictor:
     def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
         """Yields a record of JSON values for each image or row, in order.
 
-        For each image `file`, `label`, `class` and `probability`, and with `top` above 1 also
-        `top`: a list of `label` and `probability`, the most probable first. For each row `file`,
-        `row` and the outputs of the model. For an example that cannot be read, or that the model
-        refuses, `file` and `error`.
+        The record of an image has `file`, `label`, `class` and `probability`, and with `top` above
+        1 also `top`: a list of `label` and `probability`, the most probable first. The record of a
+        row has `file`, `row` and the outputs of the model. If an example cannot be read, or the
+        model refuses it, the record has `file` and `error`.
         """
         if self._width is None:
             items = file_inputs.images(names)
@@ -52,7 +52,7 @@ class FilePredictor:
                 yield {**item.name, "error": item.error} if item.error else next(answered)
 
     def _predict(self, items: list[Item]) -> list[dict[str, Any]]:
-        """Sends one request; if it is refused, halves of it, to find the examples at fault."""
+        """Sends one request; if it is refused, sends its halves, to find the examples at fault."""
         if not items:
             return []
         values = [item.value for item in items]

@@ -17,7 +17,7 @@ with protobuf.importable():
 
 
 class Local(Transport):
-    """One version, loaded by TensorFlow's C++ loader; of a model, the one a server would use."""
+    """One version, loaded by TensorFlow's C++ loader; of a model, the one that would be served."""
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.chosen(directory)

@@ -36,9 +36,9 @@ def pinned(model: Path) -> tuple[int, ...]:
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Pins a model to one version, or with None has servers load the newest again.
+    """Pins a model to one version; None makes servers load the newest version again.
 
-    Raises UsageError if `models.config` cannot be read or edited; it is unchanged.
+    Raises UsageError, without any change, if `models.config` cannot be read or edited.
     """
     path = model / NAME
     text = _text(path) if path.exists() else new(model.name)
@@ -54,7 +54,7 @@ def pin(model: Path, version: int | None) -> None:
         policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
         entry.model_version_policy.specific.versions.append(version)
     plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
-    for old in _POLICY.finditer(plain):  # that of the model is the one that gives `wanted`
+    for old in _POLICY.finditer(plain):  # replacing the policy of the model gives `wanted`
         edited = text[: old.start()] + policy + text[old.end() :]
         if _parse(path, edited) == wanted:
             files.write_text(path, edited)
@@ -63,7 +63,7 @@ def pin(model: Path, version: int | None) -> None:
 
 
 def new(name: str) -> str:
-    """Returns a `models.config` for one model, in a container that has it at /models/NAME."""
+    """Returns a `models.config` for one model, at /models/NAME in a container."""
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
     return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
 

@@ -21,10 +21,10 @@ class Published:
     """The result of publishing a version."""
 
     directory: Path
-    """The new version, or where the refused one is."""
+    """The new version, or the directory of the refused one."""
     refused: bool = False
     quality: str | None = None
-    """The comparison with the served version; None if it was not asked for."""
+    """The comparison with the served version; None if it was not requested."""
     notes: tuple[str, ...] = ()
     """Lines for the user."""
 

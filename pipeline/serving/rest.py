@@ -1,7 +1,7 @@
 """Client side of the REST interface of TensorFlow Serving, by urllib3.
 
-The format is documented in tensorflow_serving/g3doc/api_rest.md; for what that leaves open see
-tensorflow_serving/util/json_tensor.cc.
+The format is documented in tensorflow_serving/g3doc/api_rest.md; for details that are not in there,
+see tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
@@ -126,7 +126,7 @@ class Rest(Transport):
             redirect=False,
             retries=False,
         )
-        # The timeout above is that of each read, of which a slow reply takes many.
+        # The timeout above applies to each read; a slow reply takes many reads.
         timer = threading.Timer(deadline - time.monotonic(), response.shutdown)
         timer.start()
         try:

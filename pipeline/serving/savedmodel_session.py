@@ -100,7 +100,7 @@ class Session:
     def run(
         self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Runs a signature, as for one request; raises ServerError as a server answers a client.
+        """Runs a signature, as for one request; raises the ServerError that a client would get.
 
         Strings are arrays of bytes objects. `wanted` are the outputs to return, None for all.
         """

@@ -66,7 +66,7 @@ class Version:
 
 @contextlib.contextmanager
 def reading_reply(model: str) -> Iterator[None]:
-    """Raises ServingError for whatever goes wrong while a reply is read."""
+    """Raises ServingError for any error while a reply is read."""
     try:
         yield
     except Exception as error:  # replies of other programs fail in many ways
