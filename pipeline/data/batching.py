@@ -119,9 +119,15 @@ def _store(
     if kind == "disk":
         folder, state = cache_policy.place(config, source, task, split, dropped)
         return disk_cache.obtained(folder, state, specs, batches)
-    none = {k: np.empty((0, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
-    parts = [none, *batches]
-    kept = {key: np.concatenate([part.pop(key) for part in parts]) for key in specs}
+    # Not `np.concatenate`: the memory of the batches would not be returned to the system.
+    count = source.info.splits[split]
+    kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}
+    at = 0
+    for batch in batches:
+        for key, values in batch.items():
+            kept[key][at : at + len(values)] = values
+        at += len(batch["id"])
+    kept = {key: column[:at] for key, column in kept.items()}
     digest = kept.pop(DIGEST, None)
     return (Device if kind == "device" else Memory)(kept, digest), ""
 

@@ -5,6 +5,8 @@ OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which gives the
 CPU, on GPUs and under XLA; `tf.random.stateless_*` takes one seed for a whole batch.
 """
 
+import hashlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -28,6 +30,11 @@ def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
         z = (z ^ _shift(z, bits)) * _int64(multiplier)
     return z ^ _shift(z, 31)
+
+
+def stable_hash(content: bytes) -> int:
+    """63 bits of a SHA-256, as an id or group that never changes."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
 def example_seeds(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,7 @@ EXPECTED = (
     "a directory such as saved_models/digits or saved_models/digits/1, "
     "http://HOST:8501/v1/models/NAME[/versions/N] or grpc://HOST:8500/NAME[/N]"
 )
-"""The addresses that a client takes, for messages."""
+"""The addresses that a client accepts, for messages."""
 _REST = re.compile(
     r"https?://[^/\s]+(/[^/\s]+)*/v1/models/[^/:\s]+(/(versions/\d+|labels/[^/:]+))?"
 )
@@ -39,15 +39,15 @@ _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 class Client:
     """Sends requests to one model.
 
-    Over REST, requests are repeated while the server replies that it is busy (429, 503), until the
-    timeout. Other errors are raised at once.
+    Over REST, requests are retried until the timeout while the server replies that it is busy (429,
+    503). Other errors are raised immediately.
 
     Args:
-        model: `http://HOST:8501/v1/models/NAME` (or https), with `/versions/N` or `/labels/LABEL`
-            for one version; `grpc://HOST:8500/NAME`, with `/N` or `/labels/LABEL` for one version;
-            or a directory, which is loaded into this process: of a version, or of a model, whose
-            pinned version is used, or else the newest.
-        timeout: Time limit for a request, in seconds.
+        model: `http://HOST:8501/v1/models/NAME` (or https), optionally with `/versions/N` or
+            `/labels/LABEL`; `grpc://HOST:8500/NAME`, optionally with `/N` or `/labels/LABEL`; or a
+            directory, which is loaded into this process: the directory of a version, or of a
+            model, to use its pinned or else its newest version.
+        timeout: Timeout of a request, in seconds.
 
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
@@ -62,21 +62,21 @@ class Client:
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
         """Returns the outputs of a signature for a batch.
 
-        The signatures are requested once; inputs are converted to their types.
+        The signatures are requested once, to convert inputs to their types.
 
         Args:
-            signature: Its name.
-            inputs: Name -> array or nested lists, the batch as the first axis; strings as bytes or
-                str.
+            signature: Name of the signature.
+            inputs: An array or nested lists for each input, with the batch as the first axis;
+                strings as bytes or str.
 
         Returns:
-            Output name -> array, in the order of the signature; strings as str, or as bytes if the
-            name ends in `_bytes`.
+            Maps output names to arrays, in the order of the signature; strings as str, or as bytes
+            if the name ends in `_bytes`.
 
         Raises:
-            ServingError: The server's status and message; or `UNKNOWN`, and what is wrong with the
-                reply (`signatures.check`).
-            UsageError: There is no such signature or input, or its type cannot represent a value.
+            ServingError: With the server's status and message; or with `UNKNOWN` and the problem,
+                if the reply is invalid (`signatures.check`).
+            UsageError: The signature or input does not exist, or a value does not fit its type.
         """
         known = self._signatures.get(signature)
         if known is None:
@@ -93,16 +93,16 @@ class Client:
     def classify(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
     ) -> LabelScores:
-        """Returns (label, probability) pairs of each example, the most probable first.
+        """Returns the (label, probability) pairs of each example, the most probable class first.
 
         Args:
-            examples: Feature name -> bytes, str, number, or a list of them:
+            examples: Each maps feature names to bytes, a str, a number, or a list of these:
                 `[{"image/encoded": Path("three.png").read_bytes()}]`.
-            signature: Its name.
+            signature: Name of the signature.
 
         Raises:
             ServingError: As in `predict`.
-            UsageError: A feature has another type.
+            UsageError: A feature has a different type.
         """
         given = list(map(signatures.features, examples))
         answer = self._transport.classify(signature, given)
@@ -116,12 +116,12 @@ class Client:
         """Returns one value for each example, float32 (examples,).
 
         Args:
-            examples: As in `classify`: `[{"features": [0.5, 1.0]}]`.
-            signature: Its name.
+            examples: As in `classify`, for example `[{"features": [0.5, 1.0]}]`.
+            signature: Name of the signature.
 
         Raises:
             ServingError: As in `predict`.
-            UsageError: A feature has another type.
+            UsageError: A feature has a different type.
         """
         given = list(map(signatures.features, examples))
         values = self._transport.regress(signature, given)
@@ -130,16 +130,16 @@ class Client:
         return values
 
     def metadata(self) -> dict[str, Signature]:
-        """Returns signature name -> its inputs and outputs; raises ServingError."""
+        """Returns the inputs and outputs of each signature, by name; raises ServingError."""
         return self._transport.metadata()
 
     def status(self) -> list[Version]:
-        """Returns the model's versions that the server knows; raises ServingError."""
+        """Returns the versions of the model that the server knows; raises ServingError."""
         return self._transport.status()
 
     @property
     def feature_names(self) -> list[str] | None:
-        """Names of the numbers in a row; None for images, and for servers, which lack them."""
+        """Names of the features; None for images, and for servers, which do not report them."""
         return self._transport.feature_names
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Client:
             version = int(found["number"]) if found["number"] else found["label"]
             return Rpc(found["host"], found["name"], version, self.timeout)
         if not os.path.isdir(self.model):
-            raise UsageError(f"{self.model!r} is not a directory or address; use {EXPECTED}")
+            raise UsageError(f"{self.model!r} is not a directory or address; pass {EXPECTED}")
         from pipeline.serving.local import Local
 
         require_path(Path(self.model), "MODEL")

@@ -1,4 +1,4 @@
-"""Examples in files: images, and rows of tables."""
+"""Reads examples from files: images, and rows of tables."""
 
 import csv
 import glob
@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.utils import image_formats, safe_io
 
 TABLES = (".csv", ".npy")
-_MAX_BATCH_BYTES = 2**26  # of the files in one request
+_MAX_BATCH_BYTES = 2**26  # total size of the files in one request
 _NO_ARRAY = "it does not contain an array of numbers (rows, features)"
 
 
@@ -22,18 +22,19 @@ class Item(NamedTuple):
     """One example of a request."""
 
     name: dict[str, Any]
-    """`file`, and for a table `row`, counted from 0."""
+    """`file`, and for a table also `row`, counted from 0."""
     value: Any
-    """Bytes of an image, or float32 (features,); None if there is an error."""
+    """The bytes of an image, or float32 (features,); None if there is an error."""
     error: str = ""
-    """Why it cannot be read."""
+    """Why the example cannot be read."""
 
 
 def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
-    """Returns the files that words stand for, in their order.
+    """Returns the files that the words denote, in order.
 
-    A word is a file, a pattern (`**` for any depth), or a directory, for its files with these
-    endings at any depth, sorted, without hidden ones. Other words are kept as they are.
+    A word is a file, a pattern (`**` for any depth), or a directory; from a directory, all files
+    with these endings are taken, at any depth, sorted, except hidden files. Other words are kept
+    unchanged.
     """
     names: list[str] = []
     for word in words:
@@ -67,8 +68,8 @@ def images(names: Iterable[str]) -> Iterator[Item]:
 def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None) -> Iterator[Item]:
     """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
 
-    The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ... as pandas
-    writes it. Named columns are reordered to match `columns`; other names are an error.
+    The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ... as written
+    by pandas; named columns are reordered to match `columns`, and other names are an error.
     """
     for name in names:
         index = -1

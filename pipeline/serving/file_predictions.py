@@ -1,4 +1,4 @@
-"""Predictions for files: chooses the signature that takes them and turns replies into records."""
+"""Predictions for files: chooses a signature that accepts them, and converts replies to records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from pipeline.utils.errors import UsageError
 
 
 class FilePredictor:
-    """Sends files to a model, with the signature that takes them.
+    """Sends files to a model, with a signature that accepts them.
 
-    `top` is the number of the most probable classes in a record. Raises UsageError if the model
-    takes neither image files nor rows of numbers, or returns fewer classes.
+    `top` is the number of most probable classes in a record. Raises UsageError if the model does
+    not take image files or feature vectors, or returns fewer classes.
     """
 
     def __init__(self, client: Client, top: int) -> None:
@@ -31,16 +31,16 @@ class FilePredictor:
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Endings of the file names that the model takes."""
+        """Endings of the names of files that the model accepts."""
         return image_formats.SUFFIXES if self._width is None else file_inputs.TABLES
 
     def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
         """Yields a record of JSON values for each image or row, in order.
 
-        The record of an image has `file`, `label`, `class` and `probability`, and with `top` above
-        1 also `top`: a list of `label` and `probability`, the most probable first. The record of a
-        row has `file`, `row` and the outputs of the model. If an example cannot be read, or the
-        model refuses it, the record has `file` and `error`.
+        The record of an image contains `file`, `label`, `class` and `probability`, and if `top` is
+        more than 1 also `top`, a list of labels and probabilities, the most probable first. The
+        record of a row contains `file`, `row` and the outputs of the model. The record of an
+        example that cannot be read, or that the model rejects, contains `file` and `error`.
         """
         if self._width is None:
             items = file_inputs.images(names)
@@ -52,7 +52,7 @@ class FilePredictor:
                 yield {**item.name, "error": item.error} if item.error else next(answered)
 
     def _predict(self, items: list[Item]) -> list[dict[str, Any]]:
-        """Sends one request; if it is refused, sends its halves, to find the examples at fault."""
+        """Sends one request; if it is rejected, sends its halves, to find the invalid examples."""
         if not items:
             return []
         values = [item.value for item in items]
@@ -76,7 +76,7 @@ class FilePredictor:
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
-    """Returns (signature, its input, numbers in a row or None for image files)."""
+    """Returns (signature, its input, number of features or None for image files)."""
     encoded = known.get("image_bytes")
     if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
         return "image_bytes", "image_bytes", None
@@ -87,7 +87,7 @@ def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | 
             return "serving_default", name, field.shape[1]
     takes = ", ".join(f"{name} {field}" for name, field in default.inputs.items()) or "nothing"
     raise UsageError(
-        f"{model} takes neither image files nor rows of numbers, but {takes}; use pipeline.Client"
+        f"{model} does not take image files or feature vectors, but {takes}; use pipeline.Client"
     )
 
 

@@ -1,4 +1,4 @@
-"""Client side of the gRPC interface of TensorFlow Serving, by the official stubs."""
+"""Client side of the gRPC interface of TensorFlow Serving, using the official stubs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,12 +23,12 @@ with protobuf.importable():
         regression_pb2,
     )
 
-# A client would refuse replies above 4 MB; the limit of the server is 2 GB.
+# By default, a client rejects replies of more than 4 MB; the limit of the server is 2 GB.
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 
 class Rpc(Transport):
-    """One model behind the gRPC port of a server; `version` None is the newest."""
+    """One model behind the gRPC port of a server; `version` None means the newest version."""
 
     def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._channel = grpc.insecure_channel(host, _OPTIONS)

@@ -17,7 +17,7 @@ with protobuf.importable():
 
 
 class Local(Transport):
-    """One version, loaded by TensorFlow's C++ loader; of a model, the one that would be served."""
+    """A version loaded by TensorFlow's C++ loader; for a model, the version a server would use."""
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.chosen(directory)
@@ -51,7 +51,7 @@ class Local(Transport):
         return signatures.signatures(self._session.signatures)
 
     def status(self) -> list[Version]:
-        """Returns the loaded version, 0 if the name of its directory is not a number."""
+        """Returns the loaded version; 0 if the name of its directory is not a number."""
         name = self._version.name
         return [Version(int(name) if files.is_version(name) else 0, "AVAILABLE")]
 
@@ -61,7 +61,7 @@ class Local(Transport):
     def _predict_examples(self, name: str, examples: Examples, outputs: set[str]) -> Arrays:
         signature = self.metadata().get(name, Signature({}, {}))
         if set(signature.inputs) != {"inputs"} or not outputs <= set(signature.outputs):
-            message = f"no signature {name!r} answers examples with {' and '.join(sorted(outputs))}"
+            message = f"no signature {name!r} maps examples to {' and '.join(sorted(outputs))}"
             raise ServingError(str(self._version), "FAILED_PRECONDITION", message)
         serialized = [protobuf.example(one).SerializeToString() for one in examples]
         return self.predict(name, {"inputs": signatures.strings(serialized)}, {})

@@ -1,4 +1,4 @@
-"""Which versions a server loads: the policy in the `models.config` beside the versions of a model.
+"""Which versions a server loads: the policy in `models.config`, next to the versions of a model.
 
 The file is a `ModelServerConfig` of TensorFlow Serving in text form and may be edited by hand. Only
 the policy of the model is replaced; everything else, including comments, is kept.
@@ -36,15 +36,15 @@ def pinned(model: Path) -> tuple[int, ...]:
 
 
 def pin(model: Path, version: int | None) -> None:
-    """Pins a model to one version; None makes servers load the newest version again.
+    """Pins a model to one version; with None, servers load the newest version again.
 
-    Raises UsageError, without any change, if `models.config` cannot be read or edited.
+    Raises UsageError if `models.config` cannot be read or edited; the file is then unchanged.
     """
     path = model / NAME
     text = _text(path) if path.exists() else new(model.name)
     wanted = _parse(path, text)
     entry = _entry(model, wanted)
-    if entry.version_labels:  # a server stops at the label of a version it does not load
+    if entry.version_labels:  # a server exits if a labeled version is not loaded
         raise UsageError(f"{path} has labels; edit its model_version_policy by hand")
     entry.ClearField("model_version_policy")
     if version is None:
@@ -63,7 +63,7 @@ def pin(model: Path, version: int | None) -> None:
 
 
 def new(name: str) -> str:
-    """Returns a `models.config` for one model, at /models/NAME in a container."""
+    """Returns a `models.config` for one model, for a container that mounts it at /models/NAME."""
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
     return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
 

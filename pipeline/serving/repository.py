@@ -11,7 +11,7 @@ from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
 
 REFUSED = ".refused"
-"""Hidden name of the last version that the gate refused, until the next one is published."""
+"""Hidden name of the last version that the gate rejected, until the next one is published."""
 # Every export of this package has these files.
 _EXPORTED = ("saved_model.pb", str(version_manifest.GOLDEN))
 
@@ -21,7 +21,7 @@ class Published:
     """The result of publishing a version."""
 
     directory: Path
-    """The new version, or the directory of the refused one."""
+    """The directory of the new version, or of the rejected version."""
     refused: bool = False
     quality: str | None = None
     """The comparison with the served version; None if it was not requested."""
@@ -36,16 +36,16 @@ def publish(
     selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Gives a verified export the next version number, unless it is worse than the served version.
+    """Publishes a verified export as the next version, unless it is worse than the served version.
 
-    Only one process publishes at a time, so that the version it compares with stays in place.
+    Only one process publishes at a time, so that the served version does not change meanwhile.
 
     Args:
         folder: The export, in a directory made by `temp_files.folder(model)`.
         model: The directory of the versions.
         options: Only `tolerance` and `keep` are used.
-        selection_metric: As `Task.selection_metric`.
-        ready: Called before the version becomes visible, unless it is refused.
+        selection_metric: See `Task.selection_metric`.
+        ready: Called before the version becomes visible, unless the version is rejected.
     """
     with locks.in_turn(model):
         good, quality = True, None
@@ -69,9 +69,9 @@ def publish(
 
 
 def live(model: Path) -> Path | None:
-    """Returns the version that a server uses by default: the highest pinned one, else the highest.
+    """Returns the version that a server uses by default: the highest pinned one, else the newest.
 
-    Returns None if there are no versions, or none of the pinned ones exists.
+    Returns None if there are no versions, or if none of the pinned versions exists.
     """
     versions = files.versions(model)
     pinned = models_config.pinned(model)
@@ -80,9 +80,9 @@ def live(model: Path) -> Path | None:
 
 
 def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> tuple[bool, str]:
-    """Returns whether a version is at most `tolerance` worse than the served one, and why.
+    """Returns whether a version is at most `tolerance` worse than the served one, and the reason.
 
-    A served version without the metric, such as that of another task, cannot be worse.
+    If the served version does not have the metric (of another task), the new one is accepted.
     """
     name, sign = by
     classes = [version_manifest.about(version).get("class_names") for version in (new, served)]
@@ -101,7 +101,7 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
 
 
 def judged(version: Path, name: str) -> tuple[float | None, str]:
-    """Returns a metric from the manifest of a version, None if it is not finite, and its split."""
+    """Returns a metric from the manifest of a version (None if not finite), and its split."""
     manifest = version_manifest.about(version)
     return manifest.get("metrics", {}).get(name), str(manifest.get("judged", ""))
 
@@ -126,7 +126,7 @@ def pin(model: Path, version: int | None) -> None:
 
 
 def require(model: Path, version: int | None) -> Path | None:
-    """Returns the directory of a version, None for None; raises UsageError if it is missing."""
+    """Returns the directory of a version (None for None); raises UsageError if it is missing."""
     versions = files.versions(model)
     if version is not None and version not in versions:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Client side of the REST interface of TensorFlow Serving, by urllib3.
+"""Client side of the REST interface of TensorFlow Serving, using urllib3.
 
-The format is documented in tensorflow_serving/g3doc/api_rest.md; for details that are not in there,
-see tensorflow_serving/util/json_tensor.cc.
+The format is documented in tensorflow_serving/g3doc/api_rest.md; for details, see
+tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
@@ -25,7 +25,7 @@ from pipeline.utils import protobuf
 with protobuf.importable():
     from tensorflow_serving.apis import get_model_metadata_pb2
 
-# 400 also stands for FAILED_PRECONDITION and OUT_OF_RANGE
+# 400 is also used for FAILED_PRECONDITION and OUT_OF_RANGE
 # (tensorflow_serving/model_servers/http_server.cc).
 _STATUS = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
@@ -41,8 +41,8 @@ _MAX_CONNECTIONS = 16  # kept open, for as many threads
 class Rest(Transport):
     """One model behind the REST port of a server.
 
-    `timeout` is the seconds for a request, including the whole reply and retries while the server
-    is busy.
+    `timeout` limits the seconds of a request, including the whole reply, and retries while the
+    server is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -94,7 +94,7 @@ class Rest(Transport):
             return list(reply["results"])
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a POST request if there is a body, else GET; returns the JSON of the reply."""
+        """Sends a POST request if there is a body, else a GET request; returns the reply's JSON."""
         deadline, delay = time.monotonic() + self._timeout, _FIRST_DELAY
         while True:
             try:
@@ -126,7 +126,7 @@ class Rest(Transport):
             redirect=False,
             retries=False,
         )
-        # The timeout above applies to each read; a slow reply takes many reads.
+        # The timeout above applies to each read, and a slow reply takes many reads.
         timer = threading.Timer(deadline - time.monotonic(), response.shutdown)
         timer.start()
         try:
@@ -154,13 +154,13 @@ class Rest(Transport):
             return f"it redirects to {to}; use the address of a model"
         try:
             return str(response.json()["error"])
-        except (LookupError, TypeError, ValueError):  # of another program
+        except (LookupError, TypeError, ValueError):  # the reply of another program
             proxy = f" of the proxy {self._proxy}" if response.status == 407 else ""
             return f"HTTP {response.status} {response.reason}{proxy}"
 
 
 def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
-    """Returns the proxy that the environment names for an address, without password, and a pool."""
+    """Returns the proxy set in the environment for an address, without password, and a pool."""
     parts = urllib.parse.urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or urllib.request.proxy_bypass(parts.netloc):
@@ -172,8 +172,8 @@ def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
 
 
 def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns arrays as JSON values in the columnar format; strings, which may be any bytes, in
-    Base64."""
+    """Returns arrays as JSON values in the columnar format; strings, which may contain any bytes,
+    are Base64-encoded."""
     return {
         name: _encoded(array.tolist()) if array.dtype == object else array.tolist()
         for name, array in inputs.items()

@@ -1,4 +1,4 @@
-"""Loads a SavedModel as TensorFlow Serving does: by the C++ loader, without Python TensorFlow.
+"""Loads a SavedModel like TensorFlow Serving: with the C++ loader, without Python TensorFlow.
 
 The shared libraries of the installed wheel are called through their C interface
 (tensorflow/c/c_api.h): `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are also the server's
@@ -19,10 +19,10 @@ from pipeline.runtime import native_logs
 from pipeline.utils import protobuf, safe_io
 from pipeline.utils.errors import Failure
 
-INVALID_ARGUMENT = 3  # absl status code, 400 over REST
+INVALID_ARGUMENT = 3  # absl status code; 400 over REST
 _UNIMPLEMENTED = 12
 _STRING = protobuf.NUMBERS[np.dtype(object)]
-_MAX_BYTES = 2**31  # of a protobuf message
+_MAX_BYTES = 2**31  # maximum size of a protobuf message
 _STRING_SIZE = 24  # sizeof(TF_TString)
 
 
@@ -70,7 +70,7 @@ _FUNCTIONS = {
 
 
 class ServerError(Exception):
-    """An error that a client of the server would get: a status code and a message."""
+    """An error as a client of the server would get it: a status code and a message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -100,9 +100,10 @@ class Session:
     def run(
         self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Runs a signature, as for one request; raises the ServerError that a client would get.
+        """Runs a signature, as for one request.
 
-        Strings are arrays of bytes objects. `wanted` are the outputs to return, None for all.
+        Strings are arrays of bytes objects. `wanted` are the outputs to return; None for all.
+        Raises ServerError with the status and message that a client of a server would get.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
@@ -132,7 +133,7 @@ class Session:
     def _output(self, tensor: str) -> _Output:
         operation, _, index = tensor.partition(":")
         pointer = self._c.TF_GraphOperationByName(self._graph, operation.encode())
-        if not pointer:  # running it would end the process
+        if not pointer:  # running the signature would end the process
             raise KeyError(f"the graph has no operation {operation!r}")
         return _Output(pointer, int(index or 0))
 
@@ -177,7 +178,7 @@ def runtime_version() -> str:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    # Not RTLD_GLOBAL, with which importing TensorFlow afterwards ends the process.
+    # Not RTLD_GLOBAL: with it, importing TensorFlow afterwards would end the process.
     root = protobuf.wheel()
     with native_logs.of_start():
         ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
@@ -185,8 +186,8 @@ def _library() -> ctypes.CDLL:
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(library, f"TF_{name}")
             function.restype, function.argtypes = result, arguments
-        # The first session logs the devices. Logs of loading a model are shown: they may be the
-        # last ones of the process.
+        # The first session logs the devices. Logs from loading a model are shown, because they may
+        # be the last ones of the process.
         library.TF_NewSession(
             library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
         )
@@ -201,5 +202,5 @@ def saved_graph(directory: Path) -> Any:
     raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
     graphs = saved_model_pb2.SavedModel.FromString(raw).meta_graphs
     if len(graphs) != 1:
-        raise Failure(f"saved_model.pb contains {len(graphs)} graphs, not one")
+        raise Failure(f"saved_model.pb must contain one graph; it contains {len(graphs)}")
     return graphs[0]

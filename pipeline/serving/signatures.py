@@ -11,16 +11,16 @@ from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
-_MAX_PROBABILITY = 1 + 2**-10  # half precision may round above 1
-# Outputs of exported models with one row for each example.
+_MAX_PROBABILITY = 1 + 2**-10  # half precision may be rounded to more than 1
+# Outputs of exported models that have one row per example.
 _BATCHED = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
 
 
 class ServingError(UsageError):
-    """A model did not answer.
+    """A request failed, or its reply is invalid.
 
     Attributes:
-        status: Name of the status code, as in gRPC: `INVALID_ARGUMENT` for a wrong request.
+        status: Name of the status code, as in gRPC; `INVALID_ARGUMENT` for an invalid request.
         message: The server's message, in one line.
     """
 
@@ -31,12 +31,12 @@ class ServingError(UsageError):
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Type and shape of an input or output."""
+    """Data type and shape of an input or output."""
 
     dtype: np.dtype
-    """Object for strings, void for types that a client cannot send."""
+    """NumPy dtype; object for strings, void for types that a client cannot send."""
     shape: tuple[int | None, ...] | None
-    """None for an axis of any length, such as the batch; None for an unknown rank."""
+    """Length of each axis, None for any length, such as the batch; None for an unknown rank."""
 
     def __str__(self) -> str:
         name = "string" if self.dtype == object else self.dtype.name
@@ -61,12 +61,12 @@ class Version:
     state: str
     """START, LOADING, AVAILABLE, UNLOADING or END."""
     error: str = ""
-    """Why it could not be loaded."""
+    """Why the version could not be loaded."""
 
 
 @contextlib.contextmanager
 def reading_reply(model: str) -> Iterator[None]:
-    """Raises ServingError for any error while a reply is read."""
+    """Converts any exception raised while a reply is read to a ServingError."""
     try:
         yield
     except Exception as error:  # replies of other programs fail in many ways
@@ -96,8 +96,8 @@ def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
 def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Converts values to arrays of the types that a signature takes; strings to bytes objects.
 
-    Raises UsageError if a name is unknown or missing, or a value does not fit its type. Pixels from
-    0 to 1 for a model that takes uint8 are a common training/serving skew.
+    Raises UsageError if a name is unknown or missing, or if a value does not fit its type. Passing
+    pixels from 0 to 1 to a model that takes uint8 is a common training/serving skew.
     """
     for name in values:
         if name not in signature.inputs:
@@ -109,7 +109,7 @@ def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
-    """Converts one value to an array, as `tensors` does."""
+    """Converts one value to an array, as in `tensors`."""
     try:
         array = strings(value) if wanted.dtype == object else np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
     if wanted.dtype == object or (not array.size and kinds[1] != "V"):  # an empty list has no type
         return array.astype(wanted.dtype)
     with np.errstate(over="ignore"):
-        if kinds == ("f", "f"):  # fewer digits are fine
+        if kinds == ("f", "f"):  # losing digits is fine
             return array.astype(wanted.dtype)
         is_mask = kinds[0] == "b" and kinds[1] in "iu"  # not an image of 0 and 1
         if kinds[0] not in "biu" or kinds[1] not in "biuf" or is_mask:
@@ -145,7 +145,7 @@ def strings(value: Any) -> np.ndarray:
 
 
 def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Decodes strings in outputs to str, except for names that end in `_bytes`, as REST does."""
+    """Decodes strings in outputs to str, as REST does, unless their names end in `_bytes`."""
 
     def text(array: np.ndarray) -> np.ndarray:
         texts = np.empty(array.size, object)
@@ -165,7 +165,7 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
     finite, `class` is the most probable class and `label` the first of `top_labels`.
 
     Args:
-        answer: Output name -> array, from `answer`.
+        answer: Maps output names to arrays, as returned by `answer`.
         expected: The outputs of the signature.
         count: Number of examples in the request.
 
@@ -182,7 +182,7 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
         fits = values.dtype == field.dtype and values.ndim == len(sizes)
         if not fits or any(n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)):
             found = Field(values.dtype, values.shape)
-            raise ValueError(f"{name} is {found} for {count} examples, not {field}")
+            raise ValueError(f"{name} must be {field} for {count} examples; got {found}")
         if name in ("probabilities", "top_scores"):
             good = (values >= 0) & (values <= _MAX_PROBABILITY)
             _require(good, name, values, "not a probability")
@@ -210,7 +210,7 @@ def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> N
 def check_pairs(answer: Sequence[Sequence[tuple[str, float]]], count: int) -> None:
     """Checks the (label, probability) pairs of `classify` for `count` examples, as `check` does."""
     if len(answer) != count:
-        raise ValueError(f"it has {len(answer)} answers to {count} examples")
+        raise ValueError(f"it has {len(answer)} answers for {count} examples")
     for index, pairs in enumerate(answer):
         for label, score in pairs:
             if not (isinstance(label, str) and 0 <= score <= _MAX_PROBABILITY):
@@ -231,7 +231,7 @@ def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | 
             found[name] = values
         protobuf.example(found)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = "an example must be a dict of feature name -> bytes, text or numbers"
+        message = "an example must map feature names to bytes, strings or numbers"
         raise UsageError(f"{message}: {reason(error)}") from None
     return found
 

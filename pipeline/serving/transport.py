@@ -8,9 +8,9 @@ import numpy as np
 from pipeline.serving.signatures import Field, Signature, Version
 
 Arrays = Mapping[str, np.ndarray]
-"""Name -> array of the signature's dtype, batch first; strings as bytes objects."""
+"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects."""
 Examples = Sequence[Mapping[str, Sequence]]
-"""Feature name -> values, all of one type."""
+"""Maps feature names to values, all of the same type."""
 LabelScores = list[list[tuple[str, float]]]
 """(label, score) pairs of each example."""
 
@@ -18,8 +18,8 @@ LabelScores = list[list[tuple[str, float]]]
 class Transport(abc.ABC):
     """Sends the requests of a `Client` to one model and reads the replies.
 
-    Every method except `close` raises ServingError, with the server's status and message, if the
-    model does not answer.
+    Every method except `close` raises ServingError, with the server's status and message, if a
+    request fails.
     """
 
     feature_names: list[str] | None = None
@@ -27,7 +27,7 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
-        """Returns the outputs of the signature `name`, whose types are `outputs`."""
+        """Returns the outputs of the signature `name`; `outputs` are their types."""
 
     @abc.abstractmethod
     def classify(self, name: str, examples: Examples) -> LabelScores:
@@ -39,11 +39,11 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def metadata(self) -> dict[str, Signature]:
-        """Returns signature name -> its inputs and outputs."""
+        """Returns the inputs and outputs of each signature, by name."""
 
     @abc.abstractmethod
     def status(self) -> list[Version]:
-        """Returns the versions of the model that are known, and their states."""
+        """Returns the known versions of the model and their states."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -13,7 +13,7 @@ GOLDEN = Path("assets.extra/golden.npz")
 
 
 def write(directory: Path, about: Mapping[str, Any]) -> None:
-    """Writes `about` and, as `files`, sha256 and size of every other file; all must be complete."""
+    """Writes `about`, and as `files` the sha256 and size of all other files, which are complete."""
     files.write_json(directory / MANIFEST, {**about, "files": entries(directory)})
 
 
@@ -60,7 +60,7 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
 
 
 def entries(directory: Path) -> dict[str, dict[str, Any]]:
-    """Returns the name of every file except the manifest -> its sha256 and size."""
+    """Maps the name of every file except the manifest to its sha256 and size."""
     return {
         path.relative_to(directory).as_posix(): {
             "sha256": files.sha256(path),

@@ -109,13 +109,13 @@ SHARES = np.full((3, 6), 0.1, np.float32)
     [
         ({"probabilities": SHARES * np.nan}, "probabilities[0, 0] is nan, not a probability"),
         ({"probabilities": SHARES - 5}, "probabilities[0, 0] is -4.9, not a probability"),
-        ({"probabilities": SHARES[:, :5]}, "probabilities is float32 [3, 5] for 3 examples, not"),
+        ({"probabilities": SHARES[:, :5]}, "probabilities must be float32 "),
         ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
         ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but another class is the most probable"),
         ({"class": np.int32([-1, 0, 0])}, "class[0] is -1, but another class is the most"),
         ({"class": np.float32([0, 1.5, 0])}, "class "),
-        ({"class": np.int32([0])}, "class is int32 [1] for 3 examples, not int32 [?]"),
-        ({"class": np.int32(0)}, "class is int32 [] for 3 examples"),
+        ({"class": np.int32([0])}, "class must be int32 [?] for 3 examples; got int32 [1]"),
+        ({"class": np.int32(0)}, "class must be int32 [?] for 3 examples"),
         ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
         ({"label": None}, "the output label is missing"),
     ],
@@ -147,7 +147,7 @@ def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
         outputs |= {"classes": np.array([[b"a"]], object), "scores": np.float32([[7]])}
         with pytest.raises(ServingError, match=r"scores\[0\] of 'a' is 7.0, not a probability"):
             here.classify([{"image/encoded": b""}])
-        with pytest.raises(ServingError, match="it has 1 answers to 2 examples"):
+        with pytest.raises(ServingError, match="it has 1 answers for 2 examples"):
             here.classify([{"image/encoded": b""}] * 2)
 
 
@@ -181,7 +181,7 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
     "examples", [{"image/encoded": b"x"}, [{"a": [1, "b"]}], [{"a": "\ud800"}]]
 )
 def test_wrong_examples_are_not_sent(here, examples):
-    with pytest.raises(UsageError, match="an example must be a dict of feature name") as caught:
+    with pytest.raises(UsageError, match="an example must map feature names") as caught:
         here.classify(examples)
     assert not isinstance(caught.value, ServingError)
 

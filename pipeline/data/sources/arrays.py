@@ -1,6 +1,5 @@
 """An `.npz` file with the keys `images` and `labels`, or a directory of such `.npy` files."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.utils import npz
@@ -131,6 +131,5 @@ def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
     if groups.dtype.kind != "U":
         return np.array(groups, np.int64)
     texts, places = np.unique(groups, return_inverse=True)
-    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-    hashes = [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]
+    hashes = [stable_hash(text.encode("utf-8", "surrogatepass")) for text in texts]
     return np.array(hashes, np.int64)[places]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 from pipeline.data import split_names
 from pipeline.data.image_headers import common_shape
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _label_names
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
@@ -65,7 +66,7 @@ class Folder(Source):
         self._paths: dict[int, str] = {}
         for split, folder in folders.items():
             files, labels = self._scan(folder, classes, split)
-            ids = [_hash(file.relative) for file in files]
+            ids = [stable_hash(os.fsencode(file.relative)) for file in files]
             columns = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
             self._paths |= {id: file.relative for id, file in zip(ids, files, strict=True)}
             if group is not None:
@@ -187,11 +188,6 @@ def _beginning(path: Path) -> bytes:
         return file.read(2**18)
 
 
-def _hash(text: str) -> int:
-    """63 bits of a text's SHA-256."""
-    return int.from_bytes(hashlib.sha256(os.fsencode(text)).digest()[:8], "big") >> 1
-
-
 def _raise(error: OSError) -> None:
     raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
@@ -242,4 +238,4 @@ def _groups(files: list[_File], pattern: str) -> np.ndarray:
     if "" in texts:
         first = files[texts.index("")].relative
         raise UsageError(f"--source.group {pattern!r} does not match {first}")
-    return np.array([_hash(text) for text in texts], np.int64)
+    return np.array([stable_hash(os.fsencode(text)) for text in texts], np.int64)

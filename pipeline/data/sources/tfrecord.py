@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,11 @@ import tensorflow as tf
 from pipeline.contracts import Example, Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
+from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _example_features, _label_names
 from pipeline.data.sources._record_files import Records, RecordSource
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 # Words in the name of a file or its directory that indicate the split.
@@ -87,29 +89,20 @@ class TFRecords(RecordSource):
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
             return _label_names.from_labels(labels, str(self._root), option)
-        texts = sorted(map(_text, set(self._values("label"))))
+        values = set(self._values("label"))
+        texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
         return _label_names.distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)
         if "label" in found and found["label"].dtype == tf.string:
             same = tf.equal(self._names, found["label"][..., None])
-            known = tf.reduce_all(tf.reduce_any(same, axis=-1))
-            with tf.control_dependencies([tf.debugging.Assert(known, [found["label"]])]):
+            labels, missing = found["label"], ~tf.reduce_any(same, axis=-1)
+            unknown = tf.boolean_mask(tf.reshape(labels, [-1]), tf.reshape(missing, [-1]))
+            known = tf.debugging.Assert(tf.size(unknown) == 0, ["unknown class", unknown])
+            with tf.control_dependencies([known]):
                 found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
         return found
-
-    def _explain(self, split: str) -> None:
-        super()._explain(split)
-        numbers, (name, kind) = self._numbers[split], self._layout["label"]
-        if kind == "int64" or not self._names:
-            return
-        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
-            label = _example_features.parse({"label": (name, kind)}, record)["label"]
-            text = _text(label.numpy())
-            if text not in self._names:
-                where = self._records.location(number)
-                raise UsageError(f"{where}: unknown class {text!r}; {suggest(text, self._names)}")
 
     def _values(self, field: str) -> Iterator[bytes]:
         """The unchanged values of a field in train."""
@@ -136,10 +129,6 @@ class TFRecords(RecordSource):
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
 
 
-def _text(label: bytes) -> str:
-    return label.decode("utf-8", "surrogateescape")
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in safe_io.read_text(path).rstrip().split("\n")]
@@ -153,10 +142,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _hashes(records: Records, root: Path) -> np.ndarray:
     """The hash of each file's path, int64 (files,)."""
-    names = [_relative(path, root).encode("utf-8", "surrogateescape") for path in records.files]
-    digests = [hashlib.sha256(name).digest()[:8] for name in names]
-    # 63 bits, including the number of the record.
-    hashes = np.array([int.from_bytes(d, "big") >> (1 + _BITS) for d in digests], np.int64)
+    names = [os.fsencode(_relative(path, root)) for path in records.files]
+    hashes = np.array([stable_hash(name) >> _BITS for name in names], np.int64)
     if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
         raise UsageError(
             f"{root}: two files have the same id, or one has more than {1 << _BITS:,} records; "
