@@ -65,7 +65,7 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     before = contents("mine")
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
-    assert "export     saved_models/digits/2, verified: the SavedModel answers as" in said
+    assert "export     saved_models/digits/2, verified: the SavedModel gives the same" in said
     assert "digits in mine, trained for" in said and "epoch" not in said
     for name, values in answers("saved_models/digits/1").items():
         np.testing.assert_array_equal(answers("saved_models/digits/2")[name], values)
