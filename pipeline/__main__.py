@@ -28,9 +28,7 @@ def main() -> None:
     """
     if not sys.argv[1:] or sys.argv[1] not in commands():
         run_command(_list)
-    here = os.path.realpath(os.curdir)
-    if here not in map(os.path.realpath, sys.path):
-        sys.path.append(here)
+    sys.path.append(os.getcwd())
     name = sys.argv.pop(1)
     runpy.run_module(f"pipeline.{name}", run_name="__main__", alter_sys=True)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import typing
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pipeline.config import cli_parser, command_line, help_text
@@ -19,6 +20,9 @@ stock fit       distance to stock Keras's `fit` on one device in the same precis
                 tensor, relative to how far training moved it; in float32 at most {tolerance};
                 - if not comparable: BatchNormalization sees a different part of the batch"""
 _Count = Annotated[int, (1, None)]
+_Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+_Optimizer = Literal["sgd", "adam", "adamw", "nadam"]
+_VALUES = "1 to 100 values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,17 +35,13 @@ class Options:
     model: str | None = None
     """Replace the recipe's model by this registered model, with its default options; `tiny` is the
     fastest. None: the recipe's model."""
-    replicas: tuple[_Count, ...] = (1, 2)
+    replicas: Annotated[tuple[_Count, ...], _VALUES] = (1, 2)
     """Numbers of replicas; on a CPU, replicas are logical devices."""
-    precisions: tuple[Literal["float32", "mixed_bfloat16", "mixed_float16"], ...] = (
-        "float32",
-        "mixed_bfloat16",
-        "mixed_float16",
-    )
+    precisions: Annotated[tuple[_Precision, ...], _VALUES] = typing.get_args(_Precision)
     """Precision policies."""
-    accumulate: tuple[_Count, ...] = (1, 4)
+    accumulate: Annotated[tuple[_Count, ...], _VALUES] = (1, 4)
     """Numbers of micro-batches."""
-    optimizers: tuple[Literal["sgd", "adam", "adamw", "nadam"], ...] = ("sgd",)
+    optimizers: Annotated[tuple[_Optimizer, ...], _VALUES] = ("sgd",)
     """Optimizers; the distance to stock Keras is only limited for sgd in float32."""
     steps: _Count = 16
     """Number of training steps; with more than 16, differences grow and are no longer limited."""
@@ -66,9 +66,6 @@ def parity(options: Options) -> int:
     recipe = command_line.recipe(options.parity)
     if options.model:
         recipe = recipe.changed(model={"name": options.model})
-    lists = (options.replicas, options.precisions, options.accumulate, options.optimizers)
-    if not all(lists):
-        raise UsageError("each option of --parity requires at least one value")
     for replicas, pieces in itertools.product(options.replicas, options.accumulate):
         if options.batch_size % (replicas * pieces):
             raise UsageError(

@@ -233,7 +233,10 @@ def _found(module: str) -> ModuleSpec | None:
     first, *others = module.split(".")
     if not all(part.isidentifier() for part in (first, *others)):
         return None
-    spec = importlib.util.find_spec(first)
+    try:
+        spec = importlib.util.find_spec(first)
+    except ValueError:  # __main__ of a notebook
+        return None
     for part in others:
         spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
     return spec

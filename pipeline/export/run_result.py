@@ -91,10 +91,20 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     try:
         result = files.expand_home(safe_io.read_json(run.result))
         same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
-        good = not config.export.enabled or _is_exported(config, result)
-    except (OSError, ValueError, LookupError, TypeError):
+        good = _is_complete(result) and (not config.export.enabled or _is_exported(config, result))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
     return result if same and good else None
+
+
+def _is_complete(result: Mapping[str, Any]) -> bool:
+    """Whether there is what reports print; raises an error if the file was edited."""
+    split = next(result[name] for name in ("test", "validation", "train") if name in result)
+    numbers = [split["examples"], result["examples_per_second"] or 0]
+    numbers += result["calibration"].values()
+    checks = (result["verification"] or {"checks": []})["checks"]
+    good = all(check.keys() >= {"name", "passed", "detail"} for check in checks)
+    return good and all(isinstance(number, int | float) for number in numbers)
 
 
 def options(export: Export) -> dict[str, Any]:

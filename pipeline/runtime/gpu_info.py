@@ -56,10 +56,9 @@ def memory(count: int) -> list[Memory]:
         )
         rows = [line.split(", ") for line in process.stdout.splitlines()]
         gpus = [Memory(int(free) << 20, int(total) << 20) for free, total in rows]
-        by_number = {str(number): gpu for number, gpu in enumerate(gpus)}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        numbers = by_number if visible is None else visible.split(",")
-        shown = [by_number[number.strip()] for number in numbers]
+        numbers = range(len(gpus)) if visible is None else map(int, visible.split(","))
+        shown = [gpus[number] for number in numbers]
     except (OSError, ValueError, LookupError, subprocess.SubprocessError):
         return []
     # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.

@@ -149,7 +149,6 @@ def _run(main: Callable[[list[str]], int | None]) -> tuple[int | None, str]:
 
 
 def plain(text: str) -> str:
-    """The text without control characters and without extremely long words."""
+    """The text with escaped control characters, except for line breaks."""
     shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
-    # No path is longer than 4,096 bytes.
-    return re.sub(r"\S{4100,}", lambda word: f"{word[0][:100]}...{word[0][-100:]}", "".join(shown))
+    return "".join(shown)

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
 # A process writes its id into the file after it got the lock.
@@ -101,9 +100,6 @@ def _acquire(path: Path, what: str, remedy: str) -> int:
 
 def _holder(path: Path) -> str | None:
     """The process named in a lock file; None if it runs on another machine or was killed."""
-    try:
-        text = safe_io.read_text(path, 1000).strip()
-    except (OSError, ValueError):
-        return None
+    text = path.read_text(errors="replace").strip()
     found = re.fullmatch(r"process (\d+) since .*", text)
     return text if found and Path("/proc", found[1]).exists() else None

@@ -1,5 +1,7 @@
 """Registries: functions are found, checked and loaded by name, without importing TensorFlow."""
 
+import sys
+
 import pytest
 
 from pipeline.config import registry
@@ -60,6 +62,12 @@ def test_a_dotted_name_works_like_a_registered_one(tmp_path, monkeypatch):
     assert registry.call("models", "box.mine.wide", {"width": 5}, 2) == (2, 5)
     with pytest.raises(UsageError, match="width of box.mine.wide must be a whole number"):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
+
+
+def test_a_function_of_a_notebook_has_no_dotted_name(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(UsageError, match="'__main__.net': no module named '__main__' on Python's"):
+        registry.find("models", "__main__.net")
 
 
 def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkeypatch):

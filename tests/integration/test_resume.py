@@ -214,6 +214,7 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished() is None
     version_manifest.write(version, manifest)
     assert finished() == result
-    for damaged in ("{", "[]"):
+    edited = [{"test": {"accuracy": "x"}}, {"calibration": None}, {"verification": {"checks": [3]}}]
+    for damaged in ("{", "[]", *(json.dumps({**result, **change}) for change in edited)):
         run.result.write_text(damaged)
         assert finished() is None
