@@ -25,8 +25,7 @@ def text(
 ) -> str:
     """The card as Markdown; `about` is the manifest without the digests of files."""
     splits = {name: numbers(part) for name, part in metrics.items()}
-    judged = next((name for name in ("test", "validation", "train") if name in metrics), "")
-    classes = metrics.get(judged, {}).get("per_class", {}).items()
+    classes = metrics.get(about["judged"], {}).get("per_class", {}).items()
     return _templates.render(
         "MODEL_CARD.md",
         **about,
@@ -38,7 +37,6 @@ def text(
         rows=list(dict.fromkeys(name for part in splits.values() for name in part)),
         same_precision=about["precision"] == about["trained_precision"].removeprefix("mixed_"),
         other_splits=[name for name in metrics if name != about["judged"]],
-        judged_split=judged,
         class_count=len(classes),
         worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
         differences=differences(about["difference"]),

@@ -71,8 +71,6 @@ def export(
     except BaseException:
         temp_files.remove(directory)
         raise
-    for note in published.notes:
-        print(note, flush=True)
     checks = outcome.checks
     if published.quality is not None:
         checks = (*checks, Check("quality", not published.refused, published.quality))
