@@ -1,4 +1,4 @@
-"""Files next to a model's versions: server configuration, and how to serve and call the model."""
+"""Files next to a model's versions: server configuration, and how to call the model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
 def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
     """Writes the files to a model's directory, except those that a user has edited.
 
-    `models.config` is written only once, because it determines which versions are served. No file
-    name is a number, because a server would interpret it as a version.
+    `models.config` is written once, because it determines which versions are served. No file has a
+    number as its name, because a server would treat it as a version.
     """
     name = parent.name
     if not (parent / models_config.NAME).exists():

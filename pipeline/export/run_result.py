@@ -54,7 +54,7 @@ def measured(
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
-    """A temporary directory for files if the disk of the run directory is full; not created yet."""
+    """A temporary directory for files if the disk of the run is full; not created yet."""
     # Not `tempfile.gettempdir()`, which raises if every disk is full.
     parent = os.environ.get("TMPDIR", "/tmp")
     return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
@@ -84,9 +84,9 @@ def write(
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
     """The result of a complete run; None if the run has to be tested or exported.
 
-    This is necessary if options have changed, if `result.json` is damaged, or if there is no export
-    in the directory and with the options of the config; a deleted export is accepted if there are
-    newer versions. `step` is the last step; None accepts any step and other training options.
+    It has to be if options have changed, if `result.json` is damaged, or if there is no export in
+    the directory and with the options of the config; a deleted export counts if there are newer
+    versions. `step` is the last step; None accepts any step and other training options.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))

@@ -16,8 +16,7 @@ BEFORE_CHECKPOINT = (
     "unfreeze",
     "average_weights",
     "throughput",
-    "reserve",
-    "pace",
+    "time_budget",
 )
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 
@@ -31,13 +30,14 @@ def check(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
+    runs = config.run_directory or run_directory.RUNS
     for name in config.train.callbacks:
         if name in BEFORE_CHECKPOINT + AFTER_CHECKPOINT:
             raise UsageError(f"--train.callbacks: {name} is part of every run; remove it")
-    files.check_writable(config.run_directory or run_directory.RUNS, "--run-directory")
+    files.check_writable(runs, "--run-directory")
     if config.source.name == "folder" and not config.dry_run:
         for flag, path in {
-            "--run-directory": config.run_directory or run_directory.RUNS,
+            "--run-directory": runs,
             "--export.directory": config.export.directory,
             "--data.cache-directory": config.data.cache_folder,
         }.items():
