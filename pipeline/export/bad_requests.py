@@ -106,7 +106,7 @@ def _all_refused(
         shapes = answer(values)
         if shapes is not None:
             raise Failure(f"{name}: the model answered, with outputs of the shapes {shapes}")
-    return f"INVALID_ARGUMENT, {len(wrong)} kinds"
+    return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
 
 
 def _survived(

@@ -28,7 +28,7 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """A trained model on its way to a published version."""
+    """Tests, exports and publishes a trained model."""
 
     config: Config
     run: RunDirectory

@@ -58,7 +58,8 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 def differences(found: Mapping[str, float]) -> str:
     """The result of `savedmodel.difference`, in words."""
-    floats = [f"{name} by {value:.2g}" for name, value in found.items() if isinstance(value, float)]
-    counts = [f"{value} of {name}" for name, value in found.items() if isinstance(value, int)]
-    largest = f"at most {', '.join(floats)}" if floats else ""
-    return "; ".join(filter(None, (largest, ", ".join(counts))))
+    floats = [f"{name} {value:.2g}" for name, value in found.items() if isinstance(value, float)]
+    counts = [f"{name} {value}" for name, value in found.items() if isinstance(value, int)]
+    largest = f"largest difference of {', '.join(floats)}" if floats else ""
+    changed = f"different values: {', '.join(counts)}" if counts else ""
+    return "; ".join(filter(None, (largest, changed)))

@@ -62,4 +62,4 @@ def check(graph: Any) -> str:
             harmful += [node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)]
     for node in harmful:
         raise Failure(f"{node.name} is {node.op}: it ends the server or accesses its files")
-    return f"{len(names)} kinds, all in TensorFlow Serving 2.20; no XLA, no fixed device"
+    return f"{len(names)} operations, all in TensorFlow Serving 2.20; no XLA, no fixed device"

@@ -41,19 +41,19 @@ def export(
 ) -> Verification:
     """Writes the next version of the model.
 
-    It becomes visible only if it passes its verification and is not worse than the served version
-    by more than `--export.tolerance`.
+    The version becomes visible only if it passes its verification and is not worse than the served
+    version by more than `--export.tolerance`.
 
     Args:
         model: Trained, in any precision.
-        task: Defines the signatures; calibrated if the answers are to be (`evaluate.calibrated`).
-        config: Of the run.
+        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
+        config: Config of the run.
         examples: Examples the model was not trained on; some are stored with their answers.
         metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
-        trained: How the model was trained, for the same.
+        trained: How the model was trained, for both of them as well.
 
     Returns:
-        The checks, and the directory of the version: still a hidden one if a check failed.
+        The checks, and the directory of the version, which stays hidden if a check failed.
     """
     parent = run_directory.export_directory(config)
     directory = temp_files.folder(parent)

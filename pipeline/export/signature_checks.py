@@ -25,7 +25,7 @@ def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
     something else than the stored examples.
     """
     if "serving_default" not in signatures:
-        raise Failure("there is no signature serving_default")
+        raise Failure("the signature serving_default is missing")
     names = sorted(name for name in signatures if not name.startswith("__"))
     if names != sorted(golden):
         raise Failure(f"the signatures are {names}, the stored answers are of {sorted(golden)}")

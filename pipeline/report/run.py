@@ -53,7 +53,7 @@ class Run:
 
         Raises:
             UsageError: There is no such signature or input, a server would refuse the values, or
-                conversion would change them, such as pixels from 0 to 1 to uint8.
+                conversion would change them, such as pixels from 0 to 1 converted to uint8.
         """
         import numpy as np
         import tensorflow as tf

@@ -119,7 +119,7 @@ DIRECTORIES = {
     ),
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
-        r"test: images have shape \(4, 4, 3\), but images of train have \(4, 5, 3\)",
+        r"test: images have shape \(4, 4, 3\), but images of train have shape \(4, 5, 3\)",
     ),
 }
 
