@@ -106,7 +106,7 @@ class Handoff:
         metrics = {name: result[name] for name in splits if name in result}
         trained = {
             "steps": saver.step,
-            "of": saver.last_step,
+            "of": saver.batches.last_step,
             "complete": saver.complete,
             "examples": {name: len(split) for name, split in splits.items()},
             "left_out": len(self.data.cleaning.dropped),

@@ -11,13 +11,7 @@ from pipeline.utils.errors import UsageError
 
 # The callbacks of every run, before and after the one that saves checkpoints. Each can add to an
 # epoch's logs for the callbacks after it; the metric logger writes only what has been saved.
-BEFORE_CHECKPOINT = (
-    "gradient_monitor",
-    "unfreeze",
-    "average_weights",
-    "throughput",
-    "time_budget",
-)
+BEFORE_CHECKPOINT = ("gradient_monitor", "unfreeze", "average_weights", "throughput", "time_budget")
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
