@@ -7,9 +7,8 @@ import io
 import itertools
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -17,7 +16,7 @@ from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
-from pipeline.serving.file_predictions import FilePredictor
+from pipeline.serving.file_predictions import predict
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
@@ -52,74 +51,38 @@ class Options:
     """Timeout of a request, in seconds."""
 
 
-def predict(
-    model: str | Path | Client,
-    words: Sequence[str | Path],
-    *,
-    top: int = 1,
-    batch_size: int = 32,
-    timeout: float = 30.0,
-) -> Iterator[dict[str, Any]]:
-    """Yields a model's answers to files, one at a time.
-
-    Args:
-        model: Directory or address of a model, as for `Client`, or a client.
-        words: Image files, or directories or patterns of them; for a model that takes feature
-            vectors, `.csv` or `.npy` files.
-        top: Number of most probable classes to list.
-        batch_size: Images or rows per request.
-        timeout: Timeout of a request, in seconds.
-
-    Returns:
-        Records, as returned by `FilePredictor.predict`.
-
-    Raises:
-        ServingError: The server stopped responding.
-        UsageError: The model or the files do not exist, or the model takes other files or ranks
-            fewer classes.
-    """
-    client = model if isinstance(model, Client) else Client(model, timeout)
-    predictor = FilePredictor(client, top)
-    names = file_inputs.find(map(str, words), predictor.endings)
-    if not names:
-        taken = ", ".join(f"*{ending}" for ending in predictor.endings)
-        given = " ".join(map(str, words))[:200]
-        raise UsageError(f"{given} contains no files; {client.model} takes {taken}")
-    return predictor.predict(names, batch_size)
-
-
-class _Writer:
-    """Writes answers as lines, reports skipped files, and counts both."""
-
-    def __init__(self, stream: TextIO, as_table: bool) -> None:
-        self._stream, self._as_table = stream, as_table
-        self._columns: list[str] = []
-        self.written = self.skipped = 0
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Writes an answer, or reports a file that is skipped."""
+def _write(records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool) -> tuple[int, int]:
+    """Writes answers as lines and reports skipped files; returns the number of both."""
+    written = skipped = 0
+    for record in records:
         if "error" in record:
-            self.skipped += 1
+            skipped += 1
             row = f" row {record['row']}" if "row" in record else ""
             _say("skipped", f"{record['file']}{row}: {record['error']}")
-            return
-        self.written += 1
+            continue
         line = json.dumps(files.strict(record), ensure_ascii=False)
-        line = self._row(record) if self._as_table else line
+        if as_table:
+            cells = _cells(record)
+            line = _row(cells.values()) if written else f"{_row(cells)}\n{_row(cells.values())}"
+        written += 1
         # File names may contain control characters of a terminal.
-        self._stream.write((plain(line) if self._stream.isatty() else line) + "\n")
+        stream.write((plain(line) if stream.isatty() else line) + "\n")
+    return written, skipped
 
-    def _row(self, record: dict[str, Any]) -> str:
-        cells = {name: value for name, value in record.items() if name != "top"}
-        for rank, one in enumerate(record.get("top", ())[1:], 2):
-            cells |= {f"{name}_{rank}": value for name, value in one.items()}
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        if not self._columns:
-            self._columns = list(cells)
-            table.writerow(self._columns)
-        table.writerow(json.dumps(c) if isinstance(c, list) else c for c in cells.values())
-        return text.getvalue().removesuffix("\n")
+
+def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {name: value for name, value in record.items() if name != "top"}
+    for rank, one in enumerate(record.get("top", ())[1:], 2):
+        cells |= {f"{name}_{rank}": value for name, value in one.items()}
+    return cells
+
+
+def _row(cells: Iterable[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(
+        json.dumps(cell) if isinstance(cell, list) else cell for cell in cells
+    )
+    return text.getvalue()
 
 
 def _say(name: str, text: str) -> None:
@@ -165,7 +128,8 @@ def _open(output: Path | None) -> Iterator[TextIO]:
     part = path.with_name(f"{path.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+        # Each line at once, so that it is kept if the process is killed.
+        with part.open("w", 1, "utf-8", errors="backslashreplace", newline="") as stream:
             yield stream
     except BaseException:
         _say("kept", f"the answers received so far are in {part}")
@@ -193,19 +157,13 @@ def main(arguments: list[str]) -> int:
             if any(map(output.samefile, filter(os.path.exists, found))):
                 raise UsageError(f"--output: {output} is one of the input files; choose another")
         with _open(output) as stream:
-            writer = _Writer(stream, as_table)
-            for record in records:
-                writer.add(record)
-    skipped = f", {writer.skipped:,} skipped" if writer.skipped else ""
-    _say("answered", f"{writer.written:,}{skipped}")
-    return 1 if writer.skipped else 0
+            written, skipped = _write(records, stream, as_table)
+    _say("answered", f"{written:,}" + (f", {skipped:,} skipped" if skipped else ""))
+    return 1 if skipped else 0
 
 
 if __name__ == "__main__":
     # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 makes it available to a model loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # answers so far are kept
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
     run_command(main)

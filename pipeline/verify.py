@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import shlex
 import shutil
@@ -12,9 +11,8 @@ from typing import Annotated
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require, require_path
 from pipeline.export import proof
-from pipeline.export.verification import PROVED, Check, verify
+from pipeline.export.verification import PROVED, verify
 from pipeline.serving import repository
-from pipeline.utils import files
 from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
@@ -30,7 +28,6 @@ class Options:
     The exit code is 0 if all checks passed, and 1 if one failed: then the model must not be served.
     """
 
-    directory: Path = dataclasses.field(metadata={"hidden": True})
     json: bool = False
     """Print the checks as JSON instead of a table."""
     fuzz: Annotated[int, (0, 10**6)] = 0
@@ -60,25 +57,20 @@ def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         about = " ".join((Options.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}
-        print(help_text.page(_PROGRAM, about, Options(directory=Path()), positional))
+        print(help_text.page(_PROGRAM, about, Options(), positional))
         return 0
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
         raise UsageError(f"{_PROGRAM} needs a directory first, such as saved_models/digits/1")
-    changes = cli_parser.changes(arguments[1:], Options)
-    options = Options(**{"directory": Path(arguments[0]), **changes})
-    require_path(options.directory, "DIRECTORY")
+    directory, options = Path(arguments[0]), Options(**cli_parser.changes(arguments[1:], Options))
+    require_path(directory, "DIRECTORY")
     if options.runtime_version is not None:
-        print(instructions(options.directory, options.runtime_version))
+        print(instructions(directory, options.runtime_version))
         return 0
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
-    version = repository.chosen(options.directory)
+    version = repository.chosen(directory)
     outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
-    name = Path(os.path.abspath(outcome.directory)).name  # of `.`, too
-    if not files.is_version(name):
-        number = Check("version", False, f"{name!r} is not a version number: it is never served")
-        outcome = dataclasses.replace(outcome, checks=(number, *outcome.checks))
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:
         skipped = outcome.checks[-1].name in proof.STOPS

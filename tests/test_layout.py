@@ -3,10 +3,12 @@
 import ast
 import configparser
 import email
+import io
 import re
 import shutil
 import subprocess
 import sys
+import tokenize
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -109,6 +111,34 @@ def test_folders_and_the_whole_stay_small():
         lines = sum(map(_lines, paths))
         assert lines <= most, f"{lines} lines, at most {most}; delete something"
         assert lines >= most - 1000, f"{lines} lines, at most {most}: lower the budget"
+
+
+def test_the_documented_sizes_are_true():
+    page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `?([a-z]+|commands.*?)/?`? \| ([\d,]+) \|$", page, flags=re.MULTILINE)
+    documented = {name: int(lines.replace(",", "")) for name, lines in rows}
+    found = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        folder, *inside = path.relative_to(PACKAGE).parts
+        found[folder if inside else "commands and contracts"] += _source_lines(path)
+    found["all"] = found.total()
+    assert documented.keys() == found.keys()
+    for name, lines in found.items():
+        assert abs(documented[name] - lines) <= 0.05 * lines, f"{name} has {lines:,} lines"
+
+
+def _source_lines(path: Path) -> int:
+    """The lines of a module that are neither blank nor only a comment or a docstring."""
+    text = path.read_text(encoding="utf-8")
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.DEDENT, tokenize.ENDMARKER):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):  # also the docstring of a field
+                lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
 
 
 def test_imports_point_downward():

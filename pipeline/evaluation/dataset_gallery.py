@@ -1,4 +1,4 @@
-"""Images of the data: examples of each class, augmentations before and after."""
+"""Shows images of the data: examples of each class, and images before and after augmentation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Statistics of the data as plain lines: counts, shapes, types, ranges of values."""
+"""Statistics of the data as lines of text: counts, shapes, dtypes, ranges of values."""
 
 import collections
 import io

@@ -22,9 +22,9 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     """The model's answers to all examples, without padding, in the order of the split.
 
     Returns:
-        The columns of `Task.answer`, with `loss` float32 (examples,), `truth` (the y of
-        `Task.target`), `id` int64 (examples,), and the network's `outputs` (examples, ...) if they
-        are a single tensor.
+        The columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
+        `Task.target`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if
+        they are a single tensor.
     """
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
@@ -62,7 +62,7 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
 
 
 def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Metrics of answers as plain JSON values: the task's, and those of `train.metrics`."""
+    """Metrics of answers as plain JSON values: the task's metrics, and those of `train.metrics`."""
     found = task.evaluate(columns)
     for metric in model.step.added_metrics if model.step else ():
         fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
@@ -92,5 +92,5 @@ def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
                 drawn = io.BytesIO()
                 figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
                 files.write_bytes(folder / name, drawn.getvalue())
-        except Exception as error:  # such as a broken matplotlibrc: no reason to lose a run
+        except Exception as error:  # such as a broken matplotlibrc, which must not end the run
             print(f"note       plots could not be drawn: {reason(error)}", flush=True)

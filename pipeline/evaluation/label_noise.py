@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # wrong options are reported before TensorFlow is imported
     from pipeline.contracts import Source
     from pipeline.data.splits import Split
 
-# Expected precision of the list; with weak models it is about one half where 0.6 is expected.
+# Expected precision of the list; with weak models, the actual precision is about one half.
 _PRECISION = 0.6
 # The one in this many examples with the lowest probability of a class surely do not belong to it.
 _SURELY_NOT = 20
@@ -30,10 +30,10 @@ Answers = dict[str, np.ndarray]
 
 
 def require_cleanlab() -> None:
-    """Raises UsageError unless the package is installed."""
+    """Raises UsageError unless cleanlab is installed."""
     if importlib.util.find_spec("cleanlab") is None:
         raise UsageError(
-            "--label-noise needs the package cleanlab: pip install cleanlab "
+            "--label-noise requires the package cleanlab: pip install cleanlab "
             "(or install this package with its extra: '.[clean]')"
         )
 
@@ -67,7 +67,7 @@ def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.
     surely_not = max(1, count // _SURELY_NOT)
     lowest = np.argpartition(probabilities, surely_not - 1, axis=0)[:surely_not]
     mistakes = (labels[lowest] == np.arange(classes)).sum() / surely_not
-    # Estimated over all classes: a single one has too few examples.
+    # Estimated over all classes, because a single class has too few examples.
     rate = mistakes * np.bincount(labels, minlength=classes)[labels] / count
     expected = (rate / np.maximum(own, np.maximum(rate, 1e-9)))[order]
     precision = np.cumsum(expected) / np.arange(1, count + 1)
@@ -84,7 +84,7 @@ def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
 
     Args:
         labels: int64 (examples,).
-        units: The unit of each example, int64 (examples,); a unit stays in one fold.
+        units: The unit of each example, int64 (examples,); the examples of a unit stay in one fold.
         folds: Number of folds.
     """
     from pipeline.data import seeds
@@ -121,7 +121,7 @@ def out_of_fold(
         fit: Trains a config: `pipeline.fit.fit`.
 
     Returns:
-        `id` and the label, `truth`, int64 (examples,); `probabilities`, float32 (examples,
+        `id` and `truth` (the label), int64 (examples,); `probabilities`, float32 (examples,
         classes).
 
     Raises:
@@ -130,7 +130,7 @@ def out_of_fold(
     from pipeline.data import batching, dataset
     from pipeline.utils.console import say
 
-    # Leakage does not stop the folds: both copies are in the same one.
+    # Leakage does not stop the folds, because both copies are in the same fold.
     entries = manifest.decided(entries, "keep")
     if config.clean.manifest is not None:
         entries += manifest.decided(manifest.read(config.clean.manifest), "keep")
@@ -187,7 +187,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
 def _units(
     ids: np.ndarray, splits: Sequence["Split"], entries: Sequence[manifest.Entry]
 ) -> np.ndarray:
-    """The unit of each example, int64 (examples,): all near duplicates and members of its group."""
+    """The unit of each example, int64 (examples,): its near duplicates and members of its group."""
     links = list(entries)
     if all("group" in split.store.short for split in splits):
         group = np.concatenate([split.column("group") for split in splits])

@@ -1,4 +1,4 @@
-"""Compares a few training steps, taken in every supported way, with stock Keras on one device."""
+"""Compares a few training steps, in every supported way, with stock Keras on one device."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, float]]] = {
     "adamw": (keras.optimizers.AdamW, {"learning_rate": 0.001}),
     "nadam": (keras.optimizers.Nadam, {"learning_rate": 0.001}),
 }
-CLIP_NORM = 0.02  # far below the norm of these gradients, so that they are always clipped
+CLIP_NORM = 0.02  # far below the norm of the gradients, so that they are always clipped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Result:
     apart: float = 0.0
     """Largest difference of any weight or optimizer variable between engines and call lengths."""
     stock: float | None = None
-    """Distance of the worst tensor to stock Keras's in the same precision; None if the replicas
+    """Distance of the worst tensor to stock Keras in the same precision; None if replicas
     normalize their parts of the batch separately."""
     error: str = ""
     judged: bool = True
-    """Whether `passed` takes stock Keras into account."""
+    """Whether `passed` requires a small distance to stock Keras."""
 
     @property
     def passed(self) -> bool:
@@ -76,79 +76,79 @@ def run(
         steps: Number of training steps.
         batch_size: Examples per step.
     """
-    parity = _Parity(recipe, steps, batch_size)
+    recipe = recipe.changed(
+        data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size},
+        train={
+            "batch_size": batch_size,
+            "epochs": -(-steps // STEPS_PER_EPOCH),
+            "steps": steps,
+            "patience": None,
+            "schedule": "constant",
+            "schedule_options": {},
+        },
+    )
+    loaded = dataset.load(recipe)
+    needed, found = STEPS_PER_EPOCH * batch_size, len(loaded.splits["train"])
+    if found < needed:
+        raise UsageError(f"--parity needs {needed} training examples; train has {found}")
     for case in cases:
         # With 16 bits, even stock Keras is far from its own float32 result: benchmarks/parity.md.
         judged = steps <= JUDGED_STEPS and (case.optimizer, case.precision) == ("sgd", "float32")
         try:
-            yield Result(case, **parity.measure(case), judged=judged)
+            yield Result(case, **_measured(recipe, loaded, case), judged=judged)
         except UsageError:
             raise
         except Exception as error:  # the other cases may pass
             yield Result(case, error=reason(error))
 
 
-class _Parity:
-    def __init__(self, recipe: config.Config, steps: int, batch_size: int) -> None:
-        limit = 4 * STEPS_PER_EPOCH * batch_size
-        self._recipe = recipe.changed(data={"augment": {}, "limit": limit})
-        self._steps, self._batch_size = steps, batch_size
-        self._loaded = dataset.load(self._recipe)
-        needed, found = STEPS_PER_EPOCH * batch_size, len(self._loaded.splits["train"])
-        if found < needed:
-            raise UsageError(f"--parity needs {needed} training examples; train has {found}")
+def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[str, Any]:
+    """The distances of a case."""
+    settings = _settings(recipe, case)
+    strategy, _ = distribution.choose(settings.runtime)
+    machine = environment.Runtime(case.precision, False, strategy, ())
+    task, batches = loaded.task, _batches(loaded, settings)
+    alone = _settings(recipe, dataclasses.replace(case, replicas=1))
+    before, stock = _stock(task, _batches(loaded, alone), alone, case.optimizer)
+    ends = []
+    for engine in registry.names("engines"):
+        model = build(task, settings, machine, batches)
+        _disable_dropout(model)
+        model.set_weights(before)
+        start = [variable.numpy() for variable in _variables(model)]
+        for calls in CALLS:
+            for variable, value in zip(_variables(model), start, strict=True):
+                variable.assign(value)
+            model.steps_per_execution = calls
+            with machine.strategy.scope():
+                registry.load("engines", engine)(model, batches, None, [])
+            ends.append([variable.numpy() for variable in _variables(model)])
+    end = ends[0]
+    found = {"apart": max(_largest(end, other) for other in ends[1:])}
+    trained = [number for number, v in enumerate(model.variables) if v.trainable]
+    before, end, stock = ([state[n] for n in trained] for state in (before, end, stock))
+    if machine.replicas == 1 or not _layers.normalises_apart(model):
+        found["stock"] = max(map(_distance, before, end, stock))
+    return found
 
-    def measure(self, case: Case) -> dict[str, Any]:
-        """The distances of a case."""
-        settings = self._settings(case)
-        strategy, _ = distribution.choose(settings.runtime)
-        machine = environment.Runtime(case.precision, False, strategy, ())
-        task, batches = self._loaded.task, self._batches(settings)
-        alone = self._settings(dataclasses.replace(case, replicas=1))
-        before, stock = _stock(task, self._batches(alone), alone, case.optimizer)
-        ends = []
-        for engine in registry.names("engines"):
-            model = build(task, settings, machine, batches)
-            _disable_dropout(model)
-            model.set_weights(before)
-            start = [variable.numpy() for variable in _variables(model)]
-            for calls in CALLS:
-                for variable, value in zip(_variables(model), start, strict=True):
-                    variable.assign(value)
-                model.steps_per_execution = calls
-                with machine.strategy.scope():
-                    registry.load("engines", engine)(model, batches, None, [])
-                ends.append([variable.numpy() for variable in _variables(model)])
-        end = ends[0]
-        found = {"apart": max(_largest(end, other) for other in ends[1:])}
-        trained = [number for number, v in enumerate(model.variables) if v.trainable]
-        before, end, stock = ([state[n] for n in trained] for state in (before, end, stock))
-        if machine.replicas == 1 or not _layers.normalises_apart(model):
-            found["stock"] = max(map(_distance, before, end, stock))
-        return found
 
-    def _settings(self, case: Case) -> config.Config:
-        options = dict(OPTIMIZERS[case.optimizer][1])
-        return self._recipe.changed(
-            train={
-                "batch_size": self._batch_size,
-                "epochs": -(-self._steps // STEPS_PER_EPOCH),
-                "steps": self._steps,
-                "accumulate": case.accumulate,
-                "patience": None,
-                "schedule": "constant",
-                "schedule_options": {},
-                "optimizer": case.optimizer,
-                "learning_rate": options.pop("learning_rate"),
-                "optimizer_options": options,
-                "clip_norm": CLIP_NORM if case.clip else None,
-            },
-            runtime={"precision": case.precision, "replicas": case.replicas},
-        )
+def _settings(recipe: config.Config, case: Case) -> config.Config:
+    options = dict(OPTIMIZERS[case.optimizer][1])
+    return recipe.changed(
+        train={
+            "accumulate": case.accumulate,
+            "optimizer": case.optimizer,
+            "learning_rate": options.pop("learning_rate"),
+            "optimizer_options": options,
+            "clip_norm": CLIP_NORM if case.clip else None,
+        },
+        runtime={"precision": case.precision, "replicas": case.replicas},
+    )
 
-    def _batches(self, settings: config.Config) -> Batches:
-        train = self._loaded.splits["train"].first(STEPS_PER_EPOCH * self._batch_size)
-        return batching.training(train, settings.train, settings.runtime.seed)
+
+def _batches(loaded: dataset.Data, settings: config.Config) -> Batches:
+    train = loaded.splits["train"].first(STEPS_PER_EPOCH * settings.train.batch_size)
+    return batching.training(train, settings.train, settings.runtime.seed)
 
 
 def _stock(

@@ -52,7 +52,7 @@ def feed(batches: Batches) -> float:
 
 
 class _Resident:
-    """An iterator that returns the same ticket again and again."""
+    """An iterator that always returns the same ticket."""
 
     def __init__(self, ticket: Any) -> None:
         self._ticket = ticket

@@ -23,16 +23,15 @@ from pipeline.utils.errors import UsageError, run_command, suggest
 PROGRAM = "python -m pipeline.export"
 _HELP = f"""\
 usage: {PROGRAM} RUN [--export.option VALUE ...]
-       {PROGRAM} [NAME] --pin VERSION
-       {PROGRAM} [NAME] --unpin
+       {PROGRAM} NAME --pin VERSION
+       {PROGRAM} NAME --unpin
 
 Exports the model of a finished or interrupted run again, from its newest undamaged checkpoint and
 without training: verifies the export and publishes it under the next version number. With --pin or
 --unpin, selects the version that servers load.
 
   RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
-  NAME     a model in saved_models/ (--export.directory selects another directory); not needed if it
-           is the only one
+  NAME     a model in saved_models/, or its directory
   --pin    servers that read the model's models.config load this version until another is pinned
   --unpin  these servers load the newest version again"""
 
@@ -52,34 +51,27 @@ _ALLOWED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    directory: Path = Path("saved_models")
-
-
-@dataclasses.dataclass(frozen=True)
 class _Pin:
     pin: int | None = None
     unpin: bool = False
-    export: _Place = _Place()
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.export RUN` or `[NAME] --pin VERSION`.
+    """`python -m pipeline.export RUN` or `NAME --pin VERSION`.
 
     Returns 1 if nothing was published, or if a version failed its checks and was not pinned.
     """
     words = list(arguments)
-    name = words.pop(0) if words and not words[0].startswith("-") else None
+    name = words.pop(0) if words and not words[0].startswith("-") else ""
     pins = any(word.partition("=")[0] in ("--pin", "--unpin") for word in words)
-    if {"--help", "-h"} & {*words} and (name is None or pins):
+    if {"--help", "-h"} & {*words} and (pins or not name):
         print(_HELP)
         return 0
-    if name is not None:
-        require_path(Path(name), "RUN or NAME")
+    if not name:
+        raise UsageError(f"{PROGRAM} needs a run, or NAME --pin VERSION; {_runs('')}; see --help")
+    require_path(Path(name), "RUN or NAME")
     if pins:
         return _pin(name, words)
-    if not name:
-        raise UsageError(f"{PROGRAM} needs a run, or --pin VERSION; {_runs('')}; see --help")
     return export_again(configure(Path(name), words))
 
 
@@ -209,37 +201,32 @@ def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
         files.write_json(run.result, {**before, **new})
 
 
-def _pin(name: str | None, words: list[str]) -> int:
+def _pin(name: str, words: list[str]) -> int:
     given = cli_parser.changes(words, _Pin)
-    version, directory = given.get("pin"), given.get("export", {}).get("directory")
+    version = given.get("pin")
     if (version is None) == (not given.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
-    model = _model(name, directory or _Place.directory)
-    path = repository.require(model, version)
-    if path is not None:
+    models = Export().directory
+    model = models / name if files.versions(models / name) else Path(name)
+    versions = files.versions(model)
+    if not versions:
+        known = [path.name for path in models.glob("[!.]*") if files.versions(path)]
+        raise UsageError(f"{models} has no exported model {name!r}; {suggest(name, known)}")
+    if version is not None:
+        if version not in versions:
+            known = [str(number) for number in sorted(versions)]
+            raise UsageError(f"--pin {version}: {model} has only the versions {', '.join(known)}")
         from pipeline.export.verification import verify
 
-        outcome = verify(path)
+        outcome = verify(versions[version])
         if not outcome.passed:
-            print(f"{outcome}\nNOT pinned: {path} must not be served")
+            print(f"{outcome}\nNOT pinned: {versions[version]} must not be served")
             return 1
     repository.pin(model, version)
-    say("pinned", str(path or "nothing"))
+    say("pinned", "nothing" if version is None else versions[version])
     config = model / models_config.NAME
     say("served", f"{repository.live(model)}, by servers that read {config}, as in SERVING.md")
     return 0
-
-
-def _model(name: str | None, directory: Path) -> Path:
-    """The directory of a model's versions."""
-    models = {path.name: path for path in directory.glob("[!.]*") if files.versions(path)}
-    if name is None:
-        if len(models) == 1:
-            return next(iter(models.values()))
-        raise UsageError(f"--pin needs the name of a model in {directory}; {suggest('', models)}")
-    if name in models or files.versions(Path(name)):
-        return models.get(name, Path(name))
-    raise UsageError(f"{directory} has no exported model {name!r}; {suggest(name, models)}")
 
 
 if __name__ == "__main__":

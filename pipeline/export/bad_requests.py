@@ -11,20 +11,20 @@ from pipeline.serving.signatures import strings
 from pipeline.utils import image_formats, protobuf
 from pipeline.utils.errors import Failure
 
-# A tf.Example that announces a string of 2**31 bytes: parsing it ends a process of TensorFlow 2.21.
+# A tf.Example that declares a string of 2**31 bytes; parsing it crashes TensorFlow 2.21.
 _TOO_LONG = b"\n\x0f\n\r\n\x01k\x12\x08\n\x06\n\x80\x80\x80\x80\x08"
 
 Inputs = Mapping[str, np.ndarray]
 Announce = Callable[[str], None]
-"""Called with a description of the next request, in case that request ends the process."""
+"""Called with a description of the next request, in case this request ends the process."""
 Check = Callable[[Announce], str]
-"""Returns a detail to print, or raises what is wrong."""
+"""Returns a detail to print, or raises Failure."""
 
 
 def checks(
     session: Session, signature: str, inputs: Inputs, fuzz: int = 0
 ) -> Iterator[tuple[str, Check]]:
-    """(name, check) of one signature; `inputs` is a valid request, and a check raises Failure."""
+    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises Failure."""
     for name, values in inputs.items():
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
         answer = partial(_answer, session, signature, inputs, name)
@@ -35,10 +35,10 @@ def checks(
 
 
 def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
-    """What is wrong -> array, for valid `values`: wrong rank, size, type, range or content.
+    """Maps problems to malformed arrays, from valid `values`: wrong rank, size, type or content.
 
-    A model without guards would answer some of them: it broadcasts a missing axis, or takes images
-    of any size.
+    A model without guards would answer some of them, because it broadcasts a missing axis or takes
+    images of any size.
     """
     good, is_text = values[np.arange(2) % len(values)], values.dtype.kind == "O"
     wrong = {
@@ -62,9 +62,9 @@ def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def malformed_strings(good: bytes) -> dict[str, bytes]:
-    """What is wrong -> bytes in place of an encoded image or a tf.Example.
+    """Maps problems to malformed versions of an encoded image or a tf.Example.
 
-    Empty for any other string: every string may be valid there.
+    Empty for other strings, because any string may be valid.
     """
     half = good[: len(good) // 2]
     if image_formats.is_image(good):
@@ -86,7 +86,7 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
 
 
 def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
-    """`count` strings, each an original with one to eight random changes."""
+    """Yields `count` strings, each an original with one to eight random changes."""
     chance = random.Random(seed)
     for _ in range(count):
         text = bytearray(chance.choice(originals))
@@ -106,7 +106,7 @@ def _all_refused(
         shapes = answer(values)
         if shapes is not None:
             raise Failure(f"{name}: the model answered, with outputs of the shapes {shapes}")
-    return f"INVALID_ARGUMENT, {len(wrong)} kinds"
+    return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
 
 
 def _survived(
@@ -122,7 +122,7 @@ def _survived(
 def _answer(
     session: Session, signature: str, inputs: Inputs, name: str, wrong: np.ndarray
 ) -> dict[str, tuple[int, ...]] | None:
-    """The shapes of the outputs; None if the request was refused with INVALID_ARGUMENT."""
+    """The shapes of the outputs; None if the request was rejected with INVALID_ARGUMENT."""
     rows = len(wrong) if wrong.ndim else 2
     request = {**{key: values[:rows] for key, values in inputs.items()}, name: wrong}
     try:

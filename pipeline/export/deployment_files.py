@@ -1,4 +1,4 @@
-"""Files beside a model's versions for those who serve it: configuration, and how to call it."""
+"""Files next to a model's versions: server configuration, and how to call the model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from pipeline.utils import files
 IMAGE = "tensorflow/serving:2.20.0"
 """The newest released server; the tag `latest` has lagged behind."""
 GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md")
-"""Written again at each export, until the user removes the mark in the first line."""
+"""Files that each export writes again, unless the user has removed the mark in the first line."""
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _FILE = "a JPEG, PNG, GIF, BMP or WebP file"
 _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
 
 
 def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
-    """Writes the files into a model's directory, except those that a user has edited.
+    """Writes the files to a model's directory, except those that a user has edited.
 
-    `models.config` is written once: it contains which versions are served. No file has a number as
-    its name, which a server would take for a version.
+    `models.config` is written once, because it determines which versions are served. No file has a
+    number as its name, because a server would treat it as a version.
     """
     name = parent.name
     if not (parent / models_config.NAME).exists():

@@ -1,4 +1,4 @@
-"""Compares a served model's answers with the stored golden answers, in batches of several sizes."""
+"""Compares a served model's answers with the golden answers, in batches of different sizes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from pipeline.serving.savedmodel_session import Session
 from pipeline.utils.errors import Failure
 
 BATCH_SIZES = (1, 3, 64)
-# Float32 sums in another order (another batch size or CPU) differ by about 1e-6 of their size. The
-# scale is the largest stored answer, because a small answer may be a difference of large terms.
-# Rounding of 16-bit numbers may differ by a unit in the last place: 2**-10, 2**-7.
+# Float32 sums in a different order (with another batch size or CPU) differ by about 1e-6 of their
+# size. The scale is the largest stored answer, because a small answer may be a difference of large
+# terms. Rounding of 16-bit numbers may differ by a unit in the last place: 2**-10, 2**-7.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
-"""Precision of the exported network -> tolerance, relative to the largest answer."""
+"""Tolerance for each precision of the exported network, relative to the largest answer."""
 # Classes whose scores differ by less than this many tolerances, relative to their size, may swap
 # ranks: the error of a probability is the error of its logit times the probability.
 _TIES = 100
@@ -31,8 +31,8 @@ def check(
 ) -> str:
     """Sends the stored requests of a signature; raises Failure if an answer differs.
 
-    Floats may differ by `TOLERANCES`; integers and strings must be equal, except at ranks with
-    nearly equal scores. If a batch needs more examples than are stored, they are repeated.
+    Floats may differ by `TOLERANCES`; integers and strings must be equal, except for ranks with
+    nearly equal scores. If a batch needs more examples than are stored, examples are repeated.
     """
     inputs, outputs = golden["inputs"], golden["outputs"]
     tolerance = TOLERANCES.get(precision, TOLERANCES["float32"])

@@ -29,7 +29,7 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """A trained model on its way to a published version."""
+    """Tests, exports and publishes a trained model."""
 
     config: Config
     run: RunDirectory
@@ -94,7 +94,7 @@ class Handoff:
         return plain
 
     def export_again(self) -> dict[str, Any]:
-        """Tests, exports and reports, but writes nothing into the run; returns the result."""
+        """Tests, exports and reports, but does not write to the run; returns the result."""
         result = self._export(self._test())
         run_report.exported(self.config, self.run, result)
         return result
@@ -106,7 +106,7 @@ class Handoff:
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        # One trace of the network for all splits, whatever the calibration.
+        # One trace of the network for all splits, regardless of the calibration.
         metrics = {
             name: evaluate.measured(
                 self.model, calibrated, evaluate.answers(self.model, task, batches)
@@ -119,7 +119,7 @@ class Handoff:
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
             "steps": self.checkpoint.step,
-            "of": self.checkpoint.last_step,
+            "of": self.checkpoint.batches.last_step,
             "complete": self.checkpoint.complete,
             "examples": {name: len(split) for name, split in self.data.splits.items()},
             "left_out": len(self.data.cleaning.dropped),

@@ -1,7 +1,7 @@
-"""The model card: what an exported version is, its quality, its limits, and how it was made.
+"""The model card of an exported version: its purpose, quality, limits and training.
 
-After Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. For people; the manifest is for
-programs.
+Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for people; the manifest
+is for programs.
 """
 
 import json
@@ -25,8 +25,7 @@ def text(
 ) -> str:
     """The card as Markdown; `about` is the manifest without the digests of files."""
     splits = {name: numbers(part) for name, part in metrics.items()}
-    judged = next((name for name in ("test", "validation", "train") if name in metrics), "")
-    classes = metrics.get(judged, {}).get("per_class", {}).items()
+    classes = metrics.get(about["judged"], {}).get("per_class", {}).items()
     return _templates.render(
         "MODEL_CARD.md",
         **about,
@@ -38,7 +37,6 @@ def text(
         rows=list(dict.fromkeys(name for part in splits.values() for name in part)),
         same_precision=about["precision"] == about["trained_precision"].removeprefix("mixed_"),
         other_splits=[name for name in metrics if name != about["judged"]],
-        judged_split=judged,
         class_count=len(classes),
         worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
         differences=differences(about["difference"]),
@@ -60,7 +58,8 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 def differences(found: Mapping[str, float]) -> str:
     """The result of `savedmodel.difference`, in words."""
-    floats = [f"{name} by {value:.2g}" for name, value in found.items() if isinstance(value, float)]
-    counts = [f"{value} of {name}" for name, value in found.items() if isinstance(value, int)]
-    largest = f"at most {', '.join(floats)}" if floats else ""
-    return "; ".join(filter(None, (largest, ", ".join(counts))))
+    floats = [f"{name} {value:.2g}" for name, value in found.items() if isinstance(value, float)]
+    counts = [f"{name} {value}" for name, value in found.items() if isinstance(value, int)]
+    largest = f"largest difference of {', '.join(floats)}" if floats else ""
+    changed = f"different values: {', '.join(counts)}" if counts else ""
+    return "; ".join(filter(None, (largest, changed)))

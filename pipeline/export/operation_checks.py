@@ -1,4 +1,4 @@
-"""Checks that a model needs only operations that the released server has.
+"""Checks that a model only uses operations that are available in the released server.
 
 `operation_checks.txt` lists every operation with a CPU kernel in the wheel of TensorFlow 2.20.0,
 which TensorFlow Serving 2.20.0, the newest release, is built from: in an environment with it, these
@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.utils.errors import Failure
 
 _FILE = Path(__file__).with_suffix(".txt")
-# These end the server's process or access files outside the version: a SavedModel is a program
+# These can end the server's process or access files outside the version: a SavedModel is a program
 # (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md).
 _HARMFUL = re.compile(
     r"Abort|(Read|Write)File|MatchingFiles|CreateSummary(File|Db)Writer|(Eager)?PyFunc(Stateless)?"
@@ -62,4 +62,4 @@ def check(graph: Any) -> str:
             harmful += [node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)]
     for node in harmful:
         raise Failure(f"{node.name} is {node.op}: it ends the server or accesses its files")
-    return f"{len(names)} kinds, all in TensorFlow Serving 2.20; no XLA, no fixed device"
+    return f"{len(names)} operations, all in TensorFlow Serving 2.20; no XLA, no fixed device"

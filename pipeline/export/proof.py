@@ -104,7 +104,7 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
 
 
 def _silent(check: Callable[[], str]) -> Check:
-    """A check that sends only valid requests, and announces none."""
+    """A check that sends only valid requests, without announcing them."""
     return lambda announce: check()
 
 

@@ -1,4 +1,4 @@
-"""The last lines of a run on the console: test results, where everything is, the export."""
+"""Prints the last lines of a run: test results, output files, the export."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from pipeline.utils.console import say
 
 
 def tested(config: Config, result: dict[str, Any], judged: str) -> None:
-    """The metrics of the split that the model is judged by, calibration, and training speed."""
+    """Prints the metrics of the test split (or the split in its place), calibration, and speed."""
     if config.dry_run:
         return
     metrics, calibration = result[judged], result["calibration"]
@@ -39,9 +39,9 @@ def written(
     saver: CheckpointCallback,
     why: str,
 ) -> None:
-    """Where everything of the run is; if its disk is full, what to do.
+    """Prints where the files of the run are and, if its disk is full, what to do.
 
-    `why` says why `result.json` is not in the run directory; empty if it is.
+    `why` is the reason why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
         say("written", f"{run}/: result.json, log.jsonl, plots, checkpoints")
@@ -55,7 +55,7 @@ def written(
 
 
 def exported(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """The result of the export, and the next command."""
+    """Prints the result of the export, and the next command."""
     verification, version = result["verification"], result["export"]
     again = f"python -m pipeline.export {shlex.quote(str(run))}"
     if verification is None:
@@ -91,15 +91,15 @@ def _not_exported(verification: Mapping[str, Any], again: str) -> None:
 
 
 def _as_served(version: Path, result: dict[str, Any]) -> None:
-    """If the export has another precision than training: the difference, and its metrics."""
+    """If the export's precision differs from training: prints the difference and its metrics."""
     about = version_manifest.read(version)
     precision, trained = about["precision"], about["trained_precision"]
     if precision == trained.removeprefix("mixed_"):
         return
     say(
         "precision",
-        f"{precision} in the export, {trained} in training; on {about['compared']} "
-        f"examples the answers differ: {model_card.differences(about['difference'])}",
+        f"{precision} in the export, {trained} in training; compared on {about['compared']} "
+        f"examples: {model_card.differences(about['difference'])}",
     )
     if about["judged"] in result:
         metrics = about["metrics"]

@@ -29,7 +29,7 @@ def measured(
     seconds: float,
     calibration: Metadata,
 ) -> dict[str, Any]:
-    """The content of `result.json` before the export: everything to compare runs by.
+    """The content of `result.json` before the export: everything needed to compare runs.
 
     `examples_per_second` is the median over the epochs, without the warm-up; None if a run has too
     few steps. `stopped` is `time` if the time limit ended the run early.
@@ -54,7 +54,7 @@ def measured(
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
-    """A temporary directory for files that a full run directory cannot take; not created yet."""
+    """A temporary directory for files if the disk of the run is full; not created yet."""
     # Not `tempfile.gettempdir()`, which raises if every disk is full.
     parent = os.environ.get("TMPDIR", "/tmp")
     return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
@@ -82,11 +82,11 @@ def write(
 
 
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
-    """The result of a run that needs no more work; None if it has to be tested or exported.
+    """The result of a complete run; None if the run has to be tested or exported.
 
-    That is the case if options have changed, if `result.json` is damaged, or if there is no export
-    in the place and with the options of the config. An export that was deleted counts if there are
-    newer versions. `step` is the last one; None accepts any step and other options of training.
+    It has to be if options have changed, if `result.json` is damaged, or if there is no export in
+    the directory and with the options of the config; a deleted export counts if there are newer
+    versions. `step` is the last step; None accepts any step and other training options.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))

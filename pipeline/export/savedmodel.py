@@ -1,4 +1,4 @@
-"""Writes a SavedModel with everything that belongs to it, verifies it, and publishes it."""
+"""Writes a SavedModel with all files of a version, verifies it, and publishes it."""
 
 import functools
 from collections.abc import Mapping
@@ -44,13 +44,13 @@ def export(
 ) -> Verification:
     """Writes the next version of the model.
 
-    It becomes visible only if it passes its verification and is not worse than the served version
-    by more than `--export.tolerance`.
+    The version becomes visible only if it passes its verification and is not worse than the served
+    version by more than `--export.tolerance`.
 
     Args:
         model: Trained, in any precision.
-        task: Defines the signatures; calibrated if the answers are to be (`evaluate.calibrated`).
-        config: Of the run.
+        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
+        config: Config of the run.
         examples: Examples the model was not trained on; some are stored with their answers.
         metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
         trained: How the model was trained, for the same.
@@ -58,7 +58,7 @@ def export(
             model is that of a run in this process.
 
     Returns:
-        The checks, and the directory of the version: still a hidden one if a check failed.
+        The checks, and the directory of the version, which stays hidden if a check failed.
     """
     parent = run_directory.export_directory(config)
     directory = temp_files.folder(parent)
@@ -83,8 +83,6 @@ def export(
     except BaseException:
         temp_files.remove(directory)
         raise
-    for note in published.notes:
-        print(note, flush=True)
     checks = outcome.checks
     if published.quality is not None:
         checks = (*checks, Check("quality", not published.refused, published.quality))
@@ -116,7 +114,7 @@ def write(
     trained: Mapping[str, Any] | None = None,
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Writes all files of a version into an empty directory; arguments as of `export`.
+    """Writes all files of a version to an empty directory; arguments as for `export`.
 
     Returns the content of the manifest, without the digests of files.
     """
@@ -135,7 +133,7 @@ def write(
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
     judged = next((split for split in ("test", "validation", "train") if split in metrics), "")
     if judged and exported.dtype_policy.name != model.dtype_policy.name:
-        # Judge the exported network: 16 bits may cost more than a digit.
+        # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
         metrics = {**metrics, judged: evaluate.evaluate(exported, task, batches)}
     about = {

@@ -21,11 +21,11 @@ _CALLS = {
 def check(signatures: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
     """Checks names, types and shapes of all signatures, and compares them with stored examples.
 
-    Raises Failure if a server or client could not use a signature, or would send or expect
-    something else than the stored examples.
+    Raises Failure if a server or client could not use a signature, or if the signature does not
+    match the stored examples.
     """
     if "serving_default" not in signatures:
-        raise Failure("there is no signature serving_default")
+        raise Failure("the signature serving_default is missing")
     names = sorted(name for name in signatures if not name.startswith("__"))
     if names != sorted(golden):
         raise Failure(f"the signatures are {names}, the stored answers are of {sorted(golden)}")

@@ -13,7 +13,7 @@ from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 PROVED = "the SavedModel gives the same answers as the trained model"
-"""What a passed verification shows; it does not show how good the model is."""
+"""What a passed verification shows; it does not show the quality of the model."""
 _TIMEOUT_SECONDS = 600
 _SECONDS_PER_STRING = 1  # when fuzzing: an image of the largest accepted size takes as long
 
@@ -52,9 +52,9 @@ def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Ver
     """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
 
     Args:
-        directory: A version, under its number or still under a hidden name.
-        fuzz: Mutated strings to send to each string input.
-        python: An interpreter with another TensorFlow, whose runtime answers; None: this one.
+        directory: The directory of a version, with its number or still with a hidden name.
+        fuzz: Number of mutated strings to send to each string input.
+        python: An interpreter with a different TensorFlow to use; None: this interpreter.
 
     Raises:
         UsageError: `directory` is not an export of this package, or the process cannot be started.

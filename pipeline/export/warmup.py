@@ -20,8 +20,8 @@ from pipeline.utils import protobuf, safe_io
 from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
-MOST_RECORDS = 1000  # a server does not load a version with more
-_MOST_BYTES = 2**31  # of the file
+MOST_RECORDS = 1000  # a server does not load a version with more records
+_MOST_BYTES = 2**31  # maximum size of the file
 _FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
 
 
@@ -79,7 +79,7 @@ def check(session: Session, directory: Path, announce: Callable[[str], None]) ->
     sizes: dict[str, list[int]] = collections.defaultdict(list)
     for number, record in enumerate(records(directory / FILE)):
         if number == MOST_RECORDS:
-            raise Failure(f"there are more than {MOST_RECORDS} records, which no server accepts")
+            raise Failure(f"the file has more than {MOST_RECORDS} records; servers do not load it")
         request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
         signature = request.model_spec.signature_name
         inputs = {name: protobuf.to_array(value) for name, value in request.inputs.items()}

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -99,19 +98,13 @@ def _backbone(
 
 def _load(network: keras.Model, name: str, path: str) -> None:
     """Loads a weights file into a network."""
-    given = f"--model.options weights={path}"
-    if not path.endswith(".h5"):
-        raise UsageError(f"{given} must be imagenet or a file that ends in .h5")
-    if not os.path.isfile(path):
-        raise UsageError(f"{given}: the file does not exist")
     try:
         # Keras only warns about layers that are missing from the file and stay random.
         with warnings.catch_warnings(action="error", category=UserWarning):
             network.load_weights(path)
     except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
-        raise UsageError(
-            f"{given}: not the weights of {name} without its top: {reason(error)}"
-        ) from None
+        wrong = f"--model.options weights={path}: not the weights of {name} without its top"
+        raise UsageError(f"{wrong}: {reason(error)}") from None
 
 
 def _restore_rescaling(network: keras.Model, construct: Callable) -> None:

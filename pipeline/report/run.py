@@ -56,12 +56,12 @@ class Run:
 
         Raises:
             UsageError: There is no such signature or input, a server would refuse the values, or
-                conversion would change them, such as pixels from 0 to 1 to uint8.
+                conversion would change them, such as pixels from 0 to 1 converted to uint8.
         """
+        import numpy as np
         import tensorflow as tf
 
         from pipeline.serving import signatures
-        from pipeline.utils import protobuf
 
         offered = self.task.serve(self.network)
         require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
@@ -69,16 +69,10 @@ class Run:
             raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
         function, specs = offered[signature]
         fields = {
-            spec.name: signatures.Field(
-                protobuf.DTYPES[spec.dtype.as_datatype_enum], tuple(spec.shape.as_list())
-            )
+            spec.name: signatures.Field(np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape))
             for spec in specs
         }
         values = signatures.tensors(signatures.Signature(fields, {}), inputs)
-        for spec in specs:
-            if not spec.shape.is_compatible_with(values[spec.name].shape):
-                shape = [*values[spec.name].shape]
-                raise UsageError(f"{spec.name} must be {fields[spec.name]}; got {shape}")
         try:
             answers = function(*(tf.constant(values[spec.name], spec.dtype) for spec in specs))
         except tf.errors.InvalidArgumentError as error:

@@ -1,6 +1,8 @@
 """Predictions for files: chooses a signature that accepts them, and converts replies to records."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,66 +15,84 @@ from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
 
-class FilePredictor:
-    """Sends files to a model, with a signature that accepts them.
+def predict(
+    model: str | Path | Client,
+    words: Sequence[str | Path],
+    *,
+    top: int = 1,
+    batch_size: int = 32,
+    timeout: float = 30.0,
+) -> Iterator[dict[str, Any]]:
+    """Yields a model's answers to files, one at a time.
 
-    `top` is the number of most probable classes in a record. Raises UsageError if the model does
-    not take image files or feature vectors, or returns fewer classes.
+    Args:
+        model: Directory or address of a model, as for `Client`, or a client.
+        words: Image files, or directories or patterns of them; for a model that takes feature
+            vectors, `.csv` or `.npy` files.
+        top: Number of most probable classes to list.
+        batch_size: Images or rows per request.
+        timeout: Timeout of a request, in seconds.
+
+    Returns:
+        A record of JSON values for each image or row, in order. For each image `file`, `label`,
+        `class` and `probability`, and with `top` above 1 also `top`: a list of `label` and
+        `probability`, the most probable first. For each row `file`, `row` and the outputs of the
+        model. For an example that cannot be read, or that the model rejects, `file` and `error`.
+
+    Raises:
+        ServingError: The server stopped responding.
+        UsageError: The model or the files do not exist, or the model takes neither images nor
+            feature vectors, or ranks fewer classes.
     """
+    client = model if isinstance(model, Client) else Client(model, timeout)
+    known = client.metadata()
+    signature, name, width = _takes(known, client.model)
+    labels = known[signature].outputs.get("top_labels")
+    most = 1 if labels is None else labels.shape[-1] if labels.shape else None
+    if most is not None and top > most:
+        raise UsageError(f"--top must be at most {most}, the classes that {client.model} ranks")
+    endings = image_formats.SUFFIXES if width is None else file_inputs.TABLES
+    names = file_inputs.find(map(str, words), endings)
+    if not names:
+        taken = ", ".join(f"*{ending}" for ending in endings)
+        given = " ".join(map(str, words))[:200]
+        raise UsageError(f"{given} contains no files; {client.model} takes {taken}")
+    if width is None:
+        items = file_inputs.images(names)
+    else:
+        items = file_inputs.rows(names, width, client.feature_names)
+    answer = functools.partial(_answers, client, signature, name, top)
+    return _records(file_inputs.batches(items, batch_size), answer)
 
-    def __init__(self, client: Client, top: int) -> None:
-        self._client, self._top = client, top
-        known = client.metadata()
-        self._signature, self._input, self._width = _takes(known, client.model)
-        labels = known[self._signature].outputs.get("top_labels")
-        most = 1 if labels is None else labels.shape[-1] if labels.shape else None
-        if most is not None and top > most:
-            raise UsageError(f"--top must be at most {most}, the classes that {client.model} ranks")
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """Endings of the names of files that the model accepts."""
-        return image_formats.SUFFIXES if self._width is None else file_inputs.TABLES
+def _records(
+    batches: Iterable[list[Item]], answer: Callable[[list[Item]], list[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        answered = iter(answer([item for item in batch if not item.error]))
+        for item in batch:
+            yield {**item.name, "error": item.error} if item.error else next(answered)
 
-    def predict(self, names: Sequence[str], batch_size: int) -> Iterator[dict[str, Any]]:
-        """Yields a record of JSON values for each image or row, in order.
 
-        The record of an image contains `file`, `label`, `class` and `probability`, and if `top` is
-        more than 1 also `top`, a list of labels and probabilities, the most probable first. The
-        record of a row contains `file`, `row` and the outputs of the model. The record of an
-        example that cannot be read, or that the model rejects, contains `file` and `error`.
-        """
-        if self._width is None:
-            items = file_inputs.images(names)
-        else:
-            items = file_inputs.rows(names, self._width, self._client.feature_names)
-        for batch in file_inputs.batches(items, batch_size):
-            answered = iter(self._predict([item for item in batch if not item.error]))
-            for item in batch:
-                yield {**item.name, "error": item.error} if item.error else next(answered)
-
-    def _predict(self, items: list[Item]) -> list[dict[str, Any]]:
-        """Sends one request; if it is rejected, sends its halves, to find the invalid examples."""
-        if not items:
-            return []
-        values = [item.value for item in items]
-        batch = values if self._width is None else np.stack(values)
-        try:
-            outputs = self._client.predict(self._signature, **{self._input: batch})
-        except ServingError as error:
-            if error.status != INVALID_ARGUMENT:
-                raise
-            if len(items) == 1:
-                return [{**items[0].name, "error": error.message}]
-            half = len(items) // 2
-            return self._predict(items[:half]) + self._predict(items[half:])
-        with signatures.reading_reply(self._client.model):
-            rows = [
-                dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)
-            ]
-            return [
-                item.name | _record(row, self._top) for item, row in zip(items, rows, strict=True)
-            ]
+def _answers(
+    client: Client, signature: str, name: str, top: int, items: list[Item]
+) -> list[dict[str, Any]]:
+    """Sends one request; if it is rejected, sends its halves, to find the invalid examples."""
+    if not items:
+        return []
+    try:
+        outputs = client.predict(signature, **{name: [item.value for item in items]})
+    except ServingError as error:
+        if error.status != INVALID_ARGUMENT:
+            raise
+        if len(items) == 1:
+            return [{**items[0].name, "error": error.message}]
+        half = len(items) // 2
+        answer = functools.partial(_answers, client, signature, name, top)
+        return answer(items[:half]) + answer(items[half:])
+    with signatures.reading_reply(client.model):
+        rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+        return [item.name | _record(row, top) for item, row in zip(items, rows, strict=True)]
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:

@@ -35,13 +35,10 @@ class Local(Transport):
             raise self._error(error) from None
 
     def classify(self, name: str, examples: Examples) -> LabelScores:
-        answer = self._predict_examples(name, examples, {"classes", "scores"})
+        answer = signatures.answer(self._predict_examples(name, examples, {"classes", "scores"}))
         return [
-            [
-                (label.decode(errors="backslashreplace"), signatures.shortest(score))
-                for label, score in zip(labels, scores, strict=True)
-            ]
-            for labels, scores in zip(answer["classes"], answer["scores"], strict=True)
+            [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
+            for one in zip(answer["classes"], answer["scores"], strict=True)
         ]
 
     def regress(self, name: str, examples: Examples) -> np.ndarray:

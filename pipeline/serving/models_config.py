@@ -54,7 +54,7 @@ def pin(model: Path, version: int | None) -> None:
         policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
         entry.model_version_policy.specific.versions.append(version)
     plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
-    for old in _POLICY.finditer(plain):  # that of the model is the one that gives `wanted`
+    for old in _POLICY.finditer(plain):  # replacing the policy of the model gives `wanted`
         edited = text[: old.start()] + policy + text[old.end() :]
         if _parse(path, edited) == wanted:
             files.write_text(path, edited)

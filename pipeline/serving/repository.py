@@ -8,12 +8,11 @@ from pathlib import Path
 from pipeline.config.sections import Export
 from pipeline.serving import models_config, version_manifest
 from pipeline.utils import files, locks, temp_files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 
 REFUSED = ".refused"
 """Hidden name of the last version that the gate rejected, until the next one is published."""
-# Every export of this package has these files.
-_EXPORTED = ("saved_model.pb", str(version_manifest.GOLDEN))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +24,6 @@ class Published:
     refused: bool = False
     quality: str | None = None
     """The comparison with the served version; None if it was not requested."""
-    notes: tuple[str, ...] = ()
-    """Lines for the user."""
 
 
 def publish(
@@ -59,13 +56,12 @@ def publish(
         pinned = models_config.pinned(model)
         ready()
         version = files.publish(folder, model)
-        notes = []
         if pinned:
             unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
-            notes.append(f"pinned     to {_list(pinned)}: {unpin} serves {version.name}")
+            say("pinned", f"to {_list(pinned)}: {unpin} serves {version.name}")
         if options.keep and (removed := prune(model, options.keep, pinned)):
-            notes.append(f"deleted    version {_list(removed)} (--export.keep {options.keep})")
-    return Published(version, False, quality, tuple(notes))
+            say("deleted", f"version {_list(removed)} (--export.keep {options.keep})")
+    return Published(version, False, quality)
 
 
 def live(model: Path) -> Path | None:
@@ -112,10 +108,15 @@ def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
     Directories that this package did not export, and symbolic links, are left alone. Returns the
     deleted version numbers, ascending.
     """
-    exported = {n: path for n, path in files.versions(model).items() if _is_export(path)}
-    removed = sorted(exported.keys() - {*sorted(exported)[-keep:], *pinned})
+    versions = files.versions(model)
+    exported = sorted(
+        number
+        for number, path in versions.items()
+        if (path / version_manifest.GOLDEN).is_file() and not path.is_symlink()
+    )
+    removed = [number for number in exported[:-keep] if number not in pinned]
     for number in removed:
-        temp_files.remove(exported[number])
+        temp_files.remove(versions[number])
     return removed
 
 
@@ -123,16 +124,6 @@ def pin(model: Path, version: int | None) -> None:
     """Pins a model to a version, or unpins it with None; see `models_config.pin`."""
     with locks.in_turn(model):
         models_config.pin(model, version)
-
-
-def require(model: Path, version: int | None) -> Path | None:
-    """Returns the directory of a version (None for None); raises UsageError if it is missing."""
-    versions = files.versions(model)
-    if version is not None and version not in versions:
-        raise UsageError(
-            f"--pin {version}: {model} has no such version; choose from {_list(sorted(versions))}"
-        )
-    return None if version is None else versions[version]
 
 
 def chosen(directory: Path) -> Path:
@@ -152,10 +143,6 @@ def chosen(directory: Path) -> Path:
             f"python -m pipeline.export {shlex.quote(str(directory))} --unpin serves the newest"
         )
     return version
-
-
-def _is_export(path: Path) -> bool:
-    return not path.is_symlink() and all((path / name).is_file() for name in _EXPORTED)
 
 
 def _list(numbers: Iterable[int]) -> str:

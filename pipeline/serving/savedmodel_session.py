@@ -8,7 +8,7 @@ loader and session.
 import ctypes
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 
 from pipeline.runtime import native_logs
 from pipeline.utils import protobuf, safe_io
-from pipeline.utils.errors import Failure
 
 INVALID_ARGUMENT = 3  # absl status code; 400 over REST
 _UNIMPLEMENTED = 12
@@ -30,10 +29,6 @@ class _Output(ctypes.Structure):
     _fields_ = [("operation", c_void_p), ("index", c_int)]
 
 
-class _Buffer(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("length", c_size_t), ("deallocator", c_void_p)]
-
-
 # Result and arguments of each function; undeclared pointers would be truncated to 32 bits.
 _FUNCTIONS = {
     "Version": (c_char_p,),
@@ -42,7 +37,6 @@ _FUNCTIONS = {
     "GetCode": (c_int, c_void_p),
     "Message": (c_char_p, c_void_p),
     "NewGraph": (c_void_p,),
-    "NewBuffer": (c_void_p,),
     "NewSessionOptions": (c_void_p,),
     "NewSession": (c_void_p, c_void_p, c_void_p, c_void_p),
     "LoadSessionFromSavedModel": (
@@ -84,30 +78,22 @@ class Session:
         self._c = _library()
         status = self._c.TF_NewStatus()
         self._graph = self._c.TF_NewGraph()
-        meta_graph = self._c.TF_NewBuffer()
         self._session = self._c.TF_LoadSessionFromSavedModel(
             self._c.TF_NewSessionOptions(), None, os.fsencode(directory),
-            (c_char_p * 1)(b"serve"), 1, self._graph, meta_graph, status,
+            (c_char_p * 1)(b"serve"), 1, self._graph, None, status,
         )  # fmt: skip
         self._check(status)
-        buffer = _Buffer.from_address(meta_graph)
-        serialized = ctypes.string_at(buffer.data, buffer.length)
-        with protobuf.importable():
-            from tensorflow.core.protobuf import meta_graph_pb2
-        self.meta_graph = meta_graph_pb2.MetaGraphDef.FromString(serialized)
-        self.signatures: Mapping[str, Any] = dict(self.meta_graph.signature_def)
+        self.signatures: Mapping[str, Any] = dict(saved_graph(directory).signature_def)
 
-    def run(
-        self, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] | None = None
-    ) -> dict[str, np.ndarray]:
+    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Runs a signature, as for one request.
 
-        Strings are arrays of bytes objects. `wanted` are the outputs to return; None for all.
-        Raises ServerError with the status and message that a client of a server would get.
+        Strings are arrays of bytes objects. Raises ServerError with the status and message that a
+        client of a server would get.
         """
         definition = self.signatures[signature]
         feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
-        names = list(definition.outputs if wanted is None else wanted)
+        names = list(definition.outputs)
         sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
         targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
@@ -195,12 +181,12 @@ def _library() -> ctypes.CDLL:
 
 
 def saved_graph(directory: Path) -> Any:
-    """Returns the graph of a SavedModel, a `MetaGraphDef`, without loading it."""
+    """Returns the only graph of a SavedModel, a `MetaGraphDef`, without loading it."""
     with protobuf.importable():
         from tensorflow.core.protobuf import saved_model_pb2
 
     raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
     graphs = saved_model_pb2.SavedModel.FromString(raw).meta_graphs
     if len(graphs) != 1:
-        raise Failure(f"saved_model.pb must contain one graph; it contains {len(graphs)}")
+        raise ServerError(_UNIMPLEMENTED, f"saved_model.pb has {len(graphs)} graphs, not one")
     return graphs[0]

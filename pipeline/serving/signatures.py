@@ -146,12 +146,7 @@ def strings(value: Any) -> np.ndarray:
 
 def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Decodes strings in outputs to str, as REST does, unless their names end in `_bytes`."""
-
-    def text(array: np.ndarray) -> np.ndarray:
-        texts = np.empty(array.size, object)
-        texts[:] = [one.decode(errors="backslashreplace") for one in array.flat]
-        return texts.reshape(array.shape)
-
+    text = np.vectorize(lambda one: one.decode(errors="backslashreplace"), otypes=[object])
     return {
         name: text(array) if array.dtype == object and not name.endswith("_bytes") else array
         for name, array in outputs.items()

@@ -1,7 +1,7 @@
 """The interface of the three ways to reach a model: REST, gRPC, and a directory on this machine."""
 
-import abc
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ LabelScores = list[list[tuple[str, float]]]
 """(label, score) pairs of each example."""
 
 
-class Transport(abc.ABC):
+class Transport(Protocol):
     """Sends the requests of a `Client` to one model and reads the replies.
 
     Every method except `close` raises ServingError, with the server's status and message, if a
@@ -25,26 +25,20 @@ class Transport(abc.ABC):
     feature_names: list[str] | None = None
     """Columns of a row, in order; None for images, and if the server does not report them."""
 
-    @abc.abstractmethod
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
         """Returns the outputs of the signature `name`; `outputs` are their types."""
 
-    @abc.abstractmethod
     def classify(self, name: str, examples: Examples) -> LabelScores:
         """Returns the (label, score) pairs of each example from the signature `name`."""
 
-    @abc.abstractmethod
     def regress(self, name: str, examples: Examples) -> np.ndarray:
         """Returns one value for each example, float32 (examples,), from the signature `name`."""
 
-    @abc.abstractmethod
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name."""
 
-    @abc.abstractmethod
     def status(self) -> list[Version]:
         """Returns the known versions of the model and their states."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the connection."""

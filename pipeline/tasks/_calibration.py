@@ -23,8 +23,9 @@ Without the prior, fitting 20 examples raised a loss of 0.6 by up to 2.4 nats. W
 def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -> float:
     """The most probable T, given that softmax(logits / T) is the probability of the labels.
 
-    T changes no answer, only its confidence: T above 1 lowers it, below 1 raises it. A few examples
-    move T only slightly away from 1; thousands move it to the maximum of their likelihood.
+    T does not change the predicted class, only its confidence: T above 1 lowers it, below 1 raises
+    it. A few examples move T only slightly away from 1; thousands move it to the maximum of their
+    likelihood.
 
     Args:
         logits: (examples, classes), for examples that the network was not trained on.

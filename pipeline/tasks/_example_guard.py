@@ -22,22 +22,16 @@ _MOST_PARTS = 10_000  # takes a second; a server sends the numbers of a list as 
 _WINDOW = 11  # a tag and the longest number
 
 
-def _kinds() -> np.ndarray:
-    table = np.zeros((len(_TAGS), 256), np.int32)
-    for depth, tags in enumerate(_TAGS):
-        for tag, kind in tags.items():
-            table[depth, tag] = kind
-    return table
-
-
 def examples(serialized: tf.Tensor) -> tf.Tensor:
     """bool (batch,): whether each string (batch,) is a tf.Example with consistent lengths.
 
     All strings are parsed in parallel, one part of each per step. This is stricter than a parser:
-    unknown fields and more than 10,000 parts are refused.
+    unknown fields and more than 10,000 parts are rejected.
     """
     depths, size = len(_TAGS), tf.strings.length(serialized)
-    kinds = tf.constant(_kinds())
+    kinds = np.zeros((depths, 256), np.int32)
+    for number, tags in enumerate(_TAGS):
+        kinds[number, list(tags)] = list(tags.values())
 
     def step(
         count: tf.Tensor, at: tf.Tensor, depth: tf.Tensor, ends: tf.Tensor, good: tf.Tensor

@@ -1,6 +1,6 @@
-"""Shared by the signatures of all tasks: guards, tf.Example, example files, the best classes.
+"""Shared by the signatures of all tasks: guards, tf.Examples, example files, top classes.
 
-The guards run before any other operation of a request, and make the server answer INVALID_ARGUMENT.
+The guards run before any other operation of a request and make the server reply INVALID_ARGUMENT.
 The server itself checks only names: without guards, a missing batch axis would end its process
 inside a convolution, and other wrong shapes would be answered.
 """

@@ -101,7 +101,7 @@ class ImageClassification(Task):
         return {"image_range": [float(images.min()), float(images.max())]}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """The temperature that the logits are divided by."""
+        """The temperature by which the logits are divided."""
         return {"temperature": _calibration.temperature(outputs, truth)}
 
     def limitations(self) -> list[str]:
@@ -109,9 +109,9 @@ class ImageClassification(Task):
         return [
             f"Every image is assigned to one of {len(self.class_names)} classes, even if it shows "
             "none of them.",
-            f"Images of another size are resized to {height} x {width} pixels without keeping "
-            "their proportions.",
-            "The metrics and the calibration hold for images like those of the test split; images "
+            f"Images of other sizes are resized to {height} x {width} pixels without preserving "
+            "their aspect ratio.",
+            "The metrics and the calibration hold for images like those in the test split; images "
             "from other cameras, places and times have not been tested.",
         ]
 

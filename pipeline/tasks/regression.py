@@ -58,7 +58,7 @@ class Regression(Task):
         self.selection_metric = ("r2", 1)
 
     def decode(self, example: Example) -> Example:
-        """Numbers of any type to float32."""
+        """Converts numbers of any type to float32."""
         features = tf.ensure_shape(example["features"], (len(self.feature_names),))
         return {
             **example,
@@ -90,8 +90,8 @@ class Regression(Task):
 
     def limitations(self) -> list[str]:
         return [
-            "The metrics hold for features like those of the training examples; others have not "
-            "been tested.",
+            "The metrics hold for features like those of the training examples; other features "
+            "have not been tested.",
             f"Features are identified only by their order: {', '.join(self.feature_names)}.",
         ]
 
@@ -152,7 +152,7 @@ class Regression(Task):
         """`serving_default(features)` takes unscaled features as in the source: float32 (batch, n).
 
         The Regress request of TensorFlow Serving calls `regress(inputs)`, with serialized
-        `tf.Example`s that have the n numbers in `features`. Both refuse numbers that are not
+        `tf.Example`s that have the n numbers in `features`. Both reject numbers that are not
         finite, or so large that the answer would not be finite.
         """
         count = len(self.feature_names)

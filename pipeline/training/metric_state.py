@@ -13,10 +13,13 @@ def serialize(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
 
     With several workers, the values are summed, and `restore` gives the sum to the first replica.
     """
-    return [
-        [base64.b64encode(np.ascontiguousarray(part).tobytes()).decode() for part in _parts(v)]
-        for v in _variables(metrics)
-    ]
+    strategy, texts = tf.distribute.get_strategy(), []
+    for variable in _variables(metrics):
+        parts = [variable]
+        if not _has_workers(strategy):
+            parts = strategy.experimental_local_results(variable.value)
+        texts.append([base64.b64encode(part.numpy().tobytes()).decode() for part in parts])
+    return texts
 
 
 def restore(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[str]]) -> None:
@@ -41,13 +44,6 @@ def restore(metrics: Sequence[keras.metrics.Metric], texts: Sequence[Sequence[st
 
 def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:
     return [variable for metric in metrics for variable in metric.variables]
-
-
-def _parts(variable: keras.Variable) -> list[np.ndarray]:
-    strategy = tf.distribute.get_strategy()
-    if _has_workers(strategy):
-        return [np.asarray(variable.numpy())]
-    return [part.numpy() for part in strategy.experimental_local_results(variable.value)]
 
 
 def _has_workers(strategy: tf.distribute.Strategy) -> bool:

@@ -50,7 +50,7 @@ class Step:
         self._options = options = settings.train
         self.update = update
         self._random_states = random_states
-        self._augmenter = augmenter
+        self.augment = augmenter
         self.loss = loss or task.loss()
         self._training_loss = loss or task.training_loss(
             options.label_smoothing, options.class_weight
@@ -82,10 +82,6 @@ class Step:
         """How many times the training call has been traced."""
         call = self.compiled.get("train")
         return call.experimental_get_tracing_count() if call else 0
-
-    def augment(self, batch: Example) -> tuple[Example, tf.Tensor]:
-        """The batch after all augmentations, and the seeds for `Task.target`."""
-        return self._augmenter(batch), self._augmenter.seeds(batch)
 
     def train(self, model: keras.Model, ticket: Any) -> None:
         """Updates the weights once with this replica's part of a batch; updates the metrics."""
@@ -132,8 +128,8 @@ class Step:
     def _inputs(self, ticket: Any) -> tuple[Example, Any, Any, tf.Tensor]:
         """The batch of a training ticket, and its (inputs, y, weight) after augmentation."""
         batch = self._fetch_training(ticket)
-        augmented, seeds_left = self.augment(batch)
-        return batch, *self._task.target(self._task.prepare(augmented), seeds_left)
+        prepared = self._task.prepare(self.augment(batch))
+        return batch, *self._task.target(prepared, self.augment.seeds(batch))
 
     def _penalty(self, variables: list[keras.Variable]) -> tf.Tensor | float:
         if not self._options.l2:

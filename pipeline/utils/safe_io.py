@@ -29,7 +29,10 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
     """Text in UTF-8; raises ValueError for any other encoding, and as `read_bytes` does."""
-    return read_bytes(path, most).decode("utf-8-sig")
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:

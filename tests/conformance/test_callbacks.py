@@ -19,7 +19,7 @@ from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.model_builder import build
 
 CALLBACKS = registry.names("callbacks")
-LIMIT = "1h"  # `pace` does nothing without a limit, or if there is enough time
+LIMIT = "1h"  # `time_budget` does nothing without a limit, or if there is enough time
 
 
 def built():

@@ -188,7 +188,7 @@ def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):
     }
     first = fit("digits", **changes)
     shown = capsys.readouterr().out
-    assert "precision  float32 in the export, mixed_bfloat16 in training; on 64 examples" in shown
+    assert "float32 in the export, mixed_bfloat16 in training; compared on 64 examples" in shown
     about = version_manifest.about(first.export)
     assert types_of_convolutions(first.export) == {tf.float32.as_datatype_enum}
     assert about["trained_precision"] == "mixed_bfloat16" and about["precision"] == "float32"

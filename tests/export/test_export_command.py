@@ -173,8 +173,6 @@ def test_a_version_is_pinned_and_unpinned(versions, capsys):
     assert "pinned     saved_models/digits/2\n" in said
     assert "served     saved_models/digits/2, by servers that read" in said
     assert models_config.pinned(versions) == (2,)
-    assert __main__.main(["--pin=1"]) == 0, "the only model needs no name"
-    assert "pinned     saved_models/digits/1\n" in capsys.readouterr().out
     assert __main__.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
     assert models_config.pinned(versions) == ()
@@ -192,9 +190,10 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "python -m pipeline.export needs a run, or --pin VERSION; runs/ has no runs;"),
+        ([], "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
         (["run/1"], "run/1 is not a run: it has no config.json"),
-        (["digits", "--pin", "4"], "--pin 4: saved_models/digits has no such version"),
+        (["digits", "--pin", "4"], "--pin 4: saved_models/digits has only the versions 1"),
+        (["digit", "--pin", "1"], "saved_models has no exported model 'digit'; did you mean 'digi"),
         (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
         (["mine", "--train.epochs", "3", "--force"], "--train.epochs does not apply to an export"),
         (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),

@@ -102,7 +102,7 @@ def graph(*nodes, inside=()):
 def test_operations_that_a_server_runs():
     nodes = node("Conv2D", device="/device:CPU:*"), node("NoOp"), node("mine")
     detail = operation_checks.check(graph(*nodes, inside=[node("MatMul")]))
-    assert detail.startswith("3 kinds")
+    assert detail.startswith("3 operations")
 
 
 @pytest.mark.parametrize(

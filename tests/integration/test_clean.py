@@ -34,7 +34,7 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     code, lines = run(folder, capsys)
     assert code == 0 and sorted(folder.rglob("*")) == before
     assert lines[0].startswith(f"cleaning   {folder}: 43 examples in")
-    assert lines[1].split() == ["reason", "examples", "action", "such", "as"]
+    assert lines[1].split() == ["reason", "examples", "action", "first", "example"]
     assert lines[2].startswith("undecodable         2  drop    a/gone.png (")
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
     assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"

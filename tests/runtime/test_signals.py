@@ -13,7 +13,7 @@ from pipeline.config import registry
 from pipeline.config.formats import parse_duration
 from pipeline.fit import fit
 from pipeline.runtime.signals import Stops
-from pipeline.training.callbacks.time_budget import Pace, Reserve
+from pipeline.training.callbacks.time_budget import TimeBudget
 from pipeline.training.optim.learning_rate import Adjusted
 from pipeline.utils.errors import Terminated
 
@@ -114,9 +114,9 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
     assert Stops().left is None
 
 
-def context_of(stops, exports=False, **batches):
-    """What `Reserve` and `Pace` need of a `CallbackContext`."""
-    steps = SimpleNamespace(**batches)
+def context_of(stops, exports=False, last_step=100):
+    """What `TimeBudget` needs of a `CallbackContext`."""
+    steps = SimpleNamespace(batch_size=10, last_step=last_step)
     return SimpleNamespace(stops=stops, batches=steps, evaluated=1000, exports=exports, mean=float)
 
 
@@ -125,27 +125,28 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     given = SimpleNamespace(reserve=0.0, preparation=100.0)
     for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
         given.preparation = taken
-        Reserve(context_of(given, batch_size=10, exports=export))
+        TimeBudget(context_of(given, exports=export))
         assert given.reserve == expected
-    reserve = Reserve(context_of(given, batch_size=10, exports=True))
+    budget = TimeBudget(context_of(given, exports=True))
     step = SimpleNamespace(position=0, traces=0)
-    reserve.set_model(SimpleNamespace(step=step))
+    budget.set_model(SimpleNamespace(step=step))
     for seconds, traces in ((50.0, 1), (0.5, 1)):  # the call that traces says nothing
-        reserve.on_train_batch_begin(0)
+        budget.on_train_batch_begin(0)
         now[0] += seconds
         step.position, step.traces = step.position + 5, traces
-        reserve.on_train_batch_end(0)
+        budget._reserve()
         expected = 35.0 if seconds == 50.0 else 35.0 + 1000 * 0.5 / 50 / 2
         assert given.reserve == pytest.approx(expected)
 
 
 def paced(given, rate, step, last=100):
     """A new process that paces a run where it stands."""
-    pace = Pace(context_of(given, last_step=last))
+    budget = TimeBudget(context_of(given, last_step=last))
+    given.reserve = 0.0
     optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
-    pace.set_model(SimpleNamespace(step=step, optimizer=optimizer))
-    pace.on_train_begin()
-    return pace
+    budget.set_model(SimpleNamespace(step=step, optimizer=optimizer))
+    budget.on_train_begin()
+    return budget
 
 
 def test_a_longer_limit_continues_the_schedule(monkeypatch):
@@ -154,13 +155,13 @@ def test_a_longer_limit_continues_the_schedule(monkeypatch):
     step, given = SimpleNamespace(position=300, update=rate), Stops("240s")
     given.resume(60.0)
     now[0] += 20.0  # it starts
-    pace = paced(given, rate, step, 10_000)
+    budget = paced(given, rate, step, 10_000)
     rates = []
     while given.left > 0:
         rates.append(float(rate(step.position + 9)))
         now[0] += 0.5
         step.position += 10
-        pace.on_train_batch_end(0)
+        budget._pace()
     assert rates[0] > 0.5 and rates[-1] < 0.05, "at 80 of 240 seconds a third of it is over"
     assert all(b < a + 1e-6 for a, b in itertools.pairwise(rates))
 
@@ -171,7 +172,7 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     now, given = clock(monkeypatch), Stops("60s")
     rate = Adjusted(registry.load("schedules", "linear")(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
-    pace = paced(given, rate, step)
+    budget = paced(given, rate, step)
     rates = []
     while given.left > 0 and step.position < 100:
         rates.append(float(rate(step.position)))
@@ -179,7 +180,7 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
         count = 5 if rates[1:] else 1
         now[0] += 5.0 if count == 1 else seconds * count
         step.position += count
-        pace.on_train_batch_end(0)
+        budget._pace()
     assert rates == sorted(rates, reverse=True) and rates[0] == 1.0
     assert 0.0 <= float(rate(step.position)) < 0.05 and step.position <= 101
     assert abs(step.position - steps) <= 6

@@ -7,10 +7,9 @@ import serving
 from asking import IMAGES
 from served_models import WIDTH, png
 
-from pipeline import predict
 from pipeline.serving import file_inputs
 from pipeline.serving.client import Client
-from pipeline.serving.file_predictions import FilePredictor
+from pipeline.serving.file_predictions import predict
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
@@ -86,7 +85,7 @@ def test_a_damaged_file_costs_few_requests(models, workplace):
     for index, name in enumerate(names):
         (workplace / name).write_bytes(png(IMAGES[index % 9]) if index != 13 else b"damaged")
     with serving.rest(backend) as address, Client(f"{address}/pictures") as client:
-        records = list(FilePredictor(client, 1).predict([*names, "gone.png"], 32))
+        records = list(predict(client, [*names, "gone.png"]))
     assert [record["file"] for record in records] == [*names, "gone.png"]
     errors = {record["file"]: record["error"] for record in records if "error" in record}
     assert "JPEG, PNG, GIF, BMP or WebP" in errors.pop("13.png")
@@ -97,7 +96,7 @@ def test_a_damaged_file_costs_few_requests(models, workplace):
 def test_rows_of_tables_are_predicted(models, workplace):
     (workplace / "a.csv").write_text("x,y,z\n1,2,3\n\n4,five,6\n0.1,0,-0e0\nnan,1,1\n")
     np.save("b.npy", np.array([[1, 2, 3], [4, 5, 6]]))
-    *records, refused = sorted(predict.predict(models / "rows", ["."]), key=lambda r: r["row"])
+    *records, refused = sorted(predict(models / "rows", ["."]), key=lambda r: r["row"])
     assert records == [
         {"file": "./a.csv", "row": 0, "prediction": 6.0},
         {"file": "./b.npy", "row": 0, "prediction": 6.0},
@@ -114,4 +113,4 @@ def test_a_model_that_takes_no_files_names_its_inputs(tmp_path):
     spec = {"x": tf.TensorSpec((None, 2, 2, 1), tf.uint8)}
     served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
     with pytest.raises(UsageError, match=r"but x uint8 \[\?, 2, 2, 1\]; use pipeline\.Client"):
-        predict.predict(tmp_path, ["a.png"])
+        predict(tmp_path, ["a.png"])

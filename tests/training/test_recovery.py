@@ -100,7 +100,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
     assert [d["value"] for d in stored if d["name"] == "micro-batch"] == [str(limit)]
     begun = recovery.begun(dataclasses.replace(run.config, run_directory=run.directory), 1)
     assert begun.settings.train.accumulate == 8 // limit
-    assert begun.decisions[0].reason.startswith("as found earlier")
+    assert begun.decisions[0].reason.startswith("as before")
     assert run.config.train.accumulate == 1, "otherwise the run could not be resumed"
 
 

@@ -47,7 +47,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
-        self._batches = batches
+        self.batches = batches
         self._options = options
         self.stops = stops or Stops()
         self.step = 0
@@ -74,14 +74,9 @@ class CheckpointCallback(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        if self.stopped or self.ended or self.epoch >= self._batches.epochs:
+        if self.stopped or self.ended or self.epoch >= self.batches.epochs:
             return True
-        return self.step > self._batches.last_step  # `--force` has shortened the run
-
-    @property
-    def last_step(self) -> int:
-        """The last step of the run unless something ends it earlier."""
-        return self._batches.last_step
+        return self.step > self.batches.last_step  # `--force` has shortened the run
 
     def resume(self) -> Batches:
         """Restores the newest undamaged checkpoint; returns the batches that are left.
@@ -95,7 +90,7 @@ class CheckpointCallback(keras.callbacks.Callback):
                 say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
         return dataclasses.replace(
-            self._batches, first_step=self.step, first_epoch=min(self.epoch, self._batches.epochs)
+            self.batches, first_step=self.step, first_epoch=min(self.epoch, self.batches.epochs)
         )
 
     def _accept(self, step: int, state: dict[str, Any]) -> None:
@@ -128,7 +123,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step = self.model.step.position
         asked = self.stops.reason(agreed)
-        within = self.step < self._batches.end_of(self.epoch)
+        within = self.step < self.batches.end_of(self.epoch)
         if asked or (within and agreed(float(self._due()))):
             self._save(metric_state.serialize(self.model.step.metrics))
             asked = asked or self.stops.reason(agreed)  # while it was written
@@ -148,7 +143,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._running = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        self.step = self._batches.end_of(epoch)
+        self.step = self.batches.end_of(epoch)
         if not math.isfinite(logs["loss"]):
             raise Diverged(
                 f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "

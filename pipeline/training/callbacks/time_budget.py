@@ -15,42 +15,13 @@ _MOST = (5.0, 35.0)
 _SHARES = (0.5, 1.25)
 
 
-def reserve(context: CallbackContext) -> keras.callbacks.Callback:
-    """Reserves time for testing and export within `runtime.time_limit`."""
-    return Reserve(context)
+def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Reserves time for testing and export within `runtime.time_limit`; ends the schedule then."""
+    return None if context.time_limit is None else TimeBudget(context)
 
 
-def pace(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Ends the learning rate schedule when `runtime.time_limit` is reached."""
-    return None if context.time_limit is None else Pace(context)
-
-
-class Reserve(keras.callbacks.Callback):
-    """Reserves time for what follows training if the run has a limit."""
-
-    def __init__(self, context: CallbackContext) -> None:
-        super().__init__()
-        self._stops, self._evaluated = context.stops, context.evaluated
-        self._batch_size = context.batches.batch_size
-        share = self._stops.preparation * _SHARES[context.exports]
-        self._rest = min(_MOST[context.exports], 1.0 + share)
-        self._stops.reserve = self._rest
-        self._call = (0.0, 0, 0)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._call = (time.monotonic(), self.model.step.position, self.model.step.traces)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        start, position, traces = self._call
-        examples = (self.model.step.position - position) * self._batch_size
-        if examples and traces == self.model.step.traces:
-            # A forward pass takes a third of a step; half is conservative.
-            each = (time.monotonic() - start) / examples / 2
-            self._stops.reserve = self._rest + self._evaluated * each
-
-
-class Pace(keras.callbacks.Callback):
-    """Ends the learning rate schedule in time if the time limit comes before the last step.
+class TimeBudget(keras.callbacks.Callback):
+    """Reserves time for what follows training, and ends the learning rate schedule in time.
 
     While there is not enough time for all steps, the position in the schedule follows the fraction
     of the training time that has passed. Between two calls, it advances at the average speed of
@@ -59,12 +30,33 @@ class Pace(keras.callbacks.Callback):
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._stops, self._last = context.stops, context.batches.last_step
+        self._stops, self._evaluated = context.stops, context.evaluated
+        self._batch_size, self._last = context.batches.batch_size, context.batches.last_step
         # The rates of all workers must be equal.
         self._mean = context.mean
+        share = self._stops.preparation * _SHARES[context.exports]
+        self._rest = min(_MOST[context.exports], 1.0 + share)
+        self._stops.reserve = self._rest
+        self._call = (0.0, 0, 0)
         self._start: tuple[float, int] | None = None
         self._origin = (0.0, 0.0)
         """The last time at which there was enough time, and the position in the schedule then."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._call = (time.monotonic(), self.model.step.position, self.model.step.traces)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._reserve()
+        self._pace()
+
+    def _reserve(self) -> None:
+        """Reserves time for evaluating as fast as the last call, unless that traced."""
+        start, position, traces = self._call
+        examples = (self.model.step.position - position) * self._batch_size
+        if examples and traces == self.model.step.traces:
+            # A forward pass takes a third of a step; half is conservative.
+            each = (time.monotonic() - start) / examples / 2
+            self._stops.reserve = self._rest + self._evaluated * each
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Moves the schedule of a resumed run back to where its new, longer time limit puts it.
@@ -78,7 +70,8 @@ class Pace(keras.callbacks.Callback):
         reached = max(step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6)))
         self._continue_from(step, reached, self._last - step)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def _pace(self) -> None:
+        """Moves the schedule if there is not enough time for all steps."""
         now, position = time.monotonic(), self.model.step.position
         step, reached = self._positions()
         if self._start is None:

@@ -123,7 +123,7 @@ class Update:
             gradients, now, loss = _summed(context, gradients, before, now, loss)
         norm, halves = _norm(gradients)
         # The same on every replica, because everything is computed from the sum.
-        sound = tf.math.is_finite(loss) & _all_finite(now)
+        sound = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *now)])
         finite = sound & tf.math.is_finite(norm)
 
         def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
@@ -211,13 +211,6 @@ def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
             raise UsageError(f"--train.optimizer: remove {name} and use --train.{flag}")
 
 
-def _all_finite(tensors: list[tf.Tensor]) -> tf.Tensor:
-    finite = tf.constant(True)
-    for tensor in tensors:
-        finite &= tf.reduce_all(tf.math.is_finite(tensor))
-    return finite
-
-
 def _norm(gradients: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """The global norm, as `tf.linalg.global_norm`; half the squared norm of each and of all."""
     halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
@@ -237,23 +230,11 @@ def _summed(
     replicas = context.num_replicas_in_sync
     # Changes, not values: statistics that do not change, such as frozen ones, must not drift.
     changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
-    summed = _all_reduced(context, [*gradients, *changes, loss])
+    # One call for all: each one synchronizes the replicas.
+    summed = context.all_reduce("sum", [*gradients, *changes, loss])
     gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
     now = [old + change for old, change in zip(before, changes, strict=True)]
     return gradients, now, summed[-1]
-
-
-def _all_reduced(context: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums over the replicas in one collective, because each collective synchronizes them all."""
-    summed: list[Any] = [None] * len(tensors)
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # usually only float32
-        numbers = [n for n, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        vector = tf.concat([tf.reshape(tensors[n], [-1]) for n in numbers], axis=0)
-        vector = context.all_reduce("sum", vector)
-        parts = tf.split(vector, [tensors[n].shape.num_elements() for n in numbers])
-        for number, part in zip(numbers, parts, strict=True):
-            summed[number] = tf.reshape(part, tensors[number].shape)
-    return summed
 
 
 def _clipped(

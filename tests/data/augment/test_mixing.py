@@ -77,7 +77,7 @@ def test_cutmix_puts_one_rectangle_in_and_counts_it():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: {k: v[:15] for k, v in b.items()}, "pairs the examples .* here of 15"),
+        (lambda b: {k: v[:15] for k, v in b.items()}, "pairs the examples .* has 15 examples"),
         (lambda b: {k: v for k, v in b.items() if k != "label"}, "mixes labels"),
         (lambda b: {**b, "partner_label": b["label"]}, "use only one of them"),
     ],

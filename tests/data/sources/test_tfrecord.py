@@ -152,7 +152,7 @@ REJECTED = {
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),
-        "digits-val.tfrecord: the files for validation have no examples",
+        "digits-val.tfrecord: the files for validation contain no examples",
     ),
 }
 

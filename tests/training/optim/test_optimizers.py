@@ -158,7 +158,7 @@ def test_without_a_gradient_only_decay_changes_weights():
 
 
 def test_nesterov_needs_a_momentum():
-    with pytest.raises(UsageError, match="nesterov=True of sgd needs a momentum"):
+    with pytest.raises(UsageError, match="nesterov=True of sgd requires momentum"):
         registry.load("optimizers", "sgd")(0.1, nesterov=True)
 
 

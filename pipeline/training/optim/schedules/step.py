@@ -1,13 +1,11 @@
 """A learning rate that drops at milestones."""
 
-import itertools
 from typing import Annotated, Any
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
 from pipeline.training.optim.schedules._warm_up import WarmUp
-from pipeline.utils.errors import UsageError
 
 
 def step(
@@ -24,15 +22,10 @@ def step(
     the whole run including the warm-up, so a milestone does not move when the warm-up changes.
 
     Args:
-        at: Fractions of the run at which the rate drops, in ascending order.
+        at: Fractions of the run at which the rate drops.
         factor: What the rate is multiplied by at each of them.
         warmup: Fraction of the steps over which the rate first rises linearly to its peak.
-
-    Raises UsageError unless the milestones are ascending and after the warm-up.
     """
-    if any(later <= earlier for earlier, later in itertools.pairwise((warmup, *at))):
-        flag = f"--train.schedule-options at={','.join(map(str, at))}"
-        raise UsageError(f"{flag} must be ascending and above warmup={warmup}")
     return _Step(learning_rate, steps, warmup=warmup, at=list(at), factor=factor)
 
 
