@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pipeline.config import command_line, objects
@@ -13,18 +12,11 @@ from pipeline.config.sections import Source, Train
 from pipeline.utils.errors import UsageError, suggest
 
 _SHORT = {
-    "epochs": "train",
-    "batch_size": "train",
-    "learning_rate": "train",
-    "optimizer": "train",
-    "loss": "train",
-    "metrics": "train",
-    "callbacks": "train",
-    "validation_data": "source",
-    "test_data": "source",
-    "class_names": "source",
+    **dict.fromkeys(("epochs", "batch_size", "learning_rate", "optimizer"), "train"),
+    **dict.fromkeys(("loss", "metrics", "callbacks"), "train"),
+    **dict.fromkeys(("validation_data", "test_data", "class_names"), "source"),
 }
-"""Argument -> its section, or that of which it is an option."""
+"""Argument -> its section."""
 
 
 def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
@@ -45,9 +37,10 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")
+        name, options = source.pop("name", Source.name), source.pop("options", {})
         # Keras's own defaults of `compile` and `fit` suit a network whose rate is unknown.
         train = Train(optimizer="adam", learning_rate=0.001)
-        recipe = Config(source=Source(**source), train=train)
+        recipe = Config(source=Source(name=name, options={**options, **source}), train=train)
     elif recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
     elif not isinstance(recipe, str | Config | None):
@@ -87,30 +80,26 @@ def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "learning_rate": float(rate)}
 
 
-def _data(value: Any) -> str:
-    return objects.name_of(value, "sources")
-
-
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments as sections: `epochs=3` as `train={"epochs": 3}`."""
-    changes: dict[str, Any] = {}
     if "data" in given and type(given["data"]) is not dict:
         if "source" in given:
             raise UsageError("use only one of data=... and source=...")
         given["source"] = given.pop("data")
-    for name, value in given.items():
-        if name not in _SHORT:
-            section = {"name": value} if name in ("source", "model", "task") else value
-            changes[name] = dict(value) if type(value) is dict else section
-    for name, value in given.items():
-        if name in _SHORT:
-            section = changes.setdefault(_SHORT[name], {})
-            inside = section.setdefault("options", {}) if _SHORT[name] == "source" else section
-            if name in inside:
-                raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
-            inside[name] = _data(value) if name.endswith("_data") else value
-    path = changes.get("run_directory")
-    return {**changes, "run_directory": Path(path)} if isinstance(path, str) else changes
+    if "source" in given and type(given["source"]) is not dict:
+        given["source"] = {"name": given["source"]}
+    changes: dict[str, Any] = {
+        name: dict(value) if type(value) is dict else value
+        for name, value in given.items()
+        if name not in _SHORT
+    }
+    for name in filter(given.__contains__, _SHORT):
+        section = changes.setdefault(_SHORT[name], {})
+        if name in section:
+            raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
+        value = given[name]
+        section[name] = objects.name_of(value, "sources") if name.endswith("_data") else value
+    return changes
 
 
 @contextlib.contextmanager

@@ -15,12 +15,7 @@ from pipeline.utils.errors import UsageError
 
 def adapt(found: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two arguments."""
-    if inspect.isclass(found):
-        stated = "from_logits" in inspect.signature(found).parameters
-        return lambda metadata, **options: GivenLoss(
-            found(**options), metadata, "from_logits" in options or not stated
-        )
-    if inspect.isfunction(found) and _required(found) == 1:
+    if inspect.isfunction(found) and required(found) == 1:
         return found
     return functools.partial(given, found)
 
@@ -29,19 +24,23 @@ def given(loss: Any, metadata: Metadata, **options: Any) -> "GivenLoss":
     """The loss itself.
 
     Args:
-        loss: A Keras loss, or a function `(y_true, y_pred)` that returns one loss per example.
+        loss: A Keras loss, its class, or a function `(y_true, y_pred)` that returns one loss per
+            example.
         metadata: Of the task.
-        options: Arguments of the function.
+        options: Arguments of the class or function.
     """
     if not callable(loss):
         raise UsageError(
             "a loss must be a name, a Keras loss, or a function (y_true, y_pred); got "
             f"{type(loss).__name__}"
         )
+    if inspect.isclass(loss):
+        return GivenLoss(loss(**options), metadata, "from_logits" in options)
     return GivenLoss(functools.partial(loss, **options) if options else loss, metadata, True)
 
 
-def _required(function: Callable) -> int:
+def required(function: Callable) -> int:
+    """Number of its positional arguments without a default."""
     known = inspect.signature(function).parameters.values()
     return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in known)
 
