@@ -104,19 +104,15 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def errors_in_python() -> Iterator[None]:
-    """Messages of UsageErrors with options as they are written in Python."""
-    try:
-        yield
-    except UsageError as error:
-        error.args = (in_python(str(error)),)
-        raise
-
-
-def in_python(message: str) -> str:
-    """An error message with options as arguments: `--train.epochs 3` as `train={"epochs": 3}`."""
+    """UsageErrors with options as arguments: `--train.epochs 3` as `train={"epochs": 3}`."""
 
     def argument(found: re.Match[str]) -> str:
         section, option, value = found[1], found[2].replace("-", "_"), found[3] or "..."
         return f'{section}={{"{option}": {value}}}' if section else f"{option}={value}"
 
-    return re.sub(r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?", argument, message)
+    flag = r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?"
+    try:
+        yield
+    except UsageError as error:
+        error.args = (re.sub(flag, argument, str(error)),)
+        raise

@@ -181,7 +181,7 @@ class Train(Checked):
     loss_options: Options = dataclasses.field(default_factory=dict)
     """Options of the loss."""
     metrics: Annotated[Operations, Named("metrics")] = dataclasses.field(default_factory=dict)
-    """Additional metrics, such as `top_k_accuracy k=3`."""
+    """Additional metrics, such as `f1_score average=micro`."""
     callbacks: Annotated[Operations, Named("callbacks")] = dataclasses.field(default_factory=dict)
     """Additional callbacks."""
     weight_decay: NotNegative | None = None

@@ -14,7 +14,7 @@ from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
 NUMBERS = {"feature_names": ["x"], "mean": [0.0], "deviation": [1.0]}
-METRICS = {"top_k_accuracy": {"k": 3}, "macro_recall": {}}
+METRICS = {"sparse_top_k_categorical_accuracy": {"k": 3}, "macro_recall": {}}
 
 
 def examples(count=40, classes=3, missing=0):
@@ -73,16 +73,10 @@ def test_huber_is_its_formula(delta):
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "metadata", "message"),
-    [
-        ("losses", "huber", TASK.metadata, "--train.loss huber is for regression only; remove it"),
-        ("metrics", "macro_recall", NUMBERS, "macro_recall is for classification only"),
-    ],
-)
-def test_another_kind_of_problem_is_refused(kind, name, metadata, message):
-    with pytest.raises(UsageError, match=message):
-        registry.load(kind, name)(metadata)
+@pytest.mark.parametrize(("kind", "name"), [("losses", "focal"), ("metrics", "macro_recall")])
+def test_another_kind_of_problem_is_refused(kind, name):
+    with pytest.raises(UsageError, match=f"{name} is for classification only"):
+        registry.load(kind, name)(NUMBERS)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +108,6 @@ def nothing(metadata):
     [
         ({"loss": "own.mean"}, r"--train.loss own.mean .*one loss per example, .* got \(\)"),
         ({"metrics": {"own.nothing": {}}}, "own.nothing must return a Keras metric; got 5"),
-        ({"metrics": {"top_k_accuracy": {"k": 3}}}, "k=3 is always 1 with 3 classes"),
     ],
 )
 def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, message):
@@ -136,7 +129,7 @@ def macro_recall(labels, logits):
 
 def by_numpy(labels, logits):
     return {
-        "top_3_accuracy": pytest.approx(top_k(labels, logits, 3), rel=1e-5),
+        "sparse_top_k_categorical_accuracy": pytest.approx(top_k(labels, logits, 3), rel=1e-5),
         "macro_recall": pytest.approx(macro_recall(labels, logits), rel=1e-5),
     }
 
@@ -174,5 +167,5 @@ def test_metrics_are_in_history_and_result(tmp_path):
         assert {name: found[name] for name in wanted} == wanted
         if split == "validation":
             assert {name: run.history[f"val_{name}"][-1] for name in wanted} == wanted
-    for name in ("top_3_accuracy", "val_macro_recall"):
+    for name in ("sparse_top_k_categorical_accuracy", "val_macro_recall"):
         assert run.history[name] == [line[name] for line in lines]

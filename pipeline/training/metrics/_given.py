@@ -91,10 +91,6 @@ class GivenMetric(keras.metrics.Metric):
     def get_config(self) -> dict[str, Any]:
         return {"metric": self.metric, "classes": self.classes}
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "GivenMetric":
-        return cls(**config)
-
 
 def _copied(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     if type(metric) is keras.metrics.MeanMetricWrapper:  # its config needs a registered function
