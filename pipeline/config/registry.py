@@ -210,7 +210,7 @@ def describe(registry: str) -> str:
     if registry not in REGISTRIES:
         raise UsageError(f"unknown registry {registry!r}; {suggest(registry, REGISTRIES)}")
     lines = []
-    for name in names(registry):
+    for name in (*names(registry), *keras_names.names(registry)):
         function = find(registry, name)
         lines += [f"{name}: {function.summary}"]
         for option, about in function.options.items():
