@@ -62,22 +62,19 @@ _UPDATE = {
 def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments with the learning rate and the clipping of an optimizer object as options."""
     optimizer: Any = given.get("optimizer")
-    rate = given.get("learning_rate")
+    rate, found = given.pop("learning_rate", None), dict[str, Any]()
     if hasattr(optimizer, "learning_rate") and hasattr(optimizer, "get_config"):
         if rate is not None:
             raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
         rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
         known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
-        if getattr(optimizer, "use_ema", False):
-            known["ema"] = optimizer.ema_momentum
+        known["ema"] = optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
         found = {name: value for name, value in known.items() if value is not None}
-        given = {**given, "train": {**found, **given.get("train", {})}}
-    if rate is None or isinstance(rate, int | float):
-        return given
     if hasattr(rate, "get_config") and callable(rate):
-        others = {name: value for name, value in given.items() if name != "learning_rate"}
-        return {**others, "train": {"schedule": rate, **given.get("train", {})}}
-    return {**given, "learning_rate": float(rate)}
+        found["schedule"] = rate
+    elif rate is not None:
+        given["learning_rate"] = rate if isinstance(rate, int | float | str) else float(rate)
+    return {**given, "train": {**found, **given.get("train", {})}} if found else given
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:

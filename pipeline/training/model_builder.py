@@ -207,9 +207,8 @@ def _loss(
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    found = registry.call("losses", options.loss, options.loss_options, task.metadata)
-    if hasattr(found, "suit"):
-        found.suit(ends_in)
+    metadata = {**task.metadata, "ends_in": ends_in}
+    found = registry.call("losses", options.loss, options.loss_options, metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
