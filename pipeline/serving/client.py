@@ -16,8 +16,8 @@ import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Field, Signature, Version
-from pipeline.serving.transport import LabelScores, Transport
+from pipeline.serving.signatures import Signature, Version
+from pipeline.serving.transport import Transport
 from pipeline.utils.errors import UsageError, suggest
 
 EXPECTED = (
@@ -32,7 +32,6 @@ _RPC = re.compile(
     r"grpc://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
     r"(/((versions/)?(?P<number>\d{1,18})|labels/(?P<label>[^/\s]+)))?"
 )
-_REGRESSION = {"prediction": Field(np.dtype(np.float32), (None,))}
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 
 
@@ -92,7 +91,7 @@ class Client:
 
     def classify(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
-    ) -> LabelScores:
+    ) -> list[list[tuple[str, float]]]:
         """Returns the (label, probability) pairs of each example, the most probable class first.
 
         Args:
@@ -104,11 +103,12 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-        given = list(map(signatures.features, examples))
-        answer = self._transport.classify(signature, given)
-        with signatures.reading_reply(self.model):
-            signatures.check_pairs(answer, len(given))
-        return answer
+
+        classes, scores = self._answers(signature, examples, ("classes", "scores"))
+        return [
+            [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
+            for one in zip(classes, scores, strict=True)
+        ]
 
     def regress(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
@@ -123,11 +123,8 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-        given = list(map(signatures.features, examples))
-        values = self._transport.regress(signature, given)
-        with signatures.reading_reply(self.model):
-            signatures.check({"prediction": values}, _REGRESSION, len(given))
-        return values
+
+        return self._answers(signature, examples, ("outputs",))[0]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises ServingError."""
@@ -151,6 +148,15 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _answers(
+        self, signature: str, examples: Sequence[Mapping[str, Any]], outputs: tuple[str, ...]
+    ) -> list[np.ndarray]:
+        # `predict` on a signature that takes examples: all three ways to reach a model support it.
+        answer = self.predict(signature, inputs=signatures.serialized(examples))
+        if missing := set(outputs) - answer.keys():
+            raise UsageError(f"{signature!r} does not return {' and '.join(sorted(missing))}")
+        return [answer[name] for name in outputs]
 
     @functools.cached_property
     def _signatures(self) -> dict[str, Signature]:

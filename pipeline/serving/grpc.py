@@ -4,23 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
-import numpy as np
 
 from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
+from pipeline.serving.transport import Arrays, Transport
 from pipeline.utils import protobuf
 
 with protobuf.importable():
     from tensorflow_serving.apis import (
-        classification_pb2,
         get_model_metadata_pb2,
         get_model_status_pb2,
         model_pb2,
         model_service_pb2_grpc,
         predict_pb2,
         prediction_service_pb2_grpc,
-        regression_pb2,
     )
 
 # By default, a client rejects replies of more than 4 MB; the limit of the server is 2 GB.
@@ -44,21 +41,6 @@ class Rpc(Transport):
         reply = self._send(self._prediction.Predict, request)
         with signatures.reading_reply(self._title):
             return {key: protobuf.to_array(tensor) for key, tensor in reply.outputs.items()}
-
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        request = classification_pb2.ClassificationRequest(model_spec=self._model(name))
-        request.input.example_list.examples.extend(map(protobuf.example, examples))
-        reply = self._send(self._prediction.Classify, request)
-        return [
-            [(pair.label, signatures.shortest(pair.score)) for pair in one.classes]
-            for one in reply.result.classifications
-        ]
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        request = regression_pb2.RegressionRequest(model_spec=self._model(name))
-        request.input.example_list.examples.extend(map(protobuf.example, examples))
-        reply = self._send(self._prediction.Regress, request)
-        return np.array([one.value for one in reply.result.regressions], np.float32)
 
     def metadata(self) -> dict[str, Signature]:
         request = get_model_metadata_pb2.GetModelMetadataRequest(

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from pipeline.serving import signatures
 from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
+from pipeline.serving.transport import Arrays, Transport
 from pipeline.utils import protobuf
 
 with protobuf.importable():
@@ -54,18 +54,6 @@ class Rest(Transport):
         with signatures.reading_reply(self._url):
             return arrays(reply, outputs)
 
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        results = self._request_examples(":classify", name, examples)
-        with signatures.reading_reply(self._url):
-            return [
-                [(label, signatures.shortest(score)) for label, score in one] for one in results
-            ]
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        results = self._request_examples(":regress", name, examples)
-        with signatures.reading_reply(self._url):
-            return np.array(results, np.float32)
-
     def metadata(self) -> dict[str, Signature]:
         reply = self._request("/metadata")
         with signatures.reading_reply(self._url):
@@ -84,14 +72,6 @@ class Rest(Transport):
 
     def close(self) -> None:
         self._manager.clear()
-
-    def _request_examples(self, verb: str, name: str, examples: Examples) -> list[Any]:
-        encoded = [
-            {key: _encoded(values) for key, values in example.items()} for example in examples
-        ]
-        reply = self._request(verb, {"signature_name": name, "examples": encoded})
-        with signatures.reading_reply(self._url):
-            return list(reply["results"])
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Sends a POST request if there is a body, else a GET request; returns the reply's JSON."""

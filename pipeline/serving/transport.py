@@ -1,6 +1,6 @@
 """The interface of the three ways to reach a model: REST, gRPC, and a directory on this machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -9,10 +9,6 @@ from pipeline.serving.signatures import Field, Signature, Version
 
 Arrays = Mapping[str, np.ndarray]
 """Maps names to arrays of the signature's dtype, batch first; strings as bytes objects."""
-Examples = Sequence[Mapping[str, Sequence]]
-"""Maps feature names to values, all of the same type."""
-LabelScores = list[list[tuple[str, float]]]
-"""(label, score) pairs of each example."""
 
 
 class Transport(Protocol):
@@ -27,12 +23,6 @@ class Transport(Protocol):
 
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
         """Returns the outputs of the signature `name`; `outputs` are their types."""
-
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        """Returns the (label, score) pairs of each example from the signature `name`."""
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        """Returns one value for each example, float32 (examples,), from the signature `name`."""
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name."""
