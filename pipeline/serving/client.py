@@ -10,14 +10,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Signature, Version
-from pipeline.serving.transport import Transport
+from pipeline.serving.signatures import Arrays, Field, Signature
 from pipeline.utils.errors import UsageError, suggest
 
 EXPECTED = (
@@ -35,6 +34,19 @@ _RPC = re.compile(
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 
 
+class Transport(Protocol):
+    """One of the three ways to reach a model; raises ServingError if a request fails."""
+
+    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+        """Returns the outputs of the signature `name`; `outputs` are their types."""
+
+    def metadata(self) -> dict[str, Signature]:
+        """Returns the inputs and outputs of each signature, by name."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+
 class Client:
     """Sends requests to one model.
 
@@ -48,6 +60,9 @@ class Client:
             model, to use its pinned or else its newest version.
         timeout: Timeout of a request, in seconds.
 
+    Attributes:
+        feature_names: Columns of a row, in order; None for images, and if a server is used.
+
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
     """
@@ -57,6 +72,7 @@ class Client:
         expected = f"seconds, more than 0 and at most {_MAX_TIMEOUT:,}"
         require(0 < timeout <= _MAX_TIMEOUT, "timeout", timeout, expected)
         self._transport = self._open()
+        self.feature_names: list[str] | None = getattr(self._transport, "feature_names", None)
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
         """Returns the outputs of a signature for a batch.
@@ -103,7 +119,6 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-
         classes, scores = self._answers(signature, examples, ("classes", "scores"))
         return [
             [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
@@ -123,21 +138,11 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-
         return self._answers(signature, examples, ("outputs",))[0]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises ServingError."""
         return self._transport.metadata()
-
-    def status(self) -> list[Version]:
-        """Returns the versions of the model that the server knows; raises ServingError."""
-        return self._transport.status()
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """Names of the features; None for images, and for servers, which do not report them."""
-        return self._transport.feature_names
 
     def close(self) -> None:
         """Closes the connection."""

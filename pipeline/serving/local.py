@@ -5,16 +5,15 @@ from pathlib import Path
 
 from pipeline.serving import repository, signatures, version_manifest
 from pipeline.serving.savedmodel_session import ServerError, Session
-from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Transport
-from pipeline.utils import files, protobuf
+from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
+from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError
 
 with protobuf.importable():
     from tensorflow.core.protobuf import error_codes_pb2
 
 
-class Local(Transport):
+class Local:
     """A version loaded by TensorFlow's C++ loader; for a model, the version a server would use."""
 
     def __init__(self, directory: Path) -> None:
@@ -34,11 +33,6 @@ class Local(Transport):
 
     def metadata(self) -> dict[str, Signature]:
         return signatures.signatures(self._session.signatures)
-
-    def status(self) -> list[Version]:
-        """Returns the loaded version; 0 if the name of its directory is not a number."""
-        name = self._version.name
-        return [Version(int(name) if files.is_version(name) else 0, "AVAILABLE")]
 
     def close(self) -> None:
         """Does nothing: the model stays loaded until the process ends."""

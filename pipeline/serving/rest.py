@@ -18,8 +18,7 @@ from google.protobuf import json_format
 from urllib3.exceptions import HTTPError
 
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Transport
+from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
 from pipeline.utils import protobuf
 
 with protobuf.importable():
@@ -38,7 +37,7 @@ _FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-Af
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
 
 
-class Rest(Transport):
+class Rest:
     """One model behind the REST port of a server.
 
     `timeout` limits the seconds of a request, including the whole reply, and retries while the
@@ -61,14 +60,6 @@ class Rest(Transport):
             message = get_model_metadata_pb2.SignatureDefMap()
             json_format.ParseDict(definitions, message, ignore_unknown_fields=True)
             return signatures.signatures(message.signature_def)
-
-    def status(self) -> list[Version]:
-        reply = self._request("")
-        with signatures.reading_reply(self._url):
-            return [
-                Version(int(one["version"]), one["state"], one["status"].get("error_message", ""))
-                for one in reply["model_version_status"]
-            ]
 
     def close(self) -> None:
         self._manager.clear()

@@ -10,6 +10,8 @@ import numpy as np
 from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
+Arrays = Mapping[str, np.ndarray]
+"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects."""
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 _MAX_PROBABILITY = 1 + 2**-10  # half precision may be rounded to more than 1
 # Outputs of exported models that have one row per example.
@@ -53,17 +55,6 @@ class Signature:
 
     inputs: Mapping[str, Field]
     outputs: Mapping[str, Field]
-
-
-@dataclasses.dataclass(frozen=True)
-class Version:
-    """State of one version of a model."""
-
-    number: int
-    state: str
-    """START, LOADING, AVAILABLE, UNLOADING or END."""
-    error: str = ""
-    """Why the version could not be loaded."""
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from served_models import SIDE, png
 from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.savedmodel_session import Session
-from pipeline.serving.signatures import Field, ServingError, Version
+from pipeline.serving.signatures import Field, ServingError
 from pipeline.utils.errors import UsageError
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
@@ -77,7 +77,7 @@ def test_examples_are_classified_and_regressed(pictures, rows):
     assert got.dtype == np.float32 and got.tolist() == [3.5, 1.25]
 
 
-def test_metadata_and_status_describe_the_model(pictures, rows):
+def test_metadata_describes_the_model(pictures):
     known = pictures.metadata()
     assert set(known) == {"serving_default", "image_bytes", "classify"}
     size, string = (None, SIDE, SIDE, 3), np.dtype(object)
@@ -85,8 +85,6 @@ def test_metadata_and_status_describe_the_model(pictures, rows):
     assert known["image_bytes"].inputs == {"image_bytes": Field(string, (None,))}
     assert known["serving_default"].outputs["top_labels"] == Field(string, (None, 5))
     assert str(known["serving_default"].inputs["images"]) == "uint8 [?, 4, 4, 3]"
-    assert pictures.status() == [Version(1, "AVAILABLE")]
-    assert rows.status() == [Version(2, "AVAILABLE")]
 
 
 def test_errors_of_the_server_are_one_line_with_a_status(pictures):

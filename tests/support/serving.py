@@ -22,8 +22,6 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
 )
@@ -128,11 +126,7 @@ class _Rest(BaseHTTPRequestHandler):
         return (*self.backend.find(found[1], number, found[3]), found[4])
 
     def _get(self):
-        version, session, metadata = self._found("(/metadata)?")
-        if not metadata:
-            status = {"error_code": "OK", "error_message": ""}
-            one = {"version": str(version), "state": "AVAILABLE", "status": status}
-            return {"model_version_status": [one]}
+        _, session, _ = self._found("(/metadata)")
         message = get_model_metadata_pb2.SignatureDefMap(signature_def=session.signatures)
         definitions = json_format.MessageToDict(
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -182,10 +176,8 @@ def _json(name, array):
 @contextlib.contextmanager
 def rpc(backend):
     """Address of a gRPC server on this machine."""
-    prediction, models = _servicers(backend)
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, server)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_servicer(backend), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -194,20 +186,20 @@ def rpc(backend):
         server.stop(None).wait()
 
 
-def _servicers(backend):
+def _servicer(backend):
     def served(answer):
         def method(request, context):
             spec = request.model_spec
             version = spec.version.value if spec.HasField("version") else None
             try:
-                number, session = backend.find(spec.name, version, spec.version_label)
-                return answer(request, session, spec.signature_name or "serving_default", number)
+                _, session = backend.find(spec.name, version, spec.version_label)
+                return answer(request, session, spec.signature_name or "serving_default")
             except Refused as error:
                 context.abort(getattr(grpc.StatusCode, error.code), str(error))
 
         return method
 
-    def predict(request, session, name, _):
+    def predict(request, session, name):
         inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
         outputs = backend.run(session, name, inputs).items()
         return predict_pb2.PredictResponse(
@@ -220,15 +212,9 @@ def _servicers(backend):
         reply.metadata["signature_def"].Pack(definitions)
         return reply
 
-    def status(request, session, name, number):
-        state = get_model_status_pb2.ModelVersionStatus(version=number, state="AVAILABLE")
-        return get_model_status_pb2.GetModelStatusResponse(model_version_status=[state])
-
     prediction = prediction_service_pb2_grpc.PredictionServiceServicer()
     prediction.Predict, prediction.GetModelMetadata = served(predict), served(metadata)
-    models = model_service_pb2_grpc.ModelServiceServicer()
-    models.GetModelStatus = served(status)
-    return prediction, models
+    return prediction
 
 
 @contextlib.contextmanager
