@@ -18,8 +18,7 @@ from google.protobuf import json_format
 from urllib3.exceptions import HTTPError
 
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
+from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
 from pipeline.utils import protobuf
 
 with protobuf.importable():
@@ -38,7 +37,7 @@ _FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-Af
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
 
 
-class Rest(Transport):
+class Rest:
     """One model behind the REST port of a server.
 
     `timeout` limits the seconds of a request, including the whole reply, and retries while the
@@ -54,18 +53,6 @@ class Rest(Transport):
         with signatures.reading_reply(self._url):
             return arrays(reply, outputs)
 
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        results = self._request_examples(":classify", name, examples)
-        with signatures.reading_reply(self._url):
-            return [
-                [(label, signatures.shortest(score)) for label, score in one] for one in results
-            ]
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        results = self._request_examples(":regress", name, examples)
-        with signatures.reading_reply(self._url):
-            return np.array(results, np.float32)
-
     def metadata(self) -> dict[str, Signature]:
         reply = self._request("/metadata")
         with signatures.reading_reply(self._url):
@@ -74,24 +61,8 @@ class Rest(Transport):
             json_format.ParseDict(definitions, message, ignore_unknown_fields=True)
             return signatures.signatures(message.signature_def)
 
-    def status(self) -> list[Version]:
-        reply = self._request("")
-        with signatures.reading_reply(self._url):
-            return [
-                Version(int(one["version"]), one["state"], one["status"].get("error_message", ""))
-                for one in reply["model_version_status"]
-            ]
-
     def close(self) -> None:
         self._manager.clear()
-
-    def _request_examples(self, verb: str, name: str, examples: Examples) -> list[Any]:
-        encoded = [
-            {key: _encoded(values) for key, values in example.items()} for example in examples
-        ]
-        reply = self._request(verb, {"signature_name": name, "examples": encoded})
-        with signatures.reading_reply(self._url):
-            return list(reply["results"])
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Sends a POST request if there is a body, else a GET request; returns the reply's JSON."""
