@@ -124,13 +124,7 @@ class OnTheFly(Store):
         short: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(specs, short)
-        reader = source.reader(split)
-        if reader is None:
-            raise UsageError(
-                "a source without the method `reader` needs a cache: choose --data.cache memory or "
-                "disk, or a smaller --data.limit"
-            )
-        self._source, self._task, self._read = source, task, reader
+        self._source, self._task, self._read = source, task, source.reader(split)
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)

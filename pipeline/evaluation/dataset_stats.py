@@ -68,7 +68,7 @@ def files(source: Source) -> str | None:
     from PIL import Image
 
     spec, read = source.info.fields.get("image"), source.reader("train")
-    if spec is None or spec.dtype != tf.string or read is None:
+    if spec is None or spec.dtype != tf.string:
         return None
     positions = tf.data.Dataset.from_tensor_slices(spread(source.info.splits["train"]))
     images = positions.map(lambda position: read(position)["image"]).ignore_errors()

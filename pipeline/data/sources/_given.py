@@ -10,11 +10,11 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
-from pipeline.data.image_headers import common_shape
+from pipeline.contracts import Source
 from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.data.sources._columns import examples, images_of, labels_of, numbered
+from pipeline.data.sources._image_files import ImageFiles
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 
@@ -74,9 +74,14 @@ def given(
     if "label" in tables["train"]:
         names = numbered(tables, names, "class_names")
     train = tables.pop("train")
-    if "path" in train:
-        return FileTable({"train": train, **tables}, names)
-    return ArraySource(train, tables, class_names=names, name="the arrays")
+    if "path" not in train:
+        return ArraySource(train, tables, class_names=names, name="the arrays")
+    paths, columns = {}, {}
+    for split, table in {"train": train, **tables}.items():
+        paths[split] = table["path"].tolist()
+        ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
+        columns[split] = {"id": ids, "label": table["label"]}
+    return ImageFiles(paths, columns, names)
 
 
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -177,60 +182,3 @@ def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:
             f"{', '.join(map(str, columns))}"
         )
     return found[0]
-
-
-class FileTable(Source):
-    """Image files in the order of a table; the id of an example is its position.
-
-    Args:
-        tables: Split -> `path`, strings (n,), and `label`, int64 (n,).
-        class_names: Names of the labels 0, 1, ...
-    """
-
-    def __init__(
-        self, tables: Mapping[str, Mapping[str, np.ndarray]], class_names: tuple[str, ...] | None
-    ) -> None:
-        self._tables = {
-            split: {"id": (SPLITS.index(split) << 40) + np.arange(len(t["path"])), **t}
-            for split, t in tables.items()
-        }
-        paths = [path for table in tables.values() for path in table["path"].tolist()]
-        self.info = Info(
-            splits={split: len(table["path"]) for split, table in tables.items()},
-            fields={
-                "id": tf.TensorSpec((), tf.int64),
-                "label": tf.TensorSpec((), tf.int64),
-                "image": tf.TensorSpec((), tf.string),
-            },
-            class_names=class_names,
-            image_shape=common_shape(map(_beginning, paths)),
-        )
-
-    def examples(self, split: str) -> tf.data.Dataset:
-        positions = tf.data.Dataset.range(self.info.splits[split])
-        read = self.reader(split)
-        return positions.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        columns = {name: tf.constant(values) for name, values in self._tables[split].items()}
-
-        def read(position: tf.Tensor) -> Example:
-            row = {name: tf.gather(column, position) for name, column in columns.items()}
-            return {"image": tf.io.read_file(row.pop("path")), **row}
-
-        return read
-
-    def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        return {name: self._tables[split][name] for name in ("id", "label")}
-
-    def location(self, id: int) -> str:
-        split, position = divmod(id, 1 << 40)
-        return str(self._tables[SPLITS[split]]["path"][position])
-
-
-def _beginning(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(2**18)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
