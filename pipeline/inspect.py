@@ -121,11 +121,10 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
         model = built(machine)
     with machine.strategy.scope():
         feed = throughput.feed(batches)
-        measured = throughput.speed(model, batches)
+        step = throughput.step(model, batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
-    yield "step", f"{measured.step:,.0f} examples/s, the model on one batch on the device"
-    yield "training", f"{measured.training:,.0f} examples/s, both together"
-    yield "bottleneck", throughput.verdict(measured, feed)
+    yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
+    yield "bottleneck", throughput.verdict(step, feed)
 
 
 def _class_names(data: "Data") -> list[str] | None:

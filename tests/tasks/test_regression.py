@@ -194,9 +194,9 @@ def test_columns_of_another_form_are_refused(columns, message):
     [
         ({"model": {"name": "convnet"}}, "this model needs images.*linear"),
         ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
-        ({"data": {"image_size": (8, 8)}}, "--data.image-size: regression has no option"),
+        ({"data": {"image_size": (8, 8)}}, r'data=\{"image_size": ...\}: regression has no option'),
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
-        ({"data": {"split_seed": 2}}, "--train.batch-size 343: the split 'train' has only 342"),
+        ({"data": {"split_seed": 2}}, "\"batch_size\": 343}: the split 'train' has only 342"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, message):

@@ -59,12 +59,16 @@ def given(
             and numbers to predict. An example's id is its position.
         validation_data: The same; None: a part of `data` is held out.
         test_data: The same.
-        class_names: Names of the labels 0, 1, ...; None: the labels themselves.
+        class_names: Names of the labels 0, 1, ...; None: those of the ClassLabel, or the labels
+            themselves.
 
     Raises:
         UsageError: The data have another form, no end, or do not fit into memory.
     """
     parts = {"train": data, "validation": validation_data, "test": test_data}
+    if class_names is None and hasattr(data, "features"):
+        found = (getattr(feature, "names", None) for feature in data.features.values())
+        class_names = next(filter(None, found), None)
     tables = {
         split: _table(getattr(part, "value", part), split)
         for split, part in parts.items()
@@ -99,7 +103,7 @@ def _table(data: Any, split: str) -> dict[str, np.ndarray]:
         return examples(split, data["image"], data["label"], data.get("sample_weight"))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _of_pandas(data, split)
-    if hasattr(data, "features") and hasattr(data, "column_names"):
+    if hasattr(data, "features") and hasattr(data, "__len__"):  # has all examples
         return _of_hugging_face(data, split)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
 
@@ -164,11 +168,16 @@ def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
 def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
     image = _column(("image", "img"), data.column_names, split)
     label = _column((*_LABELS, "labels"), data.column_names, split)
-    feature = data.features[label]
     labels = np.array(data[label])
-    if getattr(feature, "names", None):
-        labels = np.array(feature.names)[labels]
-    pictures = [np.asarray(picture) for picture in data[image]]
+    if names := getattr(data.features[label], "names", None):
+        if labels.min() < 0:
+            raise UsageError(
+                f"{split}: some examples have no label (-1); remove them with filter()"
+            )
+        labels = np.array(names)[labels]  # the numbers of another dataset may differ
+    pictures = [
+        np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p) for p in data[image]
+    ]
     if len({picture.shape for picture in pictures}) > 1:
         raise UsageError(f"{split}: the images differ in shape; resize them with map() first")
     return {"label": labels_of(labels, split), "image": images_of(np.stack(pictures), split)}
