@@ -62,15 +62,17 @@ class Source(abc.ABC):
     info: Info
 
     @abc.abstractmethod
-    def examples(self, split: str) -> tf.data.Dataset:
-        """The split's examples one by one with their `id`, in an order that never changes."""
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        """Position in the split (int64, scalar) -> that example with its `id`, inside `tf.data`.
 
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example] | None:
-        """Position in `examples` (int64, scalar) -> that example, called inside `tf.data`.
-
-        None if examples can only be read one after the other.
+        The order of the examples never changes.
         """
-        return None
+
+    def examples(self, split: str) -> tf.data.Dataset:
+        """The split's examples one by one; overridden where reading in order is faster."""
+        positions = tf.data.Dataset.range(self.info.splits[split])
+        read = self.reader(split)
+        return positions.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         """The numbers and short vectors (`is_short`) of all examples, in the order of `examples`.

@@ -54,35 +54,33 @@ class Options:
 def _write(records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool) -> tuple[int, int]:
     """Writes answers as lines and reports skipped files; returns the number of both."""
     written = skipped = 0
+    table = csv.writer(stream, lineterminator="\n")
     for record in records:
         if "error" in record:
             skipped += 1
             row = f" row {record['row']}" if "row" in record else ""
             _say("skipped", f"{record['file']}{row}: {record['error']}")
             continue
-        line = json.dumps(files.strict(record), ensure_ascii=False)
+        if stream.isatty():  # file names may contain control characters of a terminal
+            record["file"] = plain(record["file"])
         if as_table:
             cells = _cells(record)
-            line = _row(cells.values()) if written else f"{_row(cells)}\n{_row(cells.values())}"
+            table.writerows([cells, cells.values()] if not written else [cells.values()])
+        else:
+            stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
-        # File names may contain control characters of a terminal.
-        stream.write((plain(line) if stream.isatty() else line) + "\n")
     return written, skipped
 
 
 def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
-    cells = {name: value for name, value in record.items() if name != "top"}
+    cells = {
+        name: json.dumps(value) if isinstance(value, list) else value
+        for name, value in record.items()
+        if name != "top"
+    }
     for rank, one in enumerate(record.get("top", ())[1:], 2):
         cells |= {f"{name}_{rank}": value for name, value in one.items()}
     return cells
-
-
-def _row(cells: Iterable[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(
-        json.dumps(cell) if isinstance(cell, list) else cell for cell in cells
-    )
-    return text.getvalue()
 
 
 def _say(name: str, text: str) -> None:

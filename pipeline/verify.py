@@ -2,14 +2,11 @@
 
 import dataclasses
 import json
-import re
-import shlex
 import shutil
 from pathlib import Path
-from typing import Annotated
 
 from pipeline.config import cli_parser, help_text
-from pipeline.config.validation import require, require_path
+from pipeline.config.validation import require_path
 from pipeline.export import proof
 from pipeline.export.verification import PROVED, verify
 from pipeline.serving import repository
@@ -30,26 +27,8 @@ class Options:
 
     json: bool = False
     """Print the checks as JSON instead of a table."""
-    fuzz: Annotated[int, (0, 10**6)] = 0
-    """Also send this many mutated strings to each string input; they must not crash the model."""
     python: str | None = None
     """Run the checks with this interpreter, from an environment with a different TensorFlow."""
-    runtime_version: str | None = None
-    """Only print the commands that create an environment with this version of TensorFlow and verify
-    the model in it. Use the version that the released server is built from, such as 2.20."""
-
-
-def instructions(directory: Path, version: str) -> str:
-    """Commands that create an environment with a different TensorFlow and run the checks in it."""
-    good = re.fullmatch(r"[1-9][0-9]?(\.[0-9]{1,3}){1,2}", version) is not None
-    require(good, "--runtime-version", repr(version), "a version, such as 2.20")
-    environment = f"serving-{version}"
-    release = version if version.count(".") == 2 else f"{version}.0"
-    return f"""\
-python3 -m venv {environment}
-{environment}/bin/pip install numpy protobuf google-crc32c
-{environment}/bin/pip install --no-deps tensorflow-cpu=={release} tensorflow-serving-api
-{_PROGRAM} {shlex.quote(str(directory))} --python {environment}/bin/python"""
 
 
 def main(arguments: list[str]) -> int:
@@ -63,14 +42,11 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{_PROGRAM} needs a directory first, such as saved_models/digits/1")
     directory, options = Path(arguments[0]), Options(**cli_parser.changes(arguments[1:], Options))
     require_path(directory, "DIRECTORY")
-    if options.runtime_version is not None:
-        print(instructions(directory, options.runtime_version))
-        return 0
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
     version = repository.chosen(directory)
-    outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
+    outcome = verify(version, python=Path(python).absolute() if python else None)
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:
         skipped = outcome.checks[-1].name in proof.STOPS

@@ -124,13 +124,7 @@ class OnTheFly(Store):
         short: Mapping[str, np.ndarray],
     ) -> None:
         super().__init__(specs, short)
-        reader = source.reader(split)
-        if reader is None:
-            raise UsageError(
-                "a source without the method `reader` needs a cache: choose --data.cache memory or "
-                "disk, or a smaller --data.limit"
-            )
-        self._source, self._task, self._read = source, task, reader
+        self._source, self._task, self._read = source, task, source.reader(split)
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
@@ -151,15 +145,6 @@ class OnTheFly(Store):
     def raise_if_undecodable(self, rows: np.ndarray) -> None:
         for row in rows:
             self._take(row)
-
-
-def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
-    """Raises UsageError that names the first of these examples that cannot be decoded, if any."""
-    for example in raw:
-        try:
-            task.decode(example)
-        except READ_ERRORS as error:
-            raise undecodable(source, int(example["id"]), error) from None
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:

@@ -17,7 +17,6 @@ from pipeline.data.example_store import Store
 from pipeline.data.split_names import SPLITS
 from pipeline.utils import files, npz
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import chosen
 
 _RESTART = "start again in a new --run-directory"
 
@@ -173,16 +172,9 @@ class Sampled(Source):
         counts = {split: len(some) for split, some in rows.items()}
         self.info = dataclasses.replace(whole.info, splits=counts)
 
-    def examples(self, split: str) -> tf.data.Dataset:
-        rows, reader = self._rows[split], self.whole.reader(split)
-        if reader is None:
-            return chosen(self.whole.examples(split), rows)
-        positions = tf.data.Dataset.from_tensor_slices(rows)
-        return positions.map(reader, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example] | None:
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         reader, rows = self.whole.reader(split), tf.constant(self._rows[split])
-        return None if reader is None else lambda position: reader(tf.gather(rows, position))
+        return lambda position: reader(tf.gather(rows, position))
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         return dict(self._columns[split])

@@ -4,12 +4,14 @@
 prints the lines that `proof` documents.
 """
 
+import io
 import json
 import logging
-import os
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,15 +20,18 @@ import numpy as np
 
 from pipeline.export import golden_answers, proof
 from pipeline.serving import version_manifest
-from pipeline.utils.errors import Failure, UsageError, reason
+from pipeline.utils import files, temp_files
+from pipeline.utils.errors import UsageError, reason
 
 if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
+    import keras
+
     from pipeline.contracts import Task
     from pipeline.training.stepped_model import SteppedModel
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
-Answers = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-"""Name -> values of a request to `serving_default`, and of its answers."""
+Answers = Callable[..., Mapping[str, np.ndarray]]
+"""Takes the inputs of `serving_default` by name; returns name -> values of the answers."""
 
 
 def write(directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task") -> None:
@@ -43,8 +48,6 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
     """
     import tensorflow as tf
 
-    from pipeline.export import keras_file
-
     function, specs = task.serve(network)["serving_default"]
 
     def numbers(*arguments: Any) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
         path = directory / FILES[name]
         try:
             if name == "keras":
-                keras_file.write(path, task.standalone(network, "none"), task.metadata)
+                write_keras(path, task.standalone(network, "none"), task.metadata)
             elif name == "litert":
                 path.write_bytes(_litert_model(traced))
             else:
@@ -97,6 +100,20 @@ def _onnx_model(traced: Any, specs: list[Any]) -> bytes:
     return model.SerializeToString()
 
 
+def write_keras(path: Path, model: "keras.Model", metadata: Mapping[str, Any]) -> None:
+    """Saves a model that Keras loads without this package; `metadata` as `task` in its metadata."""
+    contents = io.BytesIO()
+    with temp_files.temporary() as folder:
+        model.save(folder / path.name)
+        with zipfile.ZipFile(folder / path.name) as saved, zipfile.ZipFile(contents, "w") as copy:
+            for name in saved.namelist():
+                content = saved.read(name)
+                if name == "metadata.json":
+                    content = json.dumps({**json.loads(content), "task": dict(metadata)}).encode()
+                copy.writestr(name, content)
+    files.write_bytes(path, contents.getvalue())
+
+
 def present(directory: Path) -> list[str]:
     """The names of the files that a version has in other formats."""
     return [file for file in FILES.values() if (directory / file).is_file()]
@@ -119,23 +136,21 @@ def check(directory: Path, file: str) -> str:
         return f"not compared: {reason(error)}"
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
-    session: Any = SimpleNamespace(run=lambda signature, inputs: answers(inputs))
+    session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
     return golden_answers.check(session, "serving_default", sides, precision=precision)
 
 
 def _keras(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
     import keras
 
-    from pipeline.export import keras_file
-
-    if own := keras_file.undefined(path):
-        raise ImportError(f"it needs the definition of {', '.join(own)}")
-    model = keras.models.load_model(path, compile=False)
+    try:
+        model = keras.models.load_model(path, compile=False)
+    except TypeError:
+        raise ImportError("it needs the definition of layers that are not Keras's own") from None
     ((name, stored),) = outputs.items()
 
-    def answers(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        values = [value.astype(np.float32) for value in inputs.values()]
-        found = np.asarray(model(values[0] if len(values) == 1 else values, training=False))
+    def answers(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+        found = np.asarray(model(*inputs.values(), training=False))
         return {name: found.reshape(-1, *stored.shape[1:])}
 
     return answers
@@ -145,8 +160,7 @@ def _litert(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
     import tensorflow as tf
 
     with warnings.catch_warnings(action="ignore"):  # that a later TensorFlow has no interpreter
-        runner = tf.lite.Interpreter(str(path)).get_signature_runner()
-    return lambda inputs: runner(**inputs)
+        return tf.lite.Interpreter(str(path)).get_signature_runner()
 
 
 def _onnx(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
@@ -154,30 +168,11 @@ def _onnx(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    return lambda **inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
 _LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _onnx}
 
-
-def main(directory: Path) -> None:
-    """Prints the result of the check of each file."""
-    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the libraries print is not a result
-
-    def write(**line: Any) -> None:
-        print(json.dumps(line), file=results, flush=True)
-
-    for file in present(directory):
-        name = f"answers {file}"
-        write(check=name)
-        try:
-            write(check=name, passed=True, detail=check(directory, file))
-        except Exception as error:  # a damaged file can raise anything
-            detail = str(error) if isinstance(error, Failure) else reason(error)
-            write(check=name, passed=False, detail=detail)
-    write(check="finished", passed=True, detail="")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    version = Path(sys.argv[1])
+    proof.main((f"answers {file}", partial(check, version, file)) for file in present(version))

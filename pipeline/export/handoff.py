@@ -13,7 +13,7 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches, Metadata
 from pipeline.data.dataset import Data
 from pipeline.evaluation import evaluate
-from pipeline.export import keras_file, run_report, run_result, savedmodel, stored_run
+from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import twin
@@ -78,14 +78,12 @@ class Handoff:
         if model.dtype_policy.name != "float32":
             model = twin(model, self.data.task, self.config.model)
         plain = model.plain()
-        if own := sorted({type(layer).__name__ for layer in keras_file.own_layers(plain)}):
-            say(
-                "note",
-                f"{path.name} needs the definition of these layers before "
-                f"Keras loads it: {', '.join(own)}",
-            )
+        kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
+        if own := sorted(k.__name__ for k in kinds if not k.__module__.startswith("keras.")):
+            needed = f"needs the definition of these layers before Keras loads it: {', '.join(own)}"
+            say("note", f"{path.name} {needed}")
         try:
-            keras_file.write(path, plain, self.data.metadata)
+            formats.write_keras(path, plain, self.data.metadata)
             if objects.used_in(dataclasses.asdict(self.config)):  # a later process has no data
                 examples = self.data.splits[evaluation_split(self.evaluated)]
                 stored_run.write_examples(self.run, examples)

@@ -3,16 +3,15 @@
 Needs NumPy, protobuf, google-crc32c, tensorflow-serving-api and the libraries of any TensorFlow
 wheel, such as the one that the released server is built from.
 
-Prints one JSON object per line: {"check": name} when a check starts, {"check": name, "now": what}
-before a request that could end the process, and {"check": name, "passed": ..., "detail": ...}. If a
-request does end the process, the last line names it.
+Prints one JSON object per line: {"check": name} when a check starts, and then {"check": name,
+"passed": ..., "detail": ...}. If a check ends the process, the last line names it.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,11 +25,12 @@ from pipeline.export import (
     signature_checks,
     warmup,
 )
-from pipeline.export.bad_requests import Announce, Check
+from pipeline.export.bad_requests import Check
 from pipeline.serving import version_manifest
 from pipeline.serving.savedmodel_session import Session, runtime_version, saved_graph
 from pipeline.serving.signatures import strings
 from pipeline.utils import npz
+from pipeline.utils.errors import Failure
 
 GOLDEN = version_manifest.GOLDEN
 STOPS = ("digests", "operations", "loads", "golden", "contract")
@@ -63,7 +63,7 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     return golden
 
 
-def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
+def checks(directory: Path) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
     Run each before requesting the next, and stop after a failure of one in `STOPS`.
@@ -72,70 +72,65 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
     golden: dict[str, golden_answers.Golden] = {}
     sessions: list[Session] = []
 
-    def digests(announce: Announce) -> str:
+    def digests() -> str:
         manifest.update(version_manifest.read(directory))
         return version_manifest.check(directory, manifest)
 
-    def operations(announce: Announce) -> str:
-        return operation_checks.check(saved_graph(directory).graph_def)
-
-    def load(announce: Announce) -> str:
+    def load() -> str:
         start = time.monotonic()
         sessions.append(Session(directory))
         return f"TensorFlow {runtime_version()}, {1000 * (time.monotonic() - start):.0f} ms"
 
-    def read(announce: Announce) -> str:
+    def read() -> str:
         golden.update(read_golden(directory / GOLDEN))
         return f"stored answers of {', '.join(golden)}"
 
     yield "digests", digests
-    yield "operations", operations  # before anything in the graph is run
+    # Before anything in the graph is run.
+    yield "operations", lambda: operation_checks.check(saved_graph(directory).graph_def)
     yield "loads", load
     yield "golden", read
     (session,) = sessions
-    yield "contract", _silent(partial(signature_checks.check, session.signatures, golden))
+    yield "contract", partial(signature_checks.check, session.signatures, golden)
     yield "warm-up", partial(warmup.check, session, directory)
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
         compare = partial(golden_answers.check, session, signature, sides, precision=precision)
-        yield f"answers {signature}", _silent(compare)
-        yield from bad_requests.checks(session, signature, sides["inputs"], fuzz)
-        yield f"still answers {signature}", _silent(partial(compare, sizes=(3,)))
+        yield f"answers {signature}", compare
+        yield from bad_requests.checks(session, signature, sides["inputs"])
+        yield f"still answers {signature}", partial(compare, sizes=(3,))
+    yield "finished", _finish
 
 
-def _silent(check: Callable[[], str]) -> Check:
-    """A check that sends only valid requests, without announcing them."""
-    return lambda announce: check()
+def _finish() -> str:
+    if getattr(sys.modules.get("tensorflow"), "__file__", None):
+        raise Failure("Python TensorFlow was imported")
+    return "without importing Python TensorFlow"
 
 
-def main(arguments: list[str], out: TextIO) -> int:
-    """`python -m pipeline.export.proof DIRECTORY FUZZ`: writes the lines; 1 if a check failed."""
-
-    def write(check: str, **line: Any) -> None:
-        print(json.dumps({"check": check, **line}), file=out, flush=True)
-
-    def announce(check: str, what: str) -> None:
-        write(check, now=what)
-
-    directory, fuzz = arguments
-    passed = True
-    for name, check in checks(Path(directory), int(fuzz)):
-        write(name)
+def run(checks: Iterable[tuple[str, Check]], out: TextIO) -> int:
+    """Runs checks and writes the lines; 1 if a check failed."""
+    code = 0
+    for name, check in checks:
+        print(json.dumps({"check": name}), file=out, flush=True)
         try:
-            write(name, passed=True, detail=check(partial(announce, name)))
+            line = {"check": name, "passed": True, "detail": check()}
         except Exception as error:  # a damaged file can raise anything
-            detail = str(error).partition("\n")[0]  # TensorFlow lists nodes on the next lines
-            write(name, passed=False, detail=detail or type(error).__name__)
-            passed = False
-            if name in STOPS:
-                return 1
-    python_tensorflow = getattr(sys.modules.get("tensorflow"), "__file__", None)
-    write("finished", passed=not python_tensorflow, detail="without importing Python TensorFlow")
-    return 0 if passed and not python_tensorflow else 1
+            code, detail = 1, str(error).partition("\n")[0]  # TensorFlow then lists nodes
+            line = {"check": name, "passed": False, "detail": detail or type(error).__name__}
+        print(json.dumps(line), file=out, flush=True)
+        if code and name in STOPS:
+            break
+    return code
 
 
-if __name__ == "__main__":
+def main(checks: Iterable[tuple[str, Check]]) -> None:
+    """Runs checks, prints the lines, and ends the process."""
     # What the model prints to stdout must not be read as a result.
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.exit(main(sys.argv[1:], results))
+    sys.exit(run(checks, results))
+
+
+if __name__ == "__main__":
+    main(checks(Path(sys.argv[1])))

@@ -67,18 +67,17 @@ def write(
 
     Returns: (its path, or None if both failed; why it is not in the run directory).
     """
-    try:
-        files.write_json(run.result, result)
-        other.result.unlink(missing_ok=True)  # from an earlier failure
-        return run.result, ""
-    except OSError as error:
-        why = error.strerror or reason(error)
-    try:
-        other.path.mkdir(parents=True, exist_ok=True)
-        files.write_json(other.result, result)
-        return other.result, why
-    except OSError:
-        return None, why
+    why = ""
+    for place in (run, other):
+        try:
+            place.path.mkdir(parents=True, exist_ok=True)
+            files.write_json(place.result, result)
+            if place is run:
+                other.result.unlink(missing_ok=True)  # from an earlier failure
+            return place.result, why
+        except OSError as error:
+            why = why or error.strerror or reason(error)
+    return None, why
 
 
 def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
@@ -91,20 +90,10 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     try:
         result = files.expand_home(safe_io.read_json(run.result))
         same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
-        good = _is_complete(result) and (not config.export.enabled or _is_exported(config, result))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        good = not config.export.enabled or _is_exported(config, result)
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return result if same and good else None
-
-
-def _is_complete(result: Mapping[str, Any]) -> bool:
-    """Whether there is what reports print; raises an error if the file was edited."""
-    split = next(result[name] for name in ("test", "validation", "train") if name in result)
-    numbers = [split["examples"], result["examples_per_second"] or 0]
-    numbers += result["calibration"].values()
-    checks = (result["verification"] or {"checks": []})["checks"]
-    good = all(check.keys() >= {"name", "passed", "detail"} for check in checks)
-    return good and all(isinstance(number, int | float) for number in numbers)
 
 
 def options(export: Export) -> dict[str, Any]:

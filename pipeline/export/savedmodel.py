@@ -149,8 +149,11 @@ def write(
         "class_names": task.metadata.get("class_names"),
         "feature_names": task.metadata.get("feature_names"),
         "signatures": {
-            key: {side: _described(arrays) for side, arrays in sides.items()}
-            for key, sides in answers.items()
+            key: {
+                "inputs": _described({spec.name: spec for spec in specs}),
+                "outputs": _described(function.get_concrete_function(*specs).structured_outputs),
+            }
+            for key, (function, specs) in endpoints.items()
         },
         "options": run_result.options(config.export),
         "trained": dict(trained or {}),
@@ -232,11 +235,9 @@ def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> dtype and shape; the first axis, the batch, may have any length."""
-    described = {}
-    for name, values in arrays.items():
-        string = not isinstance(values, np.ndarray) or values.dtype.kind == "O"
-        shape = [None, *np.shape(values)[1:]]
-        described[name] = {"dtype": "string" if string else values.dtype.name, "shape": shape}
-    return described
+def _described(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name -> dtype and shape; None for an axis of any length, such as the batch."""
+    return {
+        name: {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+        for name, tensor in tensors.items()
+    }

@@ -8,7 +8,7 @@ record fails or the file is damaged, a server does not load the version at all
 import collections
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def tensor(values: Any, size: int) -> Any:
     return message
 
 
-def check(session: Session, directory: Path, announce: Callable[[str], None]) -> str:
+def check(session: Session, directory: Path) -> str:
     """Sends every record of a version's warm-up file; raises Failure if one is not answered."""
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
@@ -85,7 +85,6 @@ def check(session: Session, directory: Path, announce: Callable[[str], None]) ->
         inputs = {name: protobuf.to_array(value) for name, value in request.inputs.items()}
         size = max(map(len, inputs.values()), default=0)
         name = f"record {number} ({signature}, {size} examples)"
-        announce(name)
         try:
             session.run(signature, inputs)
         except (KeyError, ServerError) as error:

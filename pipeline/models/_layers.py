@@ -15,6 +15,17 @@ def sides(x: keras.KerasTensor) -> tuple[int, int]:
     return x.shape[1:3]
 
 
+def in_color(x: keras.KerasTensor, network: str) -> keras.KerasTensor:
+    """Images of 3 channels; gray is repeated. `network` is what messages call the network."""
+    sides(x)
+    channels = x.shape[-1]
+    if channels not in (1, 3):
+        raise UsageError(f"{network} needs images of 1 or 3 channels; got {channels}")
+    if channels == 1:
+        x = keras.layers.Concatenate(dtype="float32", name="gray_as_color")([x, x, x])
+    return x
+
+
 def convolution(
     x: keras.KerasTensor, filters: int, kernel: int, *, padding: str = "valid", **options: object
 ) -> keras.KerasTensor:

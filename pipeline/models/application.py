@@ -48,16 +48,12 @@ def application(
     if name not in names:
         raise UsageError(f"--model.options name={name}: unknown network; {suggest(name, names)}")
     height, width = _layers.sides(x)
-    channels = x.shape[-1]
-    if channels not in (1, 3):
-        raise UsageError(f"{name} needs images of 1 or 3 channels; got {channels}")
+    x = _layers.in_color(x, name)
     construct = getattr(keras.applications, name)
     scale = _SMALLEST.get(name, 32) / min(height, width)
     if scale > 1:
         height, width = math.ceil(height * scale), math.ceil(width * scale)
         x = keras.layers.Resizing(height, width, dtype="float32", name="enlarged")(x)
-    if channels == 1:
-        x = keras.layers.Concatenate(dtype="float32", name="grey_as_colour")([x, x, x])
     x = _preprocess(x, construct)
     return _backbone(construct, name, weights, (height, width, 3))(x)
 

@@ -1,5 +1,6 @@
 """Selects the GPUs of this process and limits their memory, before TensorFlow is used."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ from pipeline.utils.errors import UsageError
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 
 
-def claim(options: config.Runtime) -> str:
+def claim(options: config.Runtime) -> None:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
     Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the two, and
@@ -21,9 +22,6 @@ def claim(options: config.Runtime) -> str:
     Args:
         options: `devices`, `replicas`, `gpu_memory` and `require_gpu` are used.
 
-    Returns:
-        How the GPUs were chosen; empty if there was no choice.
-
     Raises:
         UsageError: The GPUs do not exist, or this process already uses others or other limits.
     """
@@ -31,12 +29,12 @@ def claim(options: config.Runtime) -> str:
     if options.require_gpu and not gpus:
         why = gpu_info.missing_gpu() or "check `nvidia-smi`"
         raise UsageError(f"--runtime.require-gpu: TensorFlow sees no GPU; {why}")
-    chosen, reason = _chosen(options, gpus)
+    chosen = _chosen(options, gpus)
     if set(chosen) != set(tf.config.get_visible_devices("GPU")):
         try:
             tf.config.set_visible_devices(chosen, "GPU")
         except RuntimeError:  # TensorFlow has already initialized its devices
-            chosen, reason = tf.config.get_visible_devices("GPU"), "already in use by this process"
+            chosen = tf.config.get_visible_devices("GPU")
             wanted = 1 if options.replicas == "auto" else options.replicas
             if options.devices != "auto" or len(chosen) < wanted:
                 raise UsageError(
@@ -47,7 +45,6 @@ def claim(options: config.Runtime) -> str:
         _let_grow(chosen)
     else:
         _limit(options.gpu_memory, gpus, chosen)
-    return reason
 
 
 def memory() -> int:
@@ -64,29 +61,19 @@ def memory() -> int:
     return min(known[there.index(gpu)].free for gpu in gpus) if known else 0
 
 
-def _chosen(options: config.Runtime, gpus: list[Any]) -> tuple[list[Any], str]:
-    """The GPUs to use, in TensorFlow's order, and the reason."""
+def _chosen(options: config.Runtime, gpus: list[Any]) -> list[Any]:
+    """The GPUs to use, in TensorFlow's order; of several, those with the most free memory."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
-        return [], "requested" if gpus else ""
-    numbers = parse_devices(options.devices)
-    if numbers is None:
-        numbers = tuple(range(len(gpus)))
-    elif max(numbers) >= len(gpus):
-        raise UsageError(f"--runtime.devices {options.devices}: TensorFlow sees {len(gpus)} GPUs")
+        return []
+    numbers: Sequence[int] = parse_devices(options.devices) or range(len(gpus))
     wanted = len(numbers) if options.replicas == "auto" else options.replicas
+    if max(numbers) >= len(gpus):
+        raise UsageError(f"--runtime.devices {options.devices}: TensorFlow sees {len(gpus)} GPUs")
     if wanted > len(numbers):
         raise UsageError(f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs")
-    reason = "" if options.devices == "auto" else "requested"
-    if wanted < len(numbers):
-        reason = "free memory unknown"
-        if memory := gpu_info.memory(len(gpus)):
-            numbers = tuple(sorted(numbers, key=lambda number: -memory[number].free))
-            reason = "most free memory"
-        numbers = numbers[:wanted]
-    if 0 < len(numbers) < len(gpus):
-        names = ", ".join(map(str, sorted(numbers)))
-        reason = f"number {names}, {reason}" if reason else f"number {names}"
-    return [gpus[number] for number in sorted(numbers)], reason
+    if wanted < len(numbers) and (memory := gpu_info.memory(len(gpus))):
+        numbers = sorted(numbers, key=lambda number: -memory[number].free)
+    return [gpus[number] for number in sorted(numbers[:wanted])]
 
 
 def _let_grow(gpus: list[Any]) -> None:
@@ -102,7 +89,7 @@ def _let_grow(gpus: list[Any]) -> None:
 def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {limit}"
     amount, is_share = parse_memory(limit)
-    memory = gpu_info.memory(len(gpus)) if chosen and is_share else []
+    memory = gpu_info.memory(len(gpus)) if is_share else []
     if chosen and is_share and not memory:
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "

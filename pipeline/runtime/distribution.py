@@ -13,37 +13,33 @@ from pipeline.utils.errors import UsageError
 
 
 def choose(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = "", note: str = ""
+    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """The distribution strategy of the model, and the reason.
 
-    Several workers must have the same `token`, a digest of their options. `note` says how the
-    devices were chosen.
+    Several workers must have the same `token`, a digest of their options.
 
     Raises UsageError if there are fewer devices than replicas, or a worker is missing.
     """
     if cluster:
         return _several_machines(options, cluster, token)
-    gpus = tf.config.get_visible_devices("GPU")
-    seen = len(tf.config.list_physical_devices("GPU"))
-    wanted = options.replicas
+    gpus, there = tf.config.get_visible_devices("GPU"), tf.config.list_physical_devices("GPU")
+    count = max(len(gpus), 1) if options.replicas == "auto" else options.replicas
     if gpus:
-        count = len(gpus) if wanted == "auto" else wanted
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-        reason = f"{count} of {seen} visible" + (f"; {note}" if note else "")
-        if count == 1:
-            return tf.distribute.get_strategy(), Decision("device", f"GPU {name}", reason)
-        devices = tuple(f"/gpu:{number}" for number in range(count))
-        return _mirrored(devices), Decision("device", f"{count} GPUs {name}, mirrored", reason)
-    cores = os.cpu_count()
-    why = f"{note}; TensorFlow sees {seen} GPUs" if seen else "TensorFlow sees no GPU"
-    count = 1 if wanted == "auto" else wanted
-    _divide_cpu(count)
+        value = f"{count} GPUs {name}, mirrored" if count > 1 else f"GPU {name}"
+        numbers = ", ".join(str(there.index(gpu)) for gpu in gpus[:count])
+        reason = f"number {numbers}; TensorFlow sees {len(there)}"
+    else:
+        _divide_cpu(count)
+        value = f"CPU, {os.cpu_count()} cores"
+        value += f", as {count} logical devices, mirrored" if count > 1 else ""
+        reason = f"TensorFlow sees {len(there) or 'no'} GPUs"
     if count == 1:
-        return tf.distribute.get_strategy(), Decision("device", f"CPU, {cores} cores", why)
-    devices = tuple(f"/cpu:{number}" for number in range(count))
-    value = f"CPU as {count} logical devices, mirrored; {cores} cores"
-    return _mirrored(devices), Decision("device", value, f"requested; {why}")
+        return tf.distribute.get_strategy(), Decision("device", value, reason)
+    kind = "gpu" if gpus else "cpu"
+    devices = tuple(f"/{kind}:{number}" for number in range(count))
+    return _mirrored(devices), Decision("device", value, reason)
 
 
 def _several_machines(

@@ -78,7 +78,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     from pipeline.contracts import Decision
     from pipeline.runtime import devices, distribution
 
-    note = devices.claim(options)
+    devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")
     # Frees the graphs of earlier runs in this process; freeing many at once later takes seconds.
     gc.collect()
@@ -86,21 +86,18 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
-    strategy, device = distribution.choose(options, cluster, token, note)
+    strategy, device = distribution.choose(options, cluster, token)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
     xla = options.xla == "on" or (options.xla == "auto" and automatic)
     decisions = [device]
     if not seen and (why := missing_gpu()):
         decisions.append(Decision("GPU", "not used", why))
-    if gpus and options.gpu_memory:
-        limit = f"at most {options.gpu_memory} on each"
-        decisions.append(Decision("gpu memory", limit, "requested"))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
-    if options.xla != "auto" or xla:
+    if xla:
         reason = "faster on GPUs" if options.xla == "auto" else "requested"
-        decisions.append(Decision("xla", "on" if xla else "off", reason))
+        decisions.append(Decision("xla", "on", reason))
     return Runtime(precision, xla, strategy, tuple(decisions), cluster)
 
 

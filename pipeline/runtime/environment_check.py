@@ -80,13 +80,11 @@ def _packages() -> Iterator[Finding]:
         yield Finding("TensorFlow packages", names, "error", remedy)
     for name, supported in PACKAGES.items():
         version = next(iter(found.values()), None) if name == "tensorflow" else installed(name)
-        remedy = f"pip install '{name}{supported}'"
-        if version is None:
-            yield Finding(name, "not installed", "error", remedy)
-        elif not SpecifierSet(supported).contains(version, prereleases=True):
-            yield Finding(name, version, "error", remedy)
-        else:
+        if version and SpecifierSet(supported).contains(version, prereleases=True):
             yield Finding(name, version)
+        else:
+            remedy = f"pip install '{name}{supported}'"
+            yield Finding(name, version or "not installed", "error", remedy)
     yield Finding("numpy", installed("numpy") or "not installed")
     for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
         for text in (metadata.requires(name) or ()) if installed(name) else ():
@@ -139,21 +137,13 @@ def _tensorflow() -> Iterator[Finding]:
         yield Finding("import tensorflow", value[:200], "error", remedy.format(**PACKAGES))
         return
     yield Finding("import tensorflow", "works")
-    yield from _cuda()
     yield from _gpus(seen)
 
 
-def _cuda() -> Iterator[Finding]:
-    """The driver and libraries, which are required only if there is a driver."""
-    driver, problem = gpu_info.driver_version(), gpu_info.missing_libraries()
-    yield Finding("NVIDIA driver", driver or "not found")
-    if driver and problem:
-        yield Finding("CUDA libraries", "missing", "warning", problem)
-    else:
-        yield Finding("CUDA libraries", "none; only a GPU needs them" if problem else "found")
-
-
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
+    """The driver and libraries, which are required only if there is a driver, and the GPUs."""
+    yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
+    yield Finding("CUDA libraries", "missing" if gpu_info.missing_libraries() else "found")
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:

@@ -15,17 +15,11 @@ _QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,no
 _TIMEOUT = 20  # seconds; the driver may have to wake up
 
 _DRIVER = Path("/proc/driver/nvidia/version")
-# The libraries of the driver and of TensorFlow 2.21 -> NVIDIA's Python packages.
-_LIBRARIES = {
-    "libcuda.so.1": None,
-    "libcudart.so.12": "cuda_runtime",
-    "libcublas.so.12": "cublas",
-    "libcufft.so.11": "cufft",
-    "libcusolver.so.11": "cusolver",
-    "libcusparse.so.12": "cusparse",
-    "libcudnn.so.9": "cudnn",
-    "libnccl.so.2": "nccl",
-}
+# The libraries of the driver and of TensorFlow 2.21.
+_LIBRARIES = (
+    "libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcufft.so.11", "libcusolver.so.11",
+    "libcusparse.so.12", "libcudnn.so.9", "libnccl.so.2",
+)  # fmt: skip
 # https://docs.nvidia.com/deploy/cuda-compatibility/: the first driver of CUDA 12.
 _OLDEST_DRIVER = 525
 
@@ -78,7 +72,7 @@ def driver_version() -> str | None:
 
 def missing_libraries() -> str | None:
     """The libraries that cannot be opened, with the remedy; None if all of them can be."""
-    missing = [name for name, package in _LIBRARIES.items() if not _opens(name, package)]
+    missing = [name for name in _LIBRARIES if not _opens(name)]
     if "libcuda.so.1" in missing:
         return "libcuda.so.1 cannot be opened: install the driver's user library"
     if missing:
@@ -100,12 +94,11 @@ def missing_gpu() -> str | None:
     return f"{found} and its libraries can be opened; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
 
 
-def _opens(name: str, package: str | None) -> bool:
-    paths = [name]
-    spec = importlib.util.find_spec("nvidia") if package else None
-    for root in (spec and spec.submodule_search_locations) or ():
-        paths += map(str, Path(root, str(package), "lib").glob(name))
-    for path in paths:
+def _opens(name: str) -> bool:
+    """Whether a library is found by the linker or in NVIDIA's Python packages."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = (spec and spec.submodule_search_locations) or ()
+    for path in [name, *(str(p) for folder in folders for p in Path(folder).glob(f"*/lib/{name}"))]:
         with contextlib.suppress(OSError):
             ctypes.CDLL(path)
             return True

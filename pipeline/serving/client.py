@@ -10,14 +10,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Field, Signature, Version
-from pipeline.serving.transport import LabelScores, Transport
+from pipeline.serving.signatures import Arrays, Field, Signature
 from pipeline.utils.errors import UsageError, suggest
 
 EXPECTED = (
@@ -32,8 +31,20 @@ _RPC = re.compile(
     r"grpc://(?P<host>[^/\s]+:\d+)/(?P<name>[^/\s]+)"
     r"(/((versions/)?(?P<number>\d{1,18})|labels/(?P<label>[^/\s]+)))?"
 )
-_REGRESSION = {"prediction": Field(np.dtype(np.float32), (None,))}
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
+
+
+class Transport(Protocol):
+    """One of the three ways to reach a model; raises ServingError if a request fails."""
+
+    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+        """Returns the outputs of the signature `name`; `outputs` are their types."""
+
+    def metadata(self) -> dict[str, Signature]:
+        """Returns the inputs and outputs of each signature, by name."""
+
+    def close(self) -> None:
+        """Closes the connection."""
 
 
 class Client:
@@ -49,6 +60,9 @@ class Client:
             model, to use its pinned or else its newest version.
         timeout: Timeout of a request, in seconds.
 
+    Attributes:
+        feature_names: Columns of a row, in order; None for images, and if a server is used.
+
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
     """
@@ -58,6 +72,7 @@ class Client:
         expected = f"seconds, more than 0 and at most {_MAX_TIMEOUT:,}"
         require(0 < timeout <= _MAX_TIMEOUT, "timeout", timeout, expected)
         self._transport = self._open()
+        self.feature_names: list[str] | None = getattr(self._transport, "feature_names", None)
 
     def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
         """Returns the outputs of a signature for a batch.
@@ -92,7 +107,7 @@ class Client:
 
     def classify(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
-    ) -> LabelScores:
+    ) -> list[list[tuple[str, float]]]:
         """Returns the (label, probability) pairs of each example, the most probable class first.
 
         Args:
@@ -104,11 +119,11 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-        given = list(map(signatures.features, examples))
-        answer = self._transport.classify(signature, given)
-        with signatures.reading_reply(self.model):
-            signatures.check_pairs(answer, len(given))
-        return answer
+        classes, scores = self._answers(signature, examples, ("classes", "scores"))
+        return [
+            [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
+            for one in zip(classes, scores, strict=True)
+        ]
 
     def regress(
         self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
@@ -123,24 +138,11 @@ class Client:
             ServingError: As in `predict`.
             UsageError: A feature has a different type.
         """
-        given = list(map(signatures.features, examples))
-        values = self._transport.regress(signature, given)
-        with signatures.reading_reply(self.model):
-            signatures.check({"prediction": values}, _REGRESSION, len(given))
-        return values
+        return self._answers(signature, examples, ("outputs",))[0]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises ServingError."""
         return self._transport.metadata()
-
-    def status(self) -> list[Version]:
-        """Returns the versions of the model that the server knows; raises ServingError."""
-        return self._transport.status()
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """Names of the features; None for images, and for servers, which do not report them."""
-        return self._transport.feature_names
 
     def close(self) -> None:
         """Closes the connection."""
@@ -151,6 +153,15 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _answers(
+        self, signature: str, examples: Sequence[Mapping[str, Any]], outputs: tuple[str, ...]
+    ) -> list[np.ndarray]:
+        # `predict` on a signature that takes examples: all three ways to reach a model support it.
+        answer = self.predict(signature, inputs=signatures.serialized(examples))
+        if missing := set(outputs) - answer.keys():
+            raise UsageError(f"{signature!r} does not return {' and '.join(sorted(missing))}")
+        return [answer[name] for name in outputs]
 
     @functools.cached_property
     def _signatures(self) -> dict[str, Signature]:

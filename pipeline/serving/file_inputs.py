@@ -3,7 +3,6 @@
 import csv
 import glob
 import io
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.utils import image_formats, safe_io
+from pipeline.utils.errors import reason
 
 TABLES = (".csv", ".npy")
-_MAX_BATCH_BYTES = 2**26  # total size of the files in one request
-_NO_ARRAY = "it does not contain an array of numbers (rows, features)"
 
 
 class Item(NamedTuple):
@@ -39,21 +37,16 @@ def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for word in words:
         if os.path.isdir(word):
-            names += _inside(word, endings)
-        elif os.path.lexists(word):
-            names.append(word)
+            inside = _matching(os.path.join(glob.escape(word), "**"))
+            names += [name for name in inside if name.lower().endswith(endings)]
         else:
-            found = sorted(glob.glob(word, recursive=True))
-            names += [name for name in found if not os.path.isdir(name)] or [word]
+            names += [word] if os.path.lexists(word) else _matching(word) or [word]
     return names
 
 
-def _inside(directory: str, endings: tuple[str, ...]) -> Iterator[str]:
-    for place, folders, names in os.walk(directory):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(endings) and not name.startswith("."):
-                yield os.path.join(place, name)
+def _matching(pattern: str) -> list[str]:
+    found = sorted(glob.glob(pattern, recursive=True))
+    return [name for name in found if not os.path.isdir(name)]
 
 
 def images(names: Iterable[str]) -> Iterator[Item]:
@@ -72,46 +65,41 @@ def rows(names: Iterable[str], width: int, columns: Sequence[str] | None = None)
     by pandas; named columns are reordered to match `columns`, and other names are an error.
     """
     for name in names:
-        index = -1
         try:
             is_array = name.lower().endswith(".npy")
-            for index, row in enumerate(_array(name) if is_array else _lines(name, columns)):
-                yield _row({"file": name, "row": index}, row, width)
-            if index < 0:
-                yield Item({"file": name}, None, "it contains no rows of numbers")
+            table = _array(name) if is_array else _lines(name, columns)
         except (OSError, ValueError, csv.Error) as error:
             yield Item({"file": name}, None, _reason(error))
+            continue
+        if not len(table):
+            yield Item({"file": name}, None, "it contains no rows of numbers")
+        for index, row in enumerate(table):
+            yield _row({"file": name, "row": index}, row, width)
 
 
 def _array(name: str) -> np.ndarray:
-    try:
-        array = np.lib.format.open_memmap(name, mode="r")
-    except ValueError:
-        raise ValueError(_NO_ARRAY) from None
+    array = np.lib.format.open_memmap(name, mode="r")
     if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise ValueError(_NO_ARRAY)
+        raise ValueError("it does not contain an array of numbers (rows, features)")
     return array
 
 
-def _lines(name: str, columns: Sequence[str] | None) -> Iterator[list[str]]:
+def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
     reader = csv.reader(io.StringIO(safe_io.read_text(Path(name))), skipinitialspace=True)
-    lines = filter(None, reader)
-    header = [cell.strip() for cell in next(lines, [])]
+    lines = list(filter(None, reader))
+    header = [cell.strip() for cell in lines[0]] if lines else []
+    counted = [str(index) for index in range(len(header))]
     if any(map(_is_number, header)):
-        counted = len(header) > 3 and header == [str(index) for index in range(len(header))]
-        yield from lines if counted else itertools.chain([header], lines)
-        return
-    if columns is None or columns == [str(index) for index in range(len(columns))]:  # no names
-        yield from lines
-        return
+        return lines[1:] if len(header) > 3 and header == counted else lines
+    if columns is None or columns == counted:  # no names
+        return lines[1:]
     if sorted(header) != sorted(columns):
         raise ValueError(
             f"its header is {', '.join(header)[:200]!r}, but the model takes "
             f"{', '.join(columns)[:500]!r}"
         )
     order = [header.index(column) for column in columns]
-    for line in lines:
-        yield [line[index] for index in order] if len(line) == len(order) else line
+    return [[line[i] for i in order] if len(line) == len(order) else line for line in lines[1:]]
 
 
 def _is_number(cell: str) -> bool:
@@ -119,7 +107,7 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell  # which Python accepts between digits
+    return True
 
 
 def _row(name: dict[str, Any], row: Any, width: int) -> Item:
@@ -132,20 +120,5 @@ def _row(name: dict[str, Any], row: Any, width: int) -> Item:
         return Item(name, np.array(row, np.float64).astype(np.float32))
 
 
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yields lists of up to `size` items, and of up to 64 MiB of images."""
-    batch: list[Item] = []
-    total = 0
-    for item in items:
-        length = len(item.value) if isinstance(item.value, bytes) else 0
-        if batch and (len(batch) == size or total + length > _MAX_BATCH_BYTES):
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += length
-    if batch:
-        yield batch
-
-
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or reason(error)

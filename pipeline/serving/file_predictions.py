@@ -1,7 +1,7 @@
 """Predictions for files: chooses a signature that accepts them, and converts replies to records."""
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,16 @@ from pipeline.utils.errors import UsageError
 
 
 def predict(
-    model: str | Path | Client,
-    words: Sequence[str | Path],
-    *,
-    top: int = 1,
-    batch_size: int = 32,
-    timeout: float = 30.0,
+    client: Client, words: Sequence[str | Path], *, top: int = 1, batch_size: int = 32
 ) -> Iterator[dict[str, Any]]:
     """Yields a model's answers to files, one at a time.
 
     Args:
-        model: Directory or address of a model, as for `Client`, or a client.
+        client: The model.
         words: Image files, or directories or patterns of them; for a model that takes feature
             vectors, `.csv` or `.npy` files.
         top: Number of most probable classes to list.
         batch_size: Images or rows per request.
-        timeout: Timeout of a request, in seconds.
 
     Returns:
         A record of JSON values for each image or row, in order. For each image `file`, `label`,
@@ -41,10 +35,9 @@ def predict(
 
     Raises:
         ServingError: The server stopped responding.
-        UsageError: The model or the files do not exist, or the model takes neither images nor
-            feature vectors, or ranks fewer classes.
+        UsageError: The files do not exist, or the model takes neither images nor feature vectors,
+            or ranks fewer classes.
     """
-    client = model if isinstance(model, Client) else Client(model, timeout)
     known = client.metadata()
     signature, name, width = _takes(known, client.model)
     labels = known[signature].outputs.get("top_labels")
@@ -61,38 +54,38 @@ def predict(
         items = file_inputs.images(names)
     else:
         items = file_inputs.rows(names, width, client.feature_names)
-    answer = functools.partial(_answers, client, signature, name, top)
-    return _records(file_inputs.batches(items, batch_size), answer)
+
+    def ask(items: list[Item]) -> list[dict[str, Any]]:
+        outputs = client.predict(signature, **{name: [item.value for item in items]})
+        with signatures.reading_reply(client.model):
+            values = zip(*outputs.values(), strict=True)
+            rows = [_record(dict(zip(outputs, row, strict=True)), top) for row in values]
+            return [item.name | row for item, row in zip(items, rows, strict=True)]
+
+    return _records(items, batch_size, ask)
 
 
-def _records(
-    batches: Iterable[list[Item]], answer: Callable[[list[Item]], list[dict[str, Any]]]
-) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        answered = iter(answer([item for item in batch if not item.error]))
+_Ask = Callable[[list[Item]], list[dict[str, Any]]]
+
+
+def _records(items: Iterator[Item], batch_size: int, ask: _Ask) -> Iterator[dict[str, Any]]:
+    while batch := list(itertools.islice(items, batch_size)):
+        answered = iter(_answers([item for item in batch if not item.error], ask))
         for item in batch:
             yield {**item.name, "error": item.error} if item.error else next(answered)
 
 
-def _answers(
-    client: Client, signature: str, name: str, top: int, items: list[Item]
-) -> list[dict[str, Any]]:
+def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
     """Sends one request; if it is rejected, sends its halves, to find the invalid examples."""
-    if not items:
-        return []
     try:
-        outputs = client.predict(signature, **{name: [item.value for item in items]})
+        return ask(items) if items else []
     except ServingError as error:
         if error.status != INVALID_ARGUMENT:
             raise
         if len(items) == 1:
             return [{**items[0].name, "error": error.message}]
         half = len(items) // 2
-        answer = functools.partial(_answers, client, signature, name, top)
-        return answer(items[:half]) + answer(items[half:])
-    with signatures.reading_reply(client.model):
-        rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
-        return [item.name | _record(row, top) for item, row in zip(items, rows, strict=True)]
+        return _answers(items[:half], ask) + _answers(items[half:], ask)
 
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:

@@ -4,36 +4,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
-import numpy as np
 
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
+from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
 from pipeline.utils import protobuf
 
 with protobuf.importable():
     from tensorflow_serving.apis import (
-        classification_pb2,
         get_model_metadata_pb2,
-        get_model_status_pb2,
         model_pb2,
-        model_service_pb2_grpc,
         predict_pb2,
         prediction_service_pb2_grpc,
-        regression_pb2,
     )
 
 # By default, a client rejects replies of more than 4 MB; the limit of the server is 2 GB.
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 
-class Rpc(Transport):
+class Rpc:
     """One model behind the gRPC port of a server; `version` None means the newest version."""
 
     def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
         self._channel = grpc.insecure_channel(host, _OPTIONS)
-        self._prediction = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
-        self._models = model_service_pb2_grpc.ModelServiceStub(self._channel)
+        self._server = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
         self._name, self._version, self._timeout = name, version, timeout
         self._title = f"grpc://{host}/{name}"
 
@@ -41,45 +34,20 @@ class Rpc(Transport):
         request = predict_pb2.PredictRequest(model_spec=self._model(name))
         for key, array in inputs.items():
             request.inputs[key].CopyFrom(protobuf.to_tensor(array))
-        reply = self._send(self._prediction.Predict, request)
+        reply = self._send(self._server.Predict, request)
         with signatures.reading_reply(self._title):
             return {key: protobuf.to_array(tensor) for key, tensor in reply.outputs.items()}
-
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        request = classification_pb2.ClassificationRequest(model_spec=self._model(name))
-        request.input.example_list.examples.extend(map(protobuf.example, examples))
-        reply = self._send(self._prediction.Classify, request)
-        return [
-            [(pair.label, signatures.shortest(pair.score)) for pair in one.classes]
-            for one in reply.result.classifications
-        ]
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        request = regression_pb2.RegressionRequest(model_spec=self._model(name))
-        request.input.example_list.examples.extend(map(protobuf.example, examples))
-        reply = self._send(self._prediction.Regress, request)
-        return np.array([one.value for one in reply.result.regressions], np.float32)
 
     def metadata(self) -> dict[str, Signature]:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=self._model(), metadata_field=["signature_def"]
         )
-        reply = self._send(self._prediction.GetModelMetadata, request)
+        reply = self._send(self._server.GetModelMetadata, request)
         definitions = get_model_metadata_pb2.SignatureDefMap()
         with signatures.reading_reply(self._title):
             if not reply.metadata["signature_def"].Unpack(definitions):
                 raise ValueError("it contains no signatures")
             return signatures.signatures(definitions.signature_def)
-
-    def status(self) -> list[Version]:
-        request = get_model_status_pb2.GetModelStatusRequest(model_spec=self._model())
-        reply = self._send(self._models.GetModelStatus, request)
-        state = get_model_status_pb2.ModelVersionStatus.State
-        with signatures.reading_reply(self._title):
-            return [
-                Version(one.version, state.Name(one.state), one.status.error_message)
-                for one in reply.model_version_status
-            ]
 
     def close(self) -> None:
         self._channel.close()

@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from pipeline.serving import repository, signatures, version_manifest
 from pipeline.serving.savedmodel_session import ServerError, Session
-from pipeline.serving.signatures import Field, ServingError, Signature, Version
-from pipeline.serving.transport import Arrays, Examples, LabelScores, Transport
-from pipeline.utils import files, protobuf
+from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
+from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError
 
 with protobuf.importable():
     from tensorflow.core.protobuf import error_codes_pb2
 
 
-class Local(Transport):
+class Local:
     """A version loaded by TensorFlow's C++ loader; for a model, the version a server would use."""
 
     def __init__(self, directory: Path) -> None:
@@ -34,34 +31,11 @@ class Local(Transport):
         except ServerError as error:
             raise self._error(error) from None
 
-    def classify(self, name: str, examples: Examples) -> LabelScores:
-        answer = signatures.answer(self._predict_examples(name, examples, {"classes", "scores"}))
-        return [
-            [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
-            for one in zip(answer["classes"], answer["scores"], strict=True)
-        ]
-
-    def regress(self, name: str, examples: Examples) -> np.ndarray:
-        return self._predict_examples(name, examples, {"outputs"})["outputs"]
-
     def metadata(self) -> dict[str, Signature]:
         return signatures.signatures(self._session.signatures)
 
-    def status(self) -> list[Version]:
-        """Returns the loaded version; 0 if the name of its directory is not a number."""
-        name = self._version.name
-        return [Version(int(name) if files.is_version(name) else 0, "AVAILABLE")]
-
     def close(self) -> None:
         """Does nothing: the model stays loaded until the process ends."""
-
-    def _predict_examples(self, name: str, examples: Examples, outputs: set[str]) -> Arrays:
-        signature = self.metadata().get(name, Signature({}, {}))
-        if set(signature.inputs) != {"inputs"} or not outputs <= set(signature.outputs):
-            message = f"no signature {name!r} maps examples to {' and '.join(sorted(outputs))}"
-            raise ServingError(str(self._version), "FAILED_PRECONDITION", message)
-        serialized = [protobuf.example(one).SerializeToString() for one in examples]
-        return self.predict(name, {"inputs": signatures.strings(serialized)}, {})
 
     def _error(self, error: ServerError) -> ServingError:
         return ServingError(str(self._version), error_codes_pb2.Code.Name(error.code), str(error))

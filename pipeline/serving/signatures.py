@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,14 @@ import numpy as np
 from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
+Arrays = Mapping[str, np.ndarray]
+"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects."""
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 _MAX_PROBABILITY = 1 + 2**-10  # half precision may be rounded to more than 1
 # Outputs of exported models that have one row per example.
-_BATCHED = ("probabilities", "class", "label", "top_labels", "top_scores", "prediction")
+_PROBABILITIES = ("probabilities", "top_scores", "scores")
+_FINITE = ("prediction", "outputs")
+_BATCHED = (*_PROBABILITIES, *_FINITE, "class", "label", "top_labels", "classes")
 
 
 class ServingError(UsageError):
@@ -51,17 +55,6 @@ class Signature:
 
     inputs: Mapping[str, Field]
     outputs: Mapping[str, Field]
-
-
-@dataclasses.dataclass(frozen=True)
-class Version:
-    """State of one version of a model."""
-
-    number: int
-    state: str
-    """START, LOADING, AVAILABLE, UNLOADING or END."""
-    error: str = ""
-    """Why the version could not be loaded."""
 
 
 @contextlib.contextmanager
@@ -156,8 +149,8 @@ def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int) -> None:
     """Checks that a reply has all outputs of the signature, and that their values are plausible.
 
-    In outputs of exported models, `probabilities` and `top_scores` are from 0 to 1, `prediction` is
-    finite, `class` is the most probable class and `label` the first of `top_labels`.
+    In outputs of exported models, probabilities are from 0 to 1, predictions are finite, `class` is
+    the most probable class and `label` the first of `top_labels`.
 
     Args:
         answer: Maps output names to arrays, as returned by `answer`.
@@ -178,10 +171,10 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
         if not fits or any(n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)):
             found = Field(values.dtype, values.shape)
             raise ValueError(f"{name} must be {field} for {count} examples; got {found}")
-        if name in ("probabilities", "top_scores"):
+        if name in _PROBABILITIES:
             good = (values >= 0) & (values <= _MAX_PROBABILITY)
             _require(good, name, values, "not a probability")
-        elif name == "prediction":
+        elif name in _FINITE:
             _require(np.isfinite(values), name, values, "not a finite number")
     if {"probabilities", "class", "label", "top_labels"} <= expected.keys():
         _check_class(answer)
@@ -202,32 +195,27 @@ def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> N
         raise ValueError(f"{name}{index} is {values[tuple(index)]!s}, {problem}")
 
 
-def check_pairs(answer: Sequence[Sequence[tuple[str, float]]], count: int) -> None:
-    """Checks the (label, probability) pairs of `classify` for `count` examples, as `check` does."""
-    if len(answer) != count:
-        raise ValueError(f"it has {len(answer)} answers for {count} examples")
-    for index, pairs in enumerate(answer):
-        for label, score in pairs:
-            if not (isinstance(label, str) and 0 <= score <= _MAX_PROBABILITY):
-                raise ValueError(f"scores[{index}] of {label!r} is {score}, not a probability")
+def serialized(examples: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Returns serialized `tf.Example`s from feature name -> bytes, str, number, or a list of these.
 
-
-def features(example: Mapping[str, Any]) -> dict[str, list[bytes] | list[int] | list[float]]:
-    """Returns the features of a `tf.Example`, each a list of bytes, ints, or floats."""
-    found: dict[str, Any] = {}
+    Raises UsageError for other values, and for lists of several types.
+    """
     try:
-        for name, value in example.items():
-            if isinstance(value, np.ndarray | np.generic):
-                value = np.ravel(value).tolist()
-            values = value if isinstance(value, list | tuple) else [value]
-            values = [one.encode() if isinstance(one, str) else one for one in values]
-            if any(isinstance(one, float) for one in values):
-                values = list(map(float, values))
-            found[name] = values
-        protobuf.example(found)
+        return [protobuf.example(_features(one)).SerializeToString() for one in examples]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         message = "an example must map feature names to bytes, strings or numbers"
         raise UsageError(f"{message}: {reason(error)}") from None
+
+
+def _features(example: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in example.items():
+        if isinstance(value, np.ndarray | np.generic):
+            value = np.ravel(value).tolist()
+        values = value if isinstance(value, list | tuple) else [value]
+        values = [one.encode() if isinstance(one, str) else one for one in values]
+        is_float = any(isinstance(one, float) for one in values)
+        found[name] = list(map(float, values)) if is_float else values
     return found
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
@@ -20,7 +21,7 @@ SHORTEST_RUN = 60.0
 LEAST_GAIN = 1.2
 
 
-def seconds_per_step(model: keras.Model, train: Batches) -> float:
+def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) -> float:
     """Measures the step in three calls, then restores all variables; traces the step.
 
     The result is the same on every worker, because all of them must make the same decisions.
@@ -28,11 +29,13 @@ def seconds_per_step(model: keras.Model, train: Batches) -> float:
     Args:
         model: From `build`, after `set_inputs`; the engine will use the same trace.
         train: At least one step must be left.
+        tickets: An iterator over their tickets; None: that of training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]
     steps_per_execution = model.steps_per_execution
-    calls, tickets = distributed.Calls(model, "train", train), iter(distributed.tickets(train))
+    calls = distributed.Calls(model, "train", train)
+    tickets = tickets or iter(distributed.tickets(train))
     calls.begin(train.epochs - 1)
     seconds, count = 0.0, 1
     for is_first in (True, False, False):  # traces; takes one step; takes several

@@ -18,15 +18,6 @@ def is_short(spec: tf.TensorSpec) -> bool:
     return length is not None and length * spec.dtype.size <= 4096
 
 
-def chosen(examples: tf.data.Dataset, rows: np.ndarray) -> tf.data.Dataset:
-    """The examples at these positions, in the order of the dataset; others are read and skipped."""
-    wanted = np.zeros(int(rows.max(initial=-1)) + 1, bool)
-    wanted[rows] = True
-    mask = tf.constant(wanted)
-    numbered = examples.take(len(wanted)).enumerate()
-    return numbered.filter(lambda row, _: mask[row]).map(lambda _, example: example)
-
-
 def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     """The fields of all batches, concatenated, (examples, ...).
 

@@ -5,13 +5,11 @@ import json
 import keras
 import numpy as np
 import pytest
-from siblings import options_of
+from siblings import MODELS, options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import Model
 from pipeline.training.model_builder import network, twin
-
-MODELS = registry.names("models")
 
 
 def settings_of(name):

@@ -20,8 +20,8 @@ COUNT = 40
 class Pictures(Source):
     """Images in memory; if `damaged` is given, as PNG files of which that one is truncated."""
 
-    def __init__(self, damaged=None, reads_by_index=True, made_of="these"):
-        self.made_of, self._by_index = made_of, reads_by_index
+    def __init__(self, damaged=None, made_of="these"):
+        self.made_of = made_of
         pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE, 1), np.uint8)
         self._images, image = tf.constant(pixels), tf.TensorSpec((SIDE, SIDE, 1), tf.uint8)
         if damaged is not None:
@@ -39,12 +39,7 @@ class Pictures(Source):
         label = position % CLASSES
         return {"id": position + 100, "image": self._images[position], "label": label}
 
-    def examples(self, split):
-        return tf.data.Dataset.range(COUNT).map(self._example)
-
     def reader(self, split):
-        if not self._by_index:
-            return None
         rows = tf.range(COUNT, dtype=tf.int64)  # of the place where the reader is made
         return lambda position: self._example(rows[position])
 
@@ -133,9 +128,8 @@ def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
         splits, _ = load(Pictures(damaged=17), dropped=[117], cache=kind)
         assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
-    for source in (Pictures(17), Pictures(17, reads_by_index=False)):
-        with pytest.raises(UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"):
-            load(source, cache="memory")
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"):
+        load(Pictures(17), cache="memory")
 
 
 @pytest.mark.parametrize("engine", registry.names("engines"))
@@ -170,8 +164,3 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
         decided(cache="memory")
     with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):
         decided(Pictures(made_of=None), cache="disk")
-
-
-def test_a_source_without_a_reader_needs_a_cache():
-    with pytest.raises(UsageError, match="without the method `reader` needs a cache: choose"):
-        load(Pictures(reads_by_index=False), cache="none")

@@ -47,6 +47,16 @@ def test_gelu_is_converted_to_onnx_and_an_unknown_operation_is_named(tmp_path):
         formats._onnx_model(odd, specs)
 
 
+def test_own_layers_need_their_definition(tmp_path):
+    class Mine(keras.layers.Layer):
+        def call(self, x):
+            return x
+
+    keras.Sequential([keras.Input((3,)), Mine()]).save(tmp_path / "model.keras")
+    with pytest.raises(ImportError, match="it needs the definition of layers that are not Keras's"):
+        formats._keras(tmp_path / "model.keras", {})
+
+
 def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
     change = {"directory": tmp_path, "formats": ("keras", "litert"), "precision": "float16"}
     config = digits_run.config.changed(export=change)

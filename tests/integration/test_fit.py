@@ -148,9 +148,8 @@ def test_library_use(digits_run):
     assert answers["probabilities"].shape == (len(test), 10)
     accuracy = (answers["class"] == examples["label"]).mean()
     assert accuracy == pytest.approx(digits_run.test["accuracy"])
-    for wrong in (5, None):
-        with pytest.raises(UsageError, match="a recipe must be a name or a Config"):
-            fit(wrong)
+    with pytest.raises(UsageError, match="a recipe must be a name or a Config"):
+        fit(5)
 
 
 def test_a_run_refuses_what_its_export_would(digits_run):
@@ -243,7 +242,7 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": {"batch_size": 5000}}, "--train.batch-size 5000"),
+        ({"train": {"batch_size": 5000}}, r'train=\{"batch_size": 5000\}: '),
         ({"data": {"limit": 2, "test": 0.4}}, "is empty"),
         (
             {"data": {"augment": {"crop": {"padding": 8}}}},

@@ -214,7 +214,6 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished() is None
     version_manifest.write(version, manifest)
     assert finished() == result
-    edited = [{"test": {"accuracy": "x"}}, {"calibration": None}, {"verification": {"checks": [3]}}]
-    for damaged in ("{", "[]", *(json.dumps({**result, **change}) for change in edited)):
+    for damaged in ("{", "[]"):
         run.result.write_text(damaged)
         assert finished() is None

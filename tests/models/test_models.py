@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from siblings import MODELS
 from small import task_of
 
 from pipeline.config import config, registry
@@ -58,7 +59,7 @@ def test_number_of_parameters(name, shape):
     assert model.count_params() == PARAMETERS[name, shape]
 
 
-@pytest.mark.parametrize("name", registry.names("models"))
+@pytest.mark.parametrize("name", MODELS)
 def test_a_vector_is_fitted_or_refused_by_its_shape(name):
     metadata = {"feature_names": ["a", "b"], "mean": [0.0, 0.0], "deviation": [1.0, 1.0]}
     task = registry.load("tasks", "regression")(metadata)

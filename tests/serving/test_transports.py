@@ -18,9 +18,10 @@ from conftest import REPOSITORY
 
 from pipeline.serving import rest, signatures
 from pipeline.serving.client import Client
-from pipeline.serving.signatures import Field, ServingError, Version
+from pipeline.serving.signatures import Field, ServingError
 
 FLOAT, STRING = Field(np.dtype(np.float32), (None,)), Field(np.dtype(object), (None,))
+LOADED = b'{"metadata": {"signature_def": {"signature_def": {}}}}'
 pytestmark = pytest.mark.usefixtures("direct")
 
 
@@ -77,13 +78,13 @@ def test_a_missing_server_differs_from_a_slow_one(closed, form):
         Client(form.format(closed)) as client,
         pytest.raises(ServingError, match=r"UNAVAILABLE: .*[Cc]onnection refused"),
     ):
-        client.status()
+        client.metadata()
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         Client(form.format(silent.getsockname()[1]), 0.2) as client,
         pytest.raises(ServingError) as caught,
     ):
-        client.status()
+        client.metadata()
     assert caught.value.status == "DEADLINE_EXCEEDED"
 
 
@@ -102,7 +103,7 @@ def test_the_timeout_is_that_of_the_whole_reply(head, again):
         pytest.raises(ServingError, match="DEADLINE_EXCEEDED: no answer within 0.3 s$"),
     ):
         begin = time.monotonic()
-        Client(address, 0.3).status()
+        Client(address, 0.3).metadata()
     assert time.monotonic() - begin < 30
 
 
@@ -125,18 +126,16 @@ def test_replies_of_other_programs_are_one_line(code, body, headers, message):
         Client(address) as client,
         pytest.raises(ServingError, match=message) as caught,
     ):
-        client.status()
+        client.metadata()
     assert "\n" not in str(caught.value)
 
 
 def test_a_busy_server_is_asked_again(monkeypatch):
     slept = []
     monkeypatch.setattr(rest.time, "sleep", slept.append)
-    state = {"version": "1", "state": "LOADING", "status": {}}
-    loaded = json.dumps({"model_version_status": [state]}).encode()
-    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, loaded, {})]
+    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, LOADED, {})]
     with replying(*replies) as address, Client(address) as client:
-        assert client.status() == [Version(1, "LOADING")]
+        assert client.metadata() == {}
     assert slept == [0.1, 3, 0.2]
 
 
@@ -156,14 +155,14 @@ def test_a_proxy_of_the_environment_is_used_and_named(closed, monkeypatch):
     monkeypatch.delenv("no_proxy")
     monkeypatch.delenv("NO_PROXY", raising=False)
     with pytest.raises(ServingError, match="no_proxy lists hosts") as caught:
-        Client("http://models.test:8501/v1/models/m").status()
+        Client("http://models.test:8501/v1/models/m").metadata()
     assert f"through the proxy 127.0.0.1:{closed};" in str(caught.value)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(ServingError, match="refused$"):
-        Client(f"http://127.0.0.1:{closed}/v1/models/m").status()
-    with replying((200, b'{"model_version_status": []}', {})) as proxy:
+        Client(f"http://127.0.0.1:{closed}/v1/models/m").metadata()
+    with replying((200, LOADED, {})) as proxy:
         monkeypatch.setenv("http_proxy", proxy.partition("/v1")[0])
-        assert Client("http://models.test:8501/v1/models/m").status() == []
+        assert Client("http://models.test:8501/v1/models/m").metadata() == {}
 
 
 def test_arrays_are_written_as_documented():
@@ -173,7 +172,7 @@ def test_arrays_are_written_as_documented():
         "signal": np.int32([[1, 2], [3, 4]]),
         "x": np.float32([1, 0.5, np.inf]),
     }
-    assert json.dumps(rest.columns(inputs)) == (
+    assert json.dumps(inputs, default=rest.encoded) == (
         '{"tag": [[{"b64": "Zm9v"}], [{"b64": "aW1hZ2UgYnl0ZXM="}]], '
         '"signal": [[1, 2], [3, 4]], "x": [1.0, 0.5, Infinity]}'
     )
@@ -182,7 +181,8 @@ def test_arrays_are_written_as_documented():
 def test_replies_are_read_as_documented():
     raw = {"b64": base64.b64encode(b"\x00").decode()}
     outputs = {"y": [1.0] * 2, "raw_bytes": [raw] * 2, "other": [1]}
-    read = rest.arrays({"outputs": outputs}, {"y": FLOAT, "raw_bytes": STRING})
+    reply = json.loads(json.dumps({"outputs": outputs}), object_hook=rest.decoded)
+    read = rest.arrays(reply, {"y": FLOAT, "raw_bytes": STRING})
     assert {name: array.tolist() for name, array in read.items()} == {
         "y": [1.0, 1.0],
         "raw_bytes": [b"\x00"] * 2,

@@ -24,14 +24,14 @@ class Counting(Source):
         self._label = label
         self.read = 0
 
-    def examples(self, split):
+    def reader(self, split):
         first = list(self.info.splits).index(split) << 40
 
         def example(i):
             image = tf.fill((2, 2, 1), tf.cast(i % 251, tf.uint8))
             return {"id": i + first, "image": image, "label": tf.cast(self._label(i), tf.int64)}
 
-        return tf.data.Dataset.range(self.info.splits[split]).map(example)
+        return example
 
 
 def load(source, dropped=(), **options):

@@ -7,7 +7,8 @@ of the correct parts, must reveal it.
 import dataclasses
 import io
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +189,23 @@ def write_manifest(directory: Path) -> None:
     version_manifest.write(directory, {"precision": "float32"})
 
 
+def mutated(originals: list[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
+    """Yields `count` strings, each an original with one to eight random changes."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        text = bytearray(chance.choice(originals))
+        for _ in range(chance.randint(1, 8)):
+            # Headers and lengths come first.
+            start = chance.randint(0, min(len(text), chance.choice((32, 256, len(text)))))
+            size = chance.choice((1, 2, 16))
+            text[start : start + size] = chance.choice((chance.randbytes(size), bytes(size), b""))
+        yield bytes(text)
+
+
 def failures(directory: Path) -> dict[str, str]:
     """Name -> message of the failed checks of a version, run in this process."""
     lines = io.StringIO()
-    proof.main([str(directory), "0"], lines)
+    proof.run(proof.checks(directory), lines)
     results = map(json.loads, lines.getvalue().splitlines())
     failed = {r["check"]: r["detail"] for r in results if not r.get("passed", True)}
     failed.pop("finished", None)  # Python TensorFlow is imported here

@@ -21,13 +21,9 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow_serving.apis import (
-    classification_pb2,
     get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
-    regression_pb2,
 )
 
 from pipeline.serving.savedmodel_session import ServerError, Session
@@ -73,10 +69,6 @@ class Backend:
                 return session.run(name, inputs)
             except ServerError as error:
                 raise Refused(_CODES.get(error.code, "INTERNAL"), str(error)) from None
-
-    def examples(self, session, name, examples):
-        serialized = np.array([example.SerializeToString() for example in examples], object)
-        return self.run(session, name, {"inputs": serialized})
 
 
 @contextlib.contextmanager
@@ -134,11 +126,7 @@ class _Rest(BaseHTTPRequestHandler):
         return (*self.backend.find(found[1], number, found[3]), found[4])
 
     def _get(self):
-        version, session, metadata = self._found("(/metadata)?")
-        if not metadata:
-            status = {"error_code": "OK", "error_message": ""}
-            one = {"version": str(version), "state": "AVAILABLE", "status": status}
-            return {"model_version_status": [one]}
+        _, session, _ = self._found("(/metadata)")
         message = get_model_metadata_pb2.SignatureDefMap(signature_def=session.signatures)
         definitions = json_format.MessageToDict(
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -148,15 +136,15 @@ class _Rest(BaseHTTPRequestHandler):
     def _post(self, body):
         _, session, verb = self._found(":(predict|classify|regress)")
         name = body.get("signature_name", "serving_default")
-        if verb == "predict":
-            return self._predict(session, name, body)
-        answer = self.backend.examples(session, name, list(map(_example, body["examples"])))
-        if verb == "regress":
-            return {"results": _json("outputs", answer["outputs"])}
-        pairs = zip(_json("classes", answer["classes"]), _json("", answer["scores"]), strict=True)
-        return {"results": [list(map(list, zip(*pair, strict=True))) for pair in pairs]}
-
-    def _predict(self, session, name, body):
+        if verb != "predict":  # requests of users: the client sends serialized examples
+            examples = [_example(row).SerializeToString() for row in body["examples"]]
+            answer = self.backend.run(session, name, {"inputs": np.array(examples, object)})
+            if verb == "regress":
+                return {"results": _json("outputs", answer["outputs"])}
+            found = zip(
+                _json("classes", answer["classes"]), _json("", answer["scores"]), strict=True
+            )
+            return {"results": [list(map(list, zip(*pair, strict=True))) for pair in found]}
         given = session.signatures[name].inputs
         values = body["instances"] if "instances" in body else body["inputs"]
         if "instances" in body and isinstance(values[0], dict) and set(values[0]) != {"b64"}:
@@ -196,23 +184,20 @@ def _json(name, array):
 
 def _example(features):
     example = tf.train.Example()
-    for name, values in features.items():
+    for name, value in features.items():
         feature = example.features.feature[name]
-        for one in values if isinstance(values, list) else [values]:
-            if isinstance(one, dict):
-                feature.bytes_list.value.append(base64.b64decode(one["b64"]))
-            else:
-                feature.float_list.value.append(one)
+        if isinstance(value, dict):
+            feature.bytes_list.value.append(base64.b64decode(value["b64"]))
+        else:
+            feature.float_list.value.extend(value)
     return example
 
 
 @contextlib.contextmanager
 def rpc(backend):
     """Address of a gRPC server on this machine."""
-    prediction, models = _servicers(backend)
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, server)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_servicer(backend), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -221,41 +206,25 @@ def rpc(backend):
         server.stop(None).wait()
 
 
-def _servicers(backend):
+def _servicer(backend):
     def served(answer):
         def method(request, context):
             spec = request.model_spec
             version = spec.version.value if spec.HasField("version") else None
             try:
-                number, session = backend.find(spec.name, version, spec.version_label)
-                return answer(request, session, spec.signature_name or "serving_default", number)
+                _, session = backend.find(spec.name, version, spec.version_label)
+                return answer(request, session, spec.signature_name or "serving_default")
             except Refused as error:
                 context.abort(getattr(grpc.StatusCode, error.code), str(error))
 
         return method
 
-    def predict(request, session, name, _):
+    def predict(request, session, name):
         inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
         outputs = backend.run(session, name, inputs).items()
         return predict_pb2.PredictResponse(
             outputs={key: tf.make_tensor_proto(array) for key, array in outputs}
         )
-
-    def classify(request, session, name, _):
-        answer = backend.examples(session, name, request.input.example_list.examples)
-        reply = classification_pb2.ClassificationResponse()
-        for labels, scores in zip(answer["classes"], answer["scores"], strict=True):
-            one = reply.result.classifications.add()
-            for label, score in zip(labels, scores, strict=True):
-                one.classes.add(label=label, score=score)
-        return reply
-
-    def regress(request, session, name, _):
-        answer = backend.examples(session, name, request.input.example_list.examples)
-        reply = regression_pb2.RegressionResponse()
-        for value in answer["outputs"]:
-            reply.result.regressions.add(value=value)
-        return reply
 
     def metadata(request, session, *_):
         reply = get_model_metadata_pb2.GetModelMetadataResponse()
@@ -263,16 +232,9 @@ def _servicers(backend):
         reply.metadata["signature_def"].Pack(definitions)
         return reply
 
-    def status(request, session, name, number):
-        state = get_model_status_pb2.ModelVersionStatus(version=number, state="AVAILABLE")
-        return get_model_status_pb2.GetModelStatusResponse(model_version_status=[state])
-
     prediction = prediction_service_pb2_grpc.PredictionServiceServicer()
-    prediction.Predict, prediction.Classify = served(predict), served(classify)
-    prediction.Regress, prediction.GetModelMetadata = served(regress), served(metadata)
-    models = model_service_pb2_grpc.ModelServiceServicer()
-    models.GetModelStatus = served(status)
-    return prediction, models
+    prediction.Predict, prediction.GetModelMetadata = served(predict), served(metadata)
+    return prediction
 
 
 @contextlib.contextmanager

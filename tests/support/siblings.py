@@ -6,6 +6,8 @@ from pipeline.config import registry
 
 # Required options whose type does not say which values are possible.
 NEEDED = {"application": {"name": "MobileNetV2"}}
+# Without the one that needs files: models/test_keras_hub.py.
+MODELS = [name for name in registry.names("models") if name != "keras_hub"]
 
 
 def options_of(kind: str, name: str) -> dict[str, Any]:

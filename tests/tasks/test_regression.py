@@ -15,7 +15,7 @@ from pipeline.data import batching
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
-from pipeline.serving import repository
+from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -96,7 +96,8 @@ def test_the_recipe_ends_with_a_verified_export(run):
     metadata = json.loads((run.directory / "metadata.json").read_text())
     assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
     assert run.task.selection_metric == ("r2", 1)
-    assert repository.judged(run.export, "r2") == (run.test["r2"], "test")
+    about = version_manifest.read(run.export)
+    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
 
 
 def test_the_served_predictions_are_those_of_the_closed_form(run):
@@ -193,9 +194,9 @@ def test_columns_of_another_form_are_refused(columns, message):
     [
         ({"model": {"name": "convnet"}}, "this model needs images.*linear"),
         ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
-        ({"data": {"image_size": (8, 8)}}, "--data.image-size: regression has no option"),
+        ({"data": {"image_size": (8, 8)}}, r'data=\{"image_size": ...\}: regression has no option'),
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
-        ({"data": {"split_seed": 2}}, "--train.batch-size 343: the split 'train' has only 342"),
+        ({"data": {"split_seed": 2}}, "\"batch_size\": 343}: the split 'train' has only 342"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, message):

@@ -266,7 +266,7 @@ def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     assert "470.82.01" in gpu_info.missing_gpu() and "525" in gpu_info.missing_gpu()
     version.write_text(text.format("570.10"))
     there = set(gpu_info._LIBRARIES)
-    monkeypatch.setattr(gpu_info, "_opens", lambda name, folder: name in there)
+    monkeypatch.setattr(gpu_info, "_opens", lambda name: name in there)
     assert "nvidia-smi" in gpu_info.missing_gpu()
     there.remove("libcudnn.so.9")
     assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu()

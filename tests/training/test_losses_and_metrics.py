@@ -42,7 +42,7 @@ def test_huber_is_its_formula(delta):
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_another_kind_of_problem_is_refused():
+def test_a_metric_of_classifications_is_refused_by_a_regression():
     with pytest.raises(UsageError, match="macro_recall is for classification only"):
         registry.load("metrics", "macro_recall")(NUMBERS)
 

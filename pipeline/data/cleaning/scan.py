@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
+from pipeline.contracts import Source
 from pipeline.data import image_decoding
 from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
@@ -64,7 +64,7 @@ def scan(source: Source) -> Scan:
     """Reads and measures all examples of all splits.
 
     Raises:
-        UsageError: The source has no images and labels, or no reader.
+        UsageError: The source has no images and labels.
     """
     fields = source.info.fields
     if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (tf.uint8, tf.string):
@@ -100,7 +100,7 @@ def scan(source: Source) -> Scan:
 
 def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
     """Id -> image as a data URI; None if the example cannot be decoded."""
-    readers = {split: _reader(source, split) for split in scan.splits}
+    readers = {split: source.reader(split) for split in scan.splits}
 
     def picture(id: int) -> str | None:
         row = scan.row_of[id]
@@ -162,7 +162,7 @@ def _measure(
     source: Source, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
     """Fills the columns of a split; returns position -> error of the undecodable examples."""
-    read = _reader(source, split)
+    read = source.reader(split)
     describe = _traced(source.info.fields["image"], _channels(source))
     seen = np.zeros(count, bool)
     examples = tf.data.Dataset.range(count).map(
@@ -178,19 +178,11 @@ def _measure(
     for name in ("id", "label"):
         columns[name][:] = known[name]
     errors = {}
-    for position in np.flatnonzero(~seen).tolist():  # again, for the error
+    for position in np.flatnonzero(~seen):  # again, for the error
+        at = tf.constant(position, tf.int64)
         try:
-            describe(
-                tf.constant(position, tf.int64), read(tf.constant(position, tf.int64))["image"]
-            )
-            errors[position] = "decoding failed once"
+            describe(at, read(at)["image"])
+            errors[int(position)] = "decoding failed once"
         except READ_ERRORS as error:
-            errors[position] = reason(error)
+            errors[int(position)] = reason(error)
     return errors
-
-
-def _reader(source: Source, split: str) -> Callable[[tf.Tensor], Example]:
-    read = source.reader(split)
-    if read is None:
-        raise UsageError("a source without the method `reader` cannot be cleaned")
-    return read

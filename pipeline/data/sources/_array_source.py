@@ -59,10 +59,6 @@ class ArraySource(Source):
             feature_names=feature_names,
         )
 
-    def examples(self, split: str) -> tf.data.Dataset:
-        positions = tf.data.Dataset.range(self.info.splits[split])
-        return positions.map(self.reader(split), num_parallel_calls=2, deterministic=True)
-
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         columns = self._columns[split]
         mapped = {n: column for n, column in columns.items() if isinstance(column, np.memmap)}

@@ -10,11 +10,10 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
-from pipeline.data.image_headers import common_shape
-from pipeline.data.sources import _label_names
+from pipeline.contracts import Source
 from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import examples, images_of, labels_of, numbered
+from pipeline.data.sources._columns import distinct, examples, images_of, labels_of, numbered
+from pipeline.data.sources._image_files import ImageFiles
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 
@@ -59,24 +58,33 @@ def given(
             and numbers to predict. An example's id is its position.
         validation_data: The same; None: a part of `data` is held out.
         test_data: The same.
-        class_names: Names of the labels 0, 1, ...; None: the labels themselves.
+        class_names: Names of the labels 0, 1, ...; None: those of the ClassLabel, or the labels
+            themselves.
 
     Raises:
         UsageError: The data have another form, no end, or do not fit into memory.
     """
     parts = {"train": data, "validation": validation_data, "test": test_data}
+    if class_names is None and hasattr(data, "features"):
+        found = (getattr(feature, "names", None) for feature in data.features.values())
+        class_names = next(filter(None, found), None)
     tables = {
         split: _table(getattr(part, "value", part), split)
         for split, part in parts.items()
         if part is not None
     }
-    names = None if class_names is None else _label_names.distinct(class_names, "class_names")
+    names = None if class_names is None else distinct(class_names, "class_names")
     if "label" in tables["train"]:
         names = numbered(tables, names, "class_names")
     train = tables.pop("train")
-    if "path" in train:
-        return FileTable({"train": train, **tables}, names)
-    return ArraySource(train, tables, class_names=names, name="the arrays")
+    if "path" not in train:
+        return ArraySource(train, tables, class_names=names, name="the arrays")
+    paths, columns = {}, {}
+    for split, table in {"train": train, **tables}.items():
+        paths[split] = table["path"].tolist()
+        ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
+        columns[split] = {"id": ids, "label": table["label"]}
+    return ImageFiles(paths, columns, names)
 
 
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -94,7 +102,7 @@ def _table(data: Any, split: str) -> dict[str, np.ndarray]:
         return examples(split, data["image"], data["label"], data.get("sample_weight"))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _of_pandas(data, split)
-    if hasattr(data, "features") and hasattr(data, "column_names"):
+    if hasattr(data, "features") and hasattr(data, "__len__"):  # has all examples
         return _of_hugging_face(data, split)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
 
@@ -159,11 +167,16 @@ def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
 def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
     image = _column(("image", "img"), data.column_names, split)
     label = _column((*_LABELS, "labels"), data.column_names, split)
-    feature = data.features[label]
     labels = np.array(data[label])
-    if getattr(feature, "names", None):
-        labels = np.array(feature.names)[labels]
-    pictures = [np.asarray(picture) for picture in data[image]]
+    if names := getattr(data.features[label], "names", None):
+        if labels.min() < 0:
+            raise UsageError(
+                f"{split}: some examples have no label (-1); remove them with filter()"
+            )
+        labels = np.array(names)[labels]  # the numbers of another dataset may differ
+    pictures = [
+        np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p) for p in data[image]
+    ]
     if len({picture.shape for picture in pictures}) > 1:
         raise UsageError(f"{split}: the images differ in shape; resize them with map() first")
     return {"label": labels_of(labels, split), "image": images_of(np.stack(pictures), split)}
@@ -177,60 +190,3 @@ def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:
             f"{', '.join(map(str, columns))}"
         )
     return found[0]
-
-
-class FileTable(Source):
-    """Image files in the order of a table; the id of an example is its position.
-
-    Args:
-        tables: Split -> `path`, strings (n,), and `label`, int64 (n,).
-        class_names: Names of the labels 0, 1, ...
-    """
-
-    def __init__(
-        self, tables: Mapping[str, Mapping[str, np.ndarray]], class_names: tuple[str, ...] | None
-    ) -> None:
-        self._tables = {
-            split: {"id": (SPLITS.index(split) << 40) + np.arange(len(t["path"])), **t}
-            for split, t in tables.items()
-        }
-        paths = [path for table in tables.values() for path in table["path"].tolist()]
-        self.info = Info(
-            splits={split: len(table["path"]) for split, table in tables.items()},
-            fields={
-                "id": tf.TensorSpec((), tf.int64),
-                "label": tf.TensorSpec((), tf.int64),
-                "image": tf.TensorSpec((), tf.string),
-            },
-            class_names=class_names,
-            image_shape=common_shape(map(_beginning, paths)),
-        )
-
-    def examples(self, split: str) -> tf.data.Dataset:
-        positions = tf.data.Dataset.range(self.info.splits[split])
-        read = self.reader(split)
-        return positions.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        columns = {name: tf.constant(values) for name, values in self._tables[split].items()}
-
-        def read(position: tf.Tensor) -> Example:
-            row = {name: tf.gather(column, position) for name, column in columns.items()}
-            return {"image": tf.io.read_file(row.pop("path")), **row}
-
-        return read
-
-    def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        return {name: self._tables[split][name] for name in ("id", "label")}
-
-    def location(self, id: int) -> str:
-        split, position = divmod(id, 1 << 40)
-        return str(self._tables[SPLITS[split]]["path"][position])
-
-
-def _beginning(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(2**18)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None

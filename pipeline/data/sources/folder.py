@@ -1,20 +1,18 @@
 """A directory of image files, with one subdirectory for each class."""
 
-import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
-import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Source
+from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.image_headers import common_shape
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _label_names
+from pipeline.data.sources import _columns
+from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
 
@@ -22,13 +20,6 @@ _NAMES = {name for names in split_names.ALIASES.values() for name in names}
 # Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
 _NAMED = 20  # number of unreadable files named in a note
-
-
-class _File(NamedTuple):
-    relative: str
-    """Path below the root, with `/`."""
-    size: int
-    time: int
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
@@ -46,49 +37,39 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             match (of its first group, if it has one) stay in one split; for example,
             `patient(\\d+)` keeps all images of a patient together.
     """
-    return Folder(path, group)
+    found = _Found(path)
+    folders = _split_folders(path)
+    names, _ = _list(folders["train"])
+    if not names:
+        raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
+    classes = _columns.distinct(names, f"the subdirectories of {folders['train']}")
+    paths: dict[str, list[str]] = {}
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for split, folder in folders.items():
+        files, labels = found.examples(folder, classes, split)
+        ids = [stable_hash(os.fsencode(file)) for file in files]
+        columns[split] = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
+        if group is not None:
+            columns[split]["group"] = _groups(files, group)
+        paths[split] = [str(path / file) for file in files]
+    return ImageFiles(paths, columns, classes, root=str(path), notes=tuple(found.notes()))
 
 
-class Folder(Source):
-    """`image` is a string of shape (), the bytes of a file; `label` and `group` are int64."""
+class _Found:
+    """What is below a root directory."""
 
-    def __init__(self, root: Path, group: str | None) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._ignored: list[str] = []
         self._unreadable: list[str] = []
-        folders = _split_folders(root)
-        names, _ = _list(folders["train"], root)
-        if not names:
-            raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
-        classes = _label_names.distinct(names, f"the subdirectories of {folders['train']}")
-        self._files: dict[str, list[_File]] = {}
-        self._columns: dict[str, dict[str, np.ndarray]] = {}
-        self._paths: dict[int, str] = {}
-        for split, folder in folders.items():
-            files, labels = self._scan(folder, classes, split)
-            ids = [stable_hash(os.fsencode(file.relative)) for file in files]
-            columns = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
-            self._paths |= {id: file.relative for id, file in zip(ids, files, strict=True)}
-            if group is not None:
-                columns["group"] = _groups(files, group)
-            self._files[split], self._columns[split] = files, columns
-        fields = {name: tf.TensorSpec((), tf.int64) for name in self._columns["train"]}
-        paths = (root / file.relative for files in self._files.values() for file in files)
-        self.info = Info(
-            splits={split: len(files) for split, files in self._files.items()},
-            fields={**fields, "image": tf.TensorSpec((), tf.string)},
-            class_names=classes,
-            image_shape=common_shape(map(_beginning, paths)),
-            notes=tuple(self._notes()),
-        )
 
-    def _scan(
+    def examples(
         self, folder: Path, classes: tuple[str, ...], split: str
-    ) -> tuple[list[_File], list[int]]:
-        """The files of a split in sorted order, and their labels."""
-        files: list[_File] = []
+    ) -> tuple[list[str], list[int]]:
+        """The files of a split, relative to the root with `/`, in sorted order; their labels."""
+        files: list[str] = []
         labels: list[int] = []
-        names, others = _list(folder, self._root)
+        names, others = _list(folder)
         self._ignored += others
         for name in names:
             if name not in classes:
@@ -105,26 +86,23 @@ class Folder(Source):
             labels += [classes.index(name)] * len(found)
         return files, labels
 
-    def _images(self, folder: Path) -> Iterator[_File]:
+    def _images(self, folder: Path) -> Iterator[str]:
         """Image files at any depth; links to directories are not followed."""
         for place, folders, files in os.walk(folder, onerror=_raise):
             folders[:] = [name for name in folders if not name.startswith(".")]
             self._ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
             for name in files:
+                path = Path(place, name)
                 if name.startswith("."):
                     continue
-                path = Path(place, name)
-                relative = path.relative_to(self._root).as_posix()
                 if path.suffix.lower() not in image_formats.SUFFIXES:
                     self._ignored.append(name)
                 elif not _is_readable(path):
-                    self._unreadable.append(relative)
+                    self._unreadable.append(path.relative_to(self._root).as_posix())
                 else:
-                    # Unlike the modification time, the change time cannot be set by the user.
-                    found = path.stat()
-                    yield _File(relative, found.st_size, found.st_ctime_ns)
+                    yield path.relative_to(self._root).as_posix()
 
-    def _notes(self) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Notes about ignored files: names of unreadable image files, and the number of others."""
         if self._unreadable:
             names = ", ".join(self._unreadable[:_NAMED])
@@ -141,40 +119,6 @@ class Folder(Source):
                 "do not have the suffix of an image file, or are links to directories"
             )
 
-    def _tensors(self, split: str) -> dict[str, tf.Tensor]:
-        paths = [os.fsencode(self._root / file.relative) for file in self._files[split]]
-        columns = {"path": tf.constant(paths, tf.string, (len(paths),))}
-        return columns | {k: tf.constant(v) for k, v in self._columns[split].items()}
-
-    def examples(self, split: str) -> tf.data.Dataset:
-        rows = tf.data.Dataset.from_tensor_slices(self._tensors(split))
-        return rows.map(_read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        columns = self._tensors(split)
-        return lambda position: _read({k: tf.gather(v, position) for k, v in columns.items()})
-
-    def columns(self, split: str) -> dict[str, np.ndarray]:
-        """Derived from the paths, without opening files."""
-        return dict(self._columns[split])
-
-    def fingerprint(self) -> str:
-        """Hash of the classes, groups, and every file's path, size and time of last change."""
-        digest = hashlib.sha256(repr(self.info.class_names).encode())
-        for split, files in self._files.items():
-            digest.update(repr((split, files)).encode())
-            digest.update(self._columns[split].get("group", np.array([])).tobytes())
-        return digest.hexdigest()
-
-    def location(self, id: int) -> str:
-        """The path relative to the root."""
-        return self._paths[id]
-
-
-def _read(row: dict[str, tf.Tensor]) -> Example:
-    fields = {name: value for name, value in row.items() if name != "path"}
-    return {**fields, "image": tf.io.read_file(row["path"])}
-
 
 def _is_readable(path: Path) -> bool:
     """Whether this is a regular file; opening a pipe would block."""
@@ -182,39 +126,23 @@ def _is_readable(path: Path) -> bool:
     return good and os.access(path, os.R_OK)
 
 
-def _beginning(path: Path) -> bytes:
-    """Enough bytes for the header, even after a color profile and a thumbnail."""
-    with path.open("rb") as file:
-        return file.read(2**18)
-
-
 def _raise(error: OSError) -> None:
     raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _list(folder: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the subdirectories, and of all other entries that are not hidden.
-
-    A link to a directory that is in the data, or contains the data, is not a subdirectory.
-    """
+def _list(folder: Path) -> tuple[list[str], list[str]]:
+    """Sorted names of the subdirectories, and of all other entries that are not hidden."""
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         _raise(error)
-    data = Path(os.path.realpath(root))
-    folders: list[str] = []
-    others: list[str] = []
-    for name in names:
-        path = folder / name
-        real = Path(os.path.realpath(path))
-        back = path.is_symlink() and (real.is_relative_to(data) or data.is_relative_to(real))
-        (folders if path.is_dir() and not back else others).append(name)
-    return folders, others
+    folders = [name for name in names if (folder / name).is_dir()]
+    return folders, [name for name in names if not (folder / name).is_dir()]
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; `train` is the root if no subdirectory has this name."""
-    names = set(_list(root, root)[0])
+    names = set(_list(root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
         return {"train": root}
@@ -226,16 +154,16 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return split_names.directories(root, names)
 
 
-def _groups(files: list[_File], pattern: str) -> np.ndarray:
+def _groups(files: list[str], pattern: str) -> np.ndarray:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UsageError(
             f"--source.group must be a valid regular expression; got {pattern!r}: {error}"
         ) from None
-    matches = [compiled.search(file.relative) for file in files]
+    matches = [compiled.search(file) for file in files]
     texts = [match[1 if compiled.groups else 0] or "" if match else "" for match in matches]
     if "" in texts:
-        first = files[texts.index("")].relative
-        raise UsageError(f"--source.group {pattern!r} does not match {first}")
+        file = files[texts.index("")]
+        raise UsageError(f"--source.group {pattern!r} does not match {file}")
     return np.array([stable_hash(os.fsencode(text)) for text in texts], np.int64)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from siblings import MODELS
 
 from pipeline.config import registry
 from pipeline.training.optim.optimizers.muon import Muon, _orthogonalize
@@ -162,7 +163,7 @@ def test_an_option_that_keras_rejects_is_one_line():
         registry.load("optimizers", "sgd")(0.1, momentum=1.5)
 
 
-@pytest.mark.parametrize("name", registry.names("models"))
+@pytest.mark.parametrize("name", MODELS)
 def test_muon_leaves_input_and_head_of_every_model_to_adam(name):
     inputs = keras.Input((16, 16, 3))
     needed = {"name": "MobileNetV2"} if name == "application" else {}

@@ -1,0 +1,111 @@
+"""Backbones of KerasHub; their tests are skipped without the extra `hub`."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+from small import task_of
+
+from pipeline.config import config
+from pipeline.fit import fit
+from pipeline.training.model_builder import network
+from pipeline.utils.errors import UsageError
+
+MEAN, DEVIATION = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+
+
+@pytest.fixture(scope="module")
+def hub():
+    return pytest.importorskip("keras_hub", reason="needs the extra hub")
+
+
+@pytest.fixture
+def preset(hub, tmp_path):
+    """A directory with a small ResNet and its converter: 12x12 pixels, normalized."""
+    backbone = hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64],
+        stackwise_num_blocks=[1],
+        stackwise_num_strides=[1],
+        block_type="basic_block",
+    )
+    scale = [1 / 255 / d for d in DEVIATION]
+    offset = [-m / d for m, d in zip(MEAN, DEVIATION, strict=True)]
+    converter = hub.layers.ResNetImageConverter(image_size=(12, 12), scale=scale, offset=offset)
+    backbone.save_to_preset(str(tmp_path / "preset"))
+    converter.save_to_preset(str(tmp_path / "preset"))
+    return str(tmp_path / "preset")
+
+
+def built(shape, preset, precision="float32"):
+    options = config.Model(name="keras_hub", options={"preset": preset})
+    return network(task_of(shape), options, precision)
+
+
+def features(model, images):
+    return keras.Model(model.input, model.get_layer("logits").input)(images, training=False)
+
+
+def test_a_preset_gets_its_own_preprocessing_and_weights(hub, preset):
+    """Against KerasHub's converter and backbone."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 10, 3), np.uint8)
+    converted = hub.layers.ImageConverter.from_preset(preset)(images.astype("float32"))
+    maps = hub.models.Backbone.from_preset(preset)(converted, training=False)
+    expected = np.mean(maps, axis=(1, 2))
+    ours = features(built((8, 10, 3), preset), images / np.float32(255))
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+    mixed = built((8, 10, 3), preset, "mixed_bfloat16")
+    assert mixed.get_layer("backbone").layers[1].compute_dtype == "bfloat16"
+    assert mixed.get_layer("scaled").compute_dtype == "float32"
+    ours = features(mixed, images / np.float32(255))
+    np.testing.assert_allclose(ours, expected, atol=0.05 * np.abs(expected).max())
+
+
+def test_the_mean_of_tokens(hub, tmp_path):
+    folder = str(tmp_path / "vit")
+    backbone = hub.models.ViTBackbone(
+        image_shape=(8, 8, 3), patch_size=4, num_layers=1, num_heads=2, hidden_dim=6, mlp_dim=8
+    )
+    backbone.save_to_preset(folder)
+    hub.layers.ViTImageConverter(image_size=(8, 8), scale=1 / 255).save_to_preset(folder)
+    images = np.random.default_rng(0).random((2, 8, 8, 1), np.float32)
+    tokens = backbone(np.repeat(images, 3, axis=-1), training=False)
+    ours = features(built((8, 8, 1), folder), images)
+    np.testing.assert_allclose(ours, np.mean(tokens, axis=1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_frozen_backbone_is_trained_exported_and_loaded_by_keras(preset, workplace):
+    sections = {"data": {"limit": 300}, "train": {"epochs": 2, "freeze": ("backbone",)}}
+    model = {"name": "keras_hub", "options": {"preset": preset}}
+    run = fit("digits", model=model, **sections, log={"progress": False, "tensorboard": False})
+    assert run.export is not None
+    frozen = run.model.get_layer("backbone")
+    start = built((8, 8, 1), preset).get_layer("backbone")
+    for one, other in zip(frozen.get_weights(), start.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    loaded = keras.models.load_model(run.directory / "model.keras")
+    assert not any("keras_hub" in type(la).__module__ for la in loaded._flatten_layers())
+
+
+def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):
+    for shape, name, message in (
+        ((8, 8, 4), preset, "images of 1 or 3 channels; got 4"),
+        ((8, 8, 3), "resnet50", "preset=resnet50 cannot be loaded: Unknown preset"),
+        ((8, 8, 3), str(tmp_path), "config.json"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            built(shape, name)
+        assert "\n" not in str(caught.value)
+    text = hub.models.BertBackbone(9, 1, 1, 4, 4)
+    text.save_to_preset(str(tmp_path / "bert"))
+    hub.layers.ImageConverter().save_to_preset(str(tmp_path / "bert"))
+    with pytest.raises(UsageError, match="bert"):
+        built((8, 8, 3), str(tmp_path / "bert"))
+
+
+def test_without_the_extra_the_message_has_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    with pytest.raises(UsageError, match="pip install keras-hub"):
+        built((8, 8, 3), "any")
