@@ -17,6 +17,8 @@ _REPLACED = {
     "SwapEMAWeights": 'use train={"ema": 0.999}',
     "ProgbarLogger": "the run prints its own progress",
 }
+# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or None.
+_FREQUENCIES = ("save_freq", "update_freq", "log_freq", "log_every_n_steps")
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
@@ -71,12 +73,12 @@ class GivenCallback(keras.callbacks.Callback):
         kind = type(callback)
         is_own = not kind.__module__.startswith("keras.")
         hooks = [name for name in _BATCH_HOOKS if _overrides(callback, name)]
-        frequency = getattr(callback, "save_freq", None) or getattr(callback, "update_freq", None)
+        stated = [getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
-        if isinstance(frequency, int):
+        if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif hooks and (is_own or kind.__name__ == "LambdaCallback"):
+        elif hooks and not stated and (is_own or kind.__name__ == "LambdaCallback"):
             self.per_batch = f"the callback {kind.__name__} has {hooks[0]}"
 
     def set_params(self, params: dict[str, Any]) -> None:
