@@ -217,7 +217,6 @@ class Trainer:
             exports=self.config.export.enabled,
             evaluated=sum(part.batch_size * part.last_step for part in parts),
             locate=self.data.source.location,
-            mean=distributed.agreed,
             is_chief=self.machine.is_chief,
         )
 

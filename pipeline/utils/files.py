@@ -27,7 +27,11 @@ def publish(folder: Path, parent: Path) -> Path:
     Raises UsageError if no number is left.
     """
     while True:
-        number = highest(parent) + 1
+        try:
+            last = int(safe_io.read_text(parent / _LAST_PUBLISHED, 100))
+        except (OSError, ValueError):
+            last = 0
+        number = max(last, 0, *versions(parent)) + 1
         if not is_version(str(number)):
             raise UsageError(f"{parent} has no version number left; choose another --export.name")
         write_text(parent / _LAST_PUBLISHED, f"{number}\n")
@@ -39,15 +43,6 @@ def publish(folder: Path, parent: Path) -> Path:
                 raise
             continue
         return version
-
-
-def highest(parent: Path) -> int:
-    """The highest version number ever used for a model; 0 if there is none."""
-    try:
-        text = safe_io.read_text(parent / _LAST_PUBLISHED, 100).strip()
-    except (OSError, ValueError):
-        text = ""
-    return max([int(text) if is_version(text) else 0, *versions(parent)])
 
 
 def publish_as(folder: Path, target: Path) -> None:
