@@ -47,10 +47,12 @@ def main(rounds: int = 7) -> None:
             if number:  # the first one compiles
                 ratios.append(seconds[True] / seconds[False] - 1)
                 steps.append(seconds[False] / (2 * batches.last_step) * 1000)
-        low, median, high = (100 * q for q in statistics.quantiles(ratios, n=4))
+        low, median, high, *ends = (
+            100 * q for q in (*statistics.quantiles(ratios, n=4), min(ratios), max(ratios))
+        )
+        step = f"{engine}: {median:+.2f} % of {statistics.median(steps):.2f} ms per step"
         print(
-            f"{engine}: {median:+.2f} % of {statistics.median(steps):.2f} ms per step (half in "
-            f"{low:+.2f} to {high:+.2f}, all in {100 * min(ratios):+.2f} to {100 * max(ratios):+.2f})"
+            f"{step} (half in {low:+.2f} to {high:+.2f}, all in {ends[0]:+.2f} to {ends[1]:+.2f})"
         )
 
 

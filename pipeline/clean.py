@@ -1,6 +1,7 @@
 """Finds examples to exclude from training: damaged, duplicate, leaking or mislabeled."""
 
 import dataclasses
+import importlib.util
 import os
 import shlex
 import sys
@@ -63,13 +64,12 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
         if given is not None:
             raise UsageError("--folds requires --label-noise RUN_DIRECTORY")
         return command_line.configure(words, PROGRAM, PURPOSE), 0, words
-    from pipeline.evaluation import label_noise
-
     if words and not words[0].startswith("-"):
         raise UsageError(f"--label-noise {trained} uses the run's recipe; remove {words[0]!r}")
     folds = 3 if given is None else int(given) if given.isdecimal() else 0
     require(2 <= folds <= 1000, "--folds", given, "a whole number from 2 to 1000")
-    label_noise.require_cleanlab()
+    if importlib.util.find_spec("cleanlab") is None:
+        raise UsageError("--label-noise requires the package cleanlab: pip install cleanlab")
     saved = RunDirectory(trained).config
     if not saved.is_file():
         raise UsageError(f"--label-noise: {trained} is not a run directory: it has no {saved.name}")

@@ -13,10 +13,8 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
-    from pipeline.contracts import Source
     from pipeline.data.dataset import Data
     from pipeline.runtime.environment import Runtime
-    from pipeline.utils.html_pages import Section
 
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
@@ -49,6 +47,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
 
     machine = environment.start(config.runtime)  # imports TensorFlow
     from pipeline.data import dataset
+    from pipeline.evaluation import dataset_report
     from pipeline.utils import html_pages
 
     lines: list[tuple[str, str]] = []
@@ -61,39 +60,18 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     try:
         loaded = dataset.load(config)
     except UsageError:
-        report(_files(registry.call("sources", config.source.name, config.source.options)))
+        source = registry.call("sources", config.source.name, config.source.options)
+        report(dataset_report.files(source))
         raise
     report((choice.name, choice) for choice in (*machine.decisions, *loaded.decisions))
-    report(_statistics(loaded))
+    report(dataset_report.statistics(loaded))
     report(_speed(config, machine, loaded))
     page = files.make_next(INSPECTED, config.recipe) / "index.html"
     title = f"{config.recipe}: {config.source.title}"
-    files.write_text(page, html_pages.page(title, _pictures(config, loaded), table=lines))
+    pictures = dataset_report.pictures(loaded, config)
+    files.write_text(page, html_pages.page(title, pictures, table=lines))
     say("written", f"{page}: this report, with images")
     return page
-
-
-def _files(source: "Source") -> Iterator[tuple[str, object]]:
-    """The formats and sizes of encoded images, if the source has them."""
-    from pipeline.evaluation import dataset_stats
-
-    if (kinds := dataset_stats.files(source)) is not None:
-        yield "files", kinds
-
-
-def _statistics(data: "Data") -> Iterator[tuple[str, object]]:
-    """Lines about the examples: a name and a text."""
-    from pipeline.evaluation import dataset_stats
-
-    yield from (("note", note) for note in data.source.info.notes)
-    sizes = (f"{name} {len(split):,}" for name, split in data.splits.items())
-    yield "examples", ", ".join(sizes)
-    if names := _class_names(data):
-        first, *rows = dataset_stats.classes(data.splits, names)
-        yield "classes", first
-        yield from (("", row) for row in rows)
-    yield from _files(data.source)
-    yield from (("field", field) for field in dataset_stats.fields(data.splits["train"]))
 
 
 def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[str, object]]:
@@ -125,22 +103,6 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
     yield "bottleneck", throughput.verdict(step, feed)
-
-
-def _class_names(data: "Data") -> list[str] | None:
-    labelled = "label" in data.splits["train"].store.short
-    return data.metadata.get("class_names") if labelled else None
-
-
-def _pictures(config: Config, data: "Data") -> "list[Section]":
-    from pipeline.evaluation import dataset_gallery
-
-    train, location, names = data.splits["train"], data.source.location, _class_names(data)
-    if "image" not in train.store.specs:
-        return []
-    classes = [dataset_gallery.examples(train, names, location)] if names else []
-    operations, seed = config.data.augment, config.runtime.seed
-    return classes + dataset_gallery.augmentations(train, operations, seed, location)
 
 
 def main(arguments: list[str]) -> int:

@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import re
-import shlex
 import shutil
 from pathlib import Path
 
 from pipeline.config import cli_parser, help_text
-from pipeline.config.validation import require, require_path
+from pipeline.config.validation import require_path
 from pipeline.export import proof
 from pipeline.export.verification import PROVED, verify
 from pipeline.serving import repository
@@ -31,22 +29,6 @@ class Options:
     """Print the checks as JSON instead of a table."""
     python: str | None = None
     """Run the checks with this interpreter, from an environment with a different TensorFlow."""
-    runtime_version: str | None = None
-    """Only print the commands that create an environment with this version of TensorFlow and verify
-    the model in it. Use the version that the released server is built from, such as 2.20."""
-
-
-def instructions(directory: Path, version: str) -> str:
-    """Commands that create an environment with a different TensorFlow and run the checks in it."""
-    good = re.fullmatch(r"[1-9][0-9]?(\.[0-9]{1,3}){1,2}", version) is not None
-    require(good, "--runtime-version", repr(version), "a version, such as 2.20")
-    environment = f"serving-{version}"
-    release = version if version.count(".") == 2 else f"{version}.0"
-    return f"""\
-python3 -m venv {environment}
-{environment}/bin/pip install numpy protobuf google-crc32c
-{environment}/bin/pip install --no-deps tensorflow-cpu=={release} tensorflow-serving-api
-{_PROGRAM} {shlex.quote(str(directory))} --python {environment}/bin/python"""
 
 
 def main(arguments: list[str]) -> int:
@@ -60,9 +42,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{_PROGRAM} needs a directory first, such as saved_models/digits/1")
     directory, options = Path(arguments[0]), Options(**cli_parser.changes(arguments[1:], Options))
     require_path(directory, "DIRECTORY")
-    if options.runtime_version is not None:
-        print(instructions(directory, options.runtime_version))
-        return 0
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")

@@ -1,6 +1,5 @@
 """From a source and a task to batches: decode, cache, split, order, batch, pad, prefetch."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from pipeline.data.example_store import (
     OnTheFly,
     Store,
     decoded_specs,
-    require_decodable,
     row_bytes,
 )
 from pipeline.data.split_names import SPLITS
@@ -45,7 +43,7 @@ def load(
     Args:
         source: The source of `config.source`.
         task: The task of `config.task`.
-        config: Provides the fractions of the splits and the cache options (section `data`).
+        config: Its section `data` has the fractions of the splits and the cache options.
         dropped: Ids of examples to exclude.
         groups: Maps ids to groups of near duplicates; only held-out examples of a group are kept.
         known: Maps splits to ids of an earlier run that stay in this split.
@@ -75,12 +73,8 @@ def load(
     require_disjoint(splits, source.location)
     for name, split in splits.items():
         if not len(split):
-            notes = [*source.info.notes]
-            if dropped or groups:
-                near = "others as near duplicates (--clean.no-near keeps those)"
-                notes.append(f"cleaning excluded {len(excluded):,} examples, {near}")
-            remedy = "change --data.validation, --data.test or the source"
-            raise UsageError("; ".join([f"the split {name!r} is empty; {remedy}", *notes]))
+            flags = "--data.validation, --data.test" + ", --clean.no-near" * bool(groups)
+            raise UsageError(f"the split {name!r} is empty; change {flags} or the source")
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
 
 
@@ -159,9 +153,9 @@ def _decoded(
             yield batch
             at += len(batch["id"])
     except READ_ERRORS as error:
-        with contextlib.suppress(*READ_ERRORS):  # the example cannot even be read
-            require_decodable(source, task, raw.skip(at).take(block))
-        source.columns(split)  # names a damaged record, if there are records
+        columns = source.columns(split)  # names a damaged record, if there are records
+        left = np.flatnonzero(~np.isin(columns["id"], dropped))[at : at + block]
+        OnTheFly(source, task, split, {}, columns).raise_if_undecodable(left)
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
         ) from None

@@ -147,15 +147,6 @@ class OnTheFly(Store):
             self._take(row)
 
 
-def require_decodable(source: Source, task: Task, raw: tf.data.Dataset) -> None:
-    """Raises UsageError that names the first of these examples that cannot be decoded, if any."""
-    for example in raw:
-        try:
-            task.decode(example)
-        except READ_ERRORS as error:
-            raise undecodable(source, int(example["id"]), error) from None
-
-
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
     """A one-line error that names the example."""
     return UsageError(

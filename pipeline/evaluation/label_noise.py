@@ -6,36 +6,27 @@ where the precision would fall below one half: with a model of 50% accuracy, cle
 12,000 labels, but only 40% of these are wrong (benchmarks/label_noise.md).
 """
 
-import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipeline.config.config import Config
+from pipeline.contracts import Source
+from pipeline.data import batching, dataset, seeds
 from pipeline.data.cleaning import manifest
+from pipeline.data.splits import Split
+from pipeline.evaluation import evaluate
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-
-if TYPE_CHECKING:  # wrong options are reported before TensorFlow is imported
-    from pipeline.contracts import Source
-    from pipeline.data.splits import Split
 
 # Expected precision of the list; with weak models, the actual precision is about one half.
 _PRECISION = 0.6
 # The one in this many examples with the lowest probability of a class surely do not belong to it.
 _SURELY_NOT = 20
 Answers = dict[str, np.ndarray]
-
-
-def require_cleanlab() -> None:
-    """Raises UsageError unless cleanlab is installed."""
-    if importlib.util.find_spec("cleanlab") is None:
-        raise UsageError(
-            "--label-noise requires the package cleanlab: pip install cleanlab "
-            "(or install this package with its extra: '.[clean]')"
-        )
 
 
 def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,8 +78,6 @@ def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
         units: The unit of each example, int64 (examples,); the examples of a unit stay in one fold.
         folds: Number of folds.
     """
-    from pipeline.data import seeds
-
     order = np.lexsort((labels, units))
     names, first = np.unique(units[order], return_index=True)
     label = labels[order][first]
@@ -100,7 +89,7 @@ def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
 
 def out_of_fold(
     config: Config,
-    source: "Source",
+    source: Source,
     entries: Sequence[manifest.Entry],
     folds: int,
     folder: Path,
@@ -127,9 +116,6 @@ def out_of_fold(
     Raises:
         UsageError: A class has too few examples, or the task does not return probabilities.
     """
-    from pipeline.data import batching, dataset
-    from pipeline.utils.console import say
-
     # Leakage does not stop the folds, because both copies are in the same fold.
     entries = manifest.decided(entries, "keep")
     if config.clean.manifest is not None:
@@ -162,8 +148,6 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
         answers: The result of `out_of_fold`.
         names: Names of the classes.
     """
-    from pipeline.utils.console import say
-
     labels, probabilities = answers["truth"].astype(np.int64), answers["probabilities"]
     count, right = len(labels), _accuracy(answers)
     usual = np.bincount(labels).max() / count
@@ -185,7 +169,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
 
 
 def _units(
-    ids: np.ndarray, splits: Sequence["Split"], entries: Sequence[manifest.Entry]
+    ids: np.ndarray, splits: Sequence[Split], entries: Sequence[manifest.Entry]
 ) -> np.ndarray:
     """The unit of each example, int64 (examples,): its near duplicates and members of its group."""
     links = list(entries)
@@ -214,17 +198,13 @@ def _require_enough(
 
 def _judged(
     config: Config,
-    splits: Sequence["Split"],
+    splits: Sequence[Split],
     entries: Sequence[manifest.Entry],
     held_out: np.ndarray,
     folder: Path,
     fit: Callable[..., Any],
 ) -> Answers:
     """Trains without the examples `held_out`, and predicts them."""
-    from pipeline.data import batching
-    from pipeline.data.splits import Split
-    from pipeline.evaluation import evaluate
-
     folder.parent.mkdir(exist_ok=True)
     without = folder.with_suffix(".jsonl")
     fold = ({"id": id, "reason": "held out", "action": "drop"} for id in held_out.tolist())

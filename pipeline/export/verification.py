@@ -69,8 +69,7 @@ def verify(directory: Path, *, python: Path | None = None) -> Verification:
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
             f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
-            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api; "
-            "--runtime-version 2.20 prints how to install them"
+            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
         checks += _run([interpreter, "-m", "pipeline.export.formats", place], environment)

@@ -95,9 +95,9 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         decisions.append(Decision("GPU", "not used", why))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
-    if options.xla != "auto" or xla:
+    if xla:
         reason = "faster on GPUs" if options.xla == "auto" else "requested"
-        decisions.append(Decision("xla", "on" if xla else "off", reason))
+        decisions.append(Decision("xla", "on", reason))
     return Runtime(precision, xla, strategy, tuple(decisions), cluster)
 
 

@@ -14,7 +14,6 @@ from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import reason
 
 TABLES = (".csv", ".npy")
-_MAX_BATCH_BYTES = 2**26  # total size of the files in one request
 
 
 class Item(NamedTuple):
@@ -119,21 +118,6 @@ def _row(name: dict[str, Any], row: Any, width: int) -> Item:
             return Item(name, None, f"{cell[:100]!r} is not a number")
     with np.errstate(over="ignore"):  # the model decides about infinity
         return Item(name, np.array(row, np.float64).astype(np.float32))
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yields lists of up to `size` items, and of up to 64 MiB of images."""
-    batch: list[Item] = []
-    total = 0
-    for item in items:
-        length = len(item.value) if isinstance(item.value, bytes) else 0
-        if batch and (len(batch) == size or total + length > _MAX_BATCH_BYTES):
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += length
-    if batch:
-        yield batch
 
 
 def _reason(error: Exception) -> str:

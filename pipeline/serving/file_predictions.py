@@ -1,6 +1,7 @@
 """Predictions for files: chooses a signature that accepts them, and converts replies to records."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,14 @@ def predict(
             rows = [_record(dict(zip(outputs, row, strict=True)), top) for row in values]
             return [item.name | row for item, row in zip(items, rows, strict=True)]
 
-    return _records(file_inputs.batches(items, batch_size), ask)
+    return _records(items, batch_size, ask)
 
 
 _Ask = Callable[[list[Item]], list[dict[str, Any]]]
 
 
-def _records(batches: Iterable[list[Item]], ask: _Ask) -> Iterator[dict[str, Any]]:
-    for batch in batches:
+def _records(items: Iterator[Item], batch_size: int, ask: _Ask) -> Iterator[dict[str, Any]]:
+    while batch := list(itertools.islice(items, batch_size)):
         answered = iter(_answers([item for item in batch if not item.error], ask))
         for item in batch:
             yield {**item.name, "error": item.error} if item.error else next(answered)

@@ -81,10 +81,12 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
     If the served version does not have the metric (of another task), the new one is accepted.
     """
     name, sign = by
-    classes = [version_manifest.about(version).get("class_names") for version in (new, served)]
+    manifests = [version_manifest.about(version) for version in (new, served)]
+    classes = [manifest.get("class_names") for manifest in manifests]
     if None not in classes and classes[0] != classes[1]:
         return False, f"its classes differ from those of version {served.name}, which is served"
-    (value, split), (before, split_before) = judged(new, name), judged(served, name)
+    value, before = (manifest.get("metrics", {}).get(name) for manifest in manifests)
+    split, split_before = (manifest.get("judged", "") for manifest in manifests)
     if before is None:
         return True, f"version {served.name}, which is served, has no {name}"
     text = f"{split} {name} {'missing' if value is None else format(value, '.4f')}; "
@@ -94,12 +96,6 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
     if good and split == split_before:
         return True, text
     return False, f"{text}: worse than --export.tolerance {tolerance:g} allows"
-
-
-def judged(version: Path, name: str) -> tuple[float | None, str]:
-    """Returns a metric from the manifest of a version (None if not finite), and its split."""
-    manifest = version_manifest.about(version)
-    return manifest.get("metrics", {}).get(name), str(manifest.get("judged", ""))
 
 
 def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:

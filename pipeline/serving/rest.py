@@ -5,6 +5,7 @@ tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
+import json
 import threading
 import time
 import urllib.parse
@@ -49,7 +50,7 @@ class Rest:
         self._proxy, self._manager = _manager(url)
 
     def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
-        reply = self._request(":predict", {"signature_name": name, "inputs": columns(inputs)})
+        reply = self._request(":predict", {"signature_name": name, "inputs": inputs})
         with signatures.reading_reply(self._url):
             return arrays(reply, outputs)
 
@@ -74,7 +75,7 @@ class Rest:
                 raise self._unavailable(error, deadline) from None
             if response.status == 200:
                 with signatures.reading_reply(self._url):
-                    return dict(response.json())
+                    return dict(json.loads(response.data, object_hook=decoded))
             try:
                 wait = urllib3.Retry().parse_retry_after(response.headers["Retry-After"])
             except (KeyError, HTTPError):
@@ -91,7 +92,8 @@ class Rest:
         response = self._manager.request(
             "GET" if body is None else "POST",
             self._url + path,
-            json=body,
+            body=None if body is None else json.dumps(body, default=encoded),
+            headers={"Content-Type": "application/json"},
             timeout=urllib3.Timeout(total=max(deadline - time.monotonic(), 1e-3)),
             preload_content=False,
             redirect=False,
@@ -142,36 +144,23 @@ def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
     return at.netloc or "", manager
 
 
-def columns(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns arrays as JSON values in the columnar format; strings, which may contain any bytes,
-    are Base64-encoded."""
-    return {
-        name: _encoded(array.tolist()) if array.dtype == object else array.tolist()
-        for name, array in inputs.items()
-    }
+def encoded(value: Any) -> Any:
+    """Returns what JSON lacks: arrays as lists, and bytes, which may be any, in Base64."""
+    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value.tolist()
+
+
+def decoded(value: dict[str, Any]) -> Any:
+    """Returns a JSON object, or bytes if it contains bytes in Base64."""
+    return base64.b64decode(value["b64"], validate=True) if set(value) == {"b64"} else value
 
 
 def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, np.ndarray]:
     """Converts a reply to `predict` in the columnar format to arrays, strings as bytes objects."""
     values = reply["outputs"]
-    if not isinstance(values, dict) or set(values) == {"b64"}:
+    if not isinstance(values, dict):
         (only,) = outputs  # the name of a single output is omitted
         values = {only: values}
-    found = {}
-    for name in outputs.keys() & values.keys():
-        is_text = outputs[name].dtype == object
-        value = _decoded(values[name]) if is_text else values[name]
-        found[name] = signatures.tensor(name, value, outputs[name])
-    return found
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decoded(one) for one in value]
-    return base64.b64decode(value["b64"], validate=True) if isinstance(value, dict) else value
-
-
-def _encoded(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"b64": base64.b64encode(value).decode()}
-    return [_encoded(one) for one in value] if isinstance(value, list) else value
+    return {
+        name: signatures.tensor(name, values[name], outputs[name])
+        for name in outputs.keys() & values.keys()
+    }

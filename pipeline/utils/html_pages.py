@@ -41,14 +41,7 @@ def page(
     notes: Iterable[str] = (),
     table: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Renders a page; all texts are escaped.
-
-    Args:
-        title: Title of the page.
-        sections: Its contents.
-        notes: Paragraphs below the title.
-        table: Rows of a name and a text, below the notes.
-    """
+    """Renders a page: title, notes, table of names and texts, sections; all texts are escaped."""
     import jinja2
 
     loader = jinja2.PackageLoader("pipeline.utils")

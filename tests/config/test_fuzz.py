@@ -98,7 +98,7 @@ def config_words(draw):
 
 COMMANDS = {
     **dict.fromkeys((run_fit, run_clean, run_inspect), config_words()),
-    run_verify: one_of("--json there --no-json --fuzz --python --runtime-version", 3),
+    run_verify: one_of("--json there --no-json --python", 3),
     shards.main: one_of("there", 3),
     run_predict: one_of(
         "there there/file --top 3 --format csv --batch-size=4 --timeout --output "

@@ -57,7 +57,7 @@ Y = {"y": (1, [-1])}
     ("name", "wrong", "message"),
     [
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
-        ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: [8, 3]"),
+        ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: float32 [8, 3]"),
         ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),
     ],
 )
@@ -75,7 +75,12 @@ SIDES = examples(GOOD)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "golden", "message"),
     [
-        ({"images": (3, [-1, 8, 8, 3])}, CLASSES, SIDES, "the type int32, stored is uint8"),
+        (
+            {"images": (3, [-1, 8, 8, 3])},
+            CLASSES,
+            SIDES,
+            "is int32 [?, 8, 8, 3], stored is uint8 [1, 8, 8, 3]",
+        ),
         (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
     ],

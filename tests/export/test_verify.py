@@ -89,17 +89,6 @@ def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
     assert shown.endswith("must not be served; the other checks were skipped\n")
 
 
-def test_the_commands_for_another_runtime_are_printed(version, workplace, capsys):
-    assert main([str(version), "--runtime-version", "2.20"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "python3 -m venv serving-2.20",
-        "serving-2.20/bin/pip install numpy protobuf google-crc32c",
-        "serving-2.20/bin/pip install --no-deps tensorflow-cpu==2.20.0 tensorflow-serving-api",
-        f"python -m pipeline.verify {version} --python serving-2.20/bin/python",
-    ]
-    assert not list(workplace.glob("serving*"))
-
-
 def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     """It is found where the command is given, and does not see the packages of this one."""
 
@@ -120,7 +109,6 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--runtime-version", "newest"], "--runtime-version must be a version, such as 2.20"),
         (["--python", "nowhere/python"], "'nowhere/python' is not a program"),
         (["--jso"], "did you mean '--json'?"),
     ],

@@ -61,7 +61,7 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
         "log": {"tensorboard": False},
         "run_directory": "run",
     }
-    with pytest.raises(UsageError, match=r"b/.* cannot be decoded: .*--clean\.enabled"):
+    with pytest.raises(UsageError, match=r'b/.* cannot be decoded: .*clean=\{"enabled": '):
         fit("digits", **changes)
     first = fit("digits", clean={"enabled": True}, **changes)
     entries = manifest.read(Path("run/manifest.jsonl"))
@@ -111,7 +111,7 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     root = unclean.split_pictures(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
     source, written = source_of(root), Path("cleaned/digits-1/manifest.jsonl")
-    message = r"leakage: train/a/tested.png in train is also in test: .*--clean.drop-leakage"
+    message = r'leakage: train/a/tested.png in train is also in test: .*clean=\{"drop_leakage": '
     with pytest.raises(UsageError, match=message):
         fit(config(root, enabled=True, near=False))
     assert not Path("runs").exists() and not Path("saved_models").exists()

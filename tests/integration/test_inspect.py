@@ -16,7 +16,7 @@ from pipeline.config import registry
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
-from pipeline.evaluation import dataset_gallery, dataset_stats, throughput
+from pipeline.evaluation import dataset_report, throughput
 from pipeline.runtime import environment
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
@@ -96,10 +96,10 @@ def test_a_regression_has_no_pictures(workplace, quick, capsys):
 
 def test_each_augmentation_is_shown_before_and_after():
     train, mine = random_split(40), {"flip": {}, "mixup": {"alpha": 1.0}}
-    shown = dataset_gallery.augmentations(train, mine, 3, str)
+    shown = dataset_report.augmentations(train, mine, 3, str)
     names = [section.heading.split()[1].strip(",") for section in shown]
     assert names == ["of", *registry.names("augment")]
-    some = train.take(dataset_stats.spread(40, 6))
+    some = train.take(dataset_report.spread(40, 6))
     for operations, section in (mine, shown[0]), ({"flip": {}}, shown[names.index("flip")]):
         arrays = np.array([image for image, _ in pictures(html_pages.page("title", [section]))])
         before, *after = arrays.reshape(3, 6, 8, 8)
@@ -115,7 +115,8 @@ def test_each_augmentation_is_shown_before_and_after():
 def test_of_many_classes_the_first_are_listed():
     labels = np.arange(400, dtype=np.int64) % 300
     splits = {"train": Split(Memory({"id": labels, "label": labels}), np.arange(400))}
-    first, *rows = dataset_stats.classes(splits, [f"c{i}" for i in range(300)])
+    found = dataset_report.classes(splits, [f"c{i}" for i in range(300)])
+    first, *rows = (text for _, text in found)
     assert first.startswith("300, with 1 to 2 examples in train; always predicting 'c0' is right")
     assert len(rows) == 22 and rows[1].split() == ["c0", "2"] and rows[-1] == "... 280 more"
 

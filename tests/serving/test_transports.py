@@ -172,7 +172,7 @@ def test_arrays_are_written_as_documented():
         "signal": np.int32([[1, 2], [3, 4]]),
         "x": np.float32([1, 0.5, np.inf]),
     }
-    assert json.dumps(rest.columns(inputs)) == (
+    assert json.dumps(inputs, default=rest.encoded) == (
         '{"tag": [[{"b64": "Zm9v"}], [{"b64": "aW1hZ2UgYnl0ZXM="}]], '
         '"signal": [[1, 2], [3, 4]], "x": [1.0, 0.5, Infinity]}'
     )
@@ -181,7 +181,8 @@ def test_arrays_are_written_as_documented():
 def test_replies_are_read_as_documented():
     raw = {"b64": base64.b64encode(b"\x00").decode()}
     outputs = {"y": [1.0] * 2, "raw_bytes": [raw] * 2, "other": [1]}
-    read = rest.arrays({"outputs": outputs}, {"y": FLOAT, "raw_bytes": STRING})
+    reply = json.loads(json.dumps({"outputs": outputs}), object_hook=rest.decoded)
+    read = rest.arrays(reply, {"y": FLOAT, "raw_bytes": STRING})
     assert {name: array.tolist() for name, array in read.items()} == {
         "y": [1.0, 1.0],
         "raw_bytes": [b"\x00"] * 2,

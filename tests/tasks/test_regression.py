@@ -15,7 +15,7 @@ from pipeline.data import batching
 from pipeline.data.sources._array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
-from pipeline.serving import repository
+from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -96,7 +96,8 @@ def test_the_recipe_ends_with_a_verified_export(run):
     metadata = json.loads((run.directory / "metadata.json").read_text())
     assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
     assert run.task.selection_metric == ("r2", 1)
-    assert repository.judged(run.export, "r2") == (run.test["r2"], "test")
+    about = version_manifest.read(run.export)
+    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
 
 
 def test_the_served_predictions_are_those_of_the_closed_form(run):

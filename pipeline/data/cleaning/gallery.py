@@ -19,11 +19,7 @@ def page(
 ) -> str:
     """Renders the gallery as HTML: the first entries of each reason, `stop` before others.
 
-    Args:
-        title: The title of the page.
-        entries: The entries of a manifest.
-        picture: Id -> data URI; None for an example without an image.
-        notes: Paragraphs below the title.
+    `picture` maps an id to a data URI; None for an example without an image.
     """
     parts = defaultdict(list)
     for entry in entries:

@@ -84,13 +84,12 @@ def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[
 def notes(scan: Scan, entries: list[Entry]) -> list[str]:
     """Remarks on the data as a whole."""
     alike = sum(entry["reason"] == "all alike" for entry in entries)
-    if not alike:
-        return []
-    return [
+    text = (
         f"{alike:,} of {len(scan):,} images are as close to others as copies would be: the images "
         "are all alike, so only exact copies are reported as duplicates or leakage; use "
         "--source.group to keep related images in one split; --clean.no-near skips this search"
-    ]
+    )
+    return [text] if alike else []
 
 
 def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:

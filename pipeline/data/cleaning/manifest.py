@@ -79,16 +79,10 @@ def groups(entries: Iterable[Entry]) -> dict[int, int]:
 
     A group is identified by its smallest id. Examples without connections are omitted.
     """
-    parent: dict[int, int] = {}
+    from scipy.cluster.hierarchy import DisjointSet
 
-    def root(id: int) -> int:
-        while parent.setdefault(id, id) != id:
-            parent[id] = parent[parent[id]]  # halves the path, so that later searches are short
-            id = parent[id]
-        return id
-
-    for entry in entries:
-        if "of" in entry:
-            low, high = sorted((root(entry["id"]), root(entry["of"])))
-            parent[high] = low
-    return {id: root(id) for id in parent}
+    pairs = [(entry["id"], entry["of"]) for entry in entries if "of" in entry]
+    sets = DisjointSet(dict.fromkeys(id for pair in pairs for id in pair))
+    for pair in pairs:
+        sets.merge(*pair)
+    return {id: min(group) for group in sets.subsets() for id in group}

@@ -178,12 +178,11 @@ def _measure(
     for name in ("id", "label"):
         columns[name][:] = known[name]
     errors = {}
-    for position in np.flatnonzero(~seen).tolist():  # again, for the error
+    for position in np.flatnonzero(~seen):  # again, for the error
+        at = tf.constant(position, tf.int64)
         try:
-            describe(
-                tf.constant(position, tf.int64), read(tf.constant(position, tf.int64))["image"]
-            )
-            errors[position] = "decoding failed once"
+            describe(at, read(at)["image"])
+            errors[int(position)] = "decoding failed once"
         except READ_ERRORS as error:
-            errors[position] = reason(error)
+            errors[int(position)] = reason(error)
     return errors

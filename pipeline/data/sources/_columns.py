@@ -1,11 +1,10 @@
-"""Checks of arrays, and the fields of the examples that they contain."""
+"""Checks of arrays, the fields of the examples that they contain, and the names of classes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.data.sources import _label_names
 from pipeline.utils.errors import UsageError
 
 
@@ -101,8 +100,8 @@ def numbered(
     """
     train = tables["train"]["label"]
     if names is None and train.dtype.kind == "U":
-        names = _label_names.distinct(sorted({*train.tolist()}), "the labels")
-    names = names or _label_names.from_labels(train, "the labels", option)
+        names = distinct(sorted({*train.tolist()}), "the labels")
+    names = names or from_labels(train, "the labels", option)
     for split, table in tables.items():
         if table["label"].dtype.kind != "U":
             continue  # the task checks them, after cleaning
@@ -111,3 +110,29 @@ def numbered(
         numbers = {name: number for number, name in enumerate(names)}
         table["label"] = np.array([numbers[one] for one in table["label"].tolist()], np.int64)
     return names
+
+
+def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """The names of the classes; UsageError unless they are distinct, non-empty Unicode strings."""
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{where} must be Unicode text") from None
+    if not names or not all(names) or len(set(names)) != len(names):
+        raise UsageError(f"{where} must be distinct, non-empty strings")
+    return tuple(names)
+
+
+def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
+    """The classes 0, 1, ..., named by their numbers; UsageError if a number in between is missing.
+
+    Negative labels are rejected by the task later, unless cleaning excludes them.
+    """
+    present = np.unique(labels[labels >= 0])
+    if not len(present) or len(present) != present[-1] + 1:
+        missing = int(np.setdiff1d(np.arange(len(present) + 1), present)[0])
+        raise UsageError(
+            f"{where}: no example has label {missing}; number the classes 0, 1, 2, ... or name all "
+            f"of them ({option})"
+        )
+    return tuple(str(int(label)) for label in present)

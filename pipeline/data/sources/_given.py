@@ -11,9 +11,8 @@ import psutil
 import tensorflow as tf
 
 from pipeline.contracts import Source
-from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import examples, images_of, labels_of, numbered
+from pipeline.data.sources._columns import distinct, examples, images_of, labels_of, numbered
 from pipeline.data.sources._image_files import ImageFiles
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
@@ -74,7 +73,7 @@ def given(
         for split, part in parts.items()
         if part is not None
     }
-    names = None if class_names is None else _label_names.distinct(class_names, "class_names")
+    names = None if class_names is None else distinct(class_names, "class_names")
     if "label" in tables["train"]:
         names = numbered(tables, names, "class_names")
     train = tables.pop("train")

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import mmap
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
 from pipeline.data.sources import _example_features
-from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import joined
+from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _LENGTH = struct.Struct("<Q").unpack_from
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
@@ -162,16 +162,20 @@ class RecordSource(Source):
     def columns(self, split: str) -> dict[str, np.ndarray]:
         """Reads all records once, without parsing images."""
         if split not in self._columns:
-            numbers = self._numbers[split]
             short = {name: feature for name, feature in self._layout.items() if name != "image"}
-            rows = self._records.sequence(numbers).batch(256)
-            rows = rows.map(lambda records: self._parse(short, records), 2)
-            try:
-                self._columns[split] = {"id": self._ids[numbers], **joined(rows, split)}
-            except UsageError:
-                self._explain(split)
-                raise
+            parts = list(self._batches(split, lambda records: self._parse(short, records)))
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in short}
+            self._columns[split] = {"id": self._ids[self._numbers[split]], **columns}
         return dict(self._columns[split])
+
+    def _batches(self, split: str, parse: Callable[[tf.Tensor], Example]) -> Iterator[dict]:
+        """What `parse` returns for the records of a split, 256 at a time."""
+        batches = self._records.sequence(self._numbers[split]).batch(256).map(parse, 2)
+        try:
+            yield from without_autotune(batches.prefetch(2)).as_numpy_iterator()
+        except READ_ERRORS as error:
+            self._explain(split)
+            raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
 
 
 def index(files: Sequence[Path]) -> Records:

@@ -10,9 +10,8 @@ import psutil
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _label_names
 from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import examples, numbered
+from pipeline.data.sources._columns import distinct, examples, numbered
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 
@@ -39,7 +38,7 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
     names = None
     if given is not None:
         strings = given.dtype.kind == "U" and given.ndim == 1
-        names = _label_names.distinct(given.tolist() if strings else (), f"{path}: class_names")
+        names = distinct(given.tolist() if strings else (), f"{path}: class_names")
     names = numbered(splits, names, f"class_names in {path}")
     for split, folder in folders.items():
         if found[split].get("class_names", np.array(names)).tolist() != list(names):

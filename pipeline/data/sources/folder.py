@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _label_names
+from pipeline.data.sources import _columns
 from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, suggest
@@ -42,7 +42,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     names, _ = _list(folders["train"])
     if not names:
         raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
-    classes = _label_names.distinct(names, f"the subdirectories of {folders['train']}")
+    classes = _columns.distinct(names, f"the subdirectories of {folders['train']}")
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     for split, folder in folders.items():

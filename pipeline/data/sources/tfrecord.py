@@ -15,11 +15,10 @@ from pipeline.contracts import Example, Source
 from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _example_features, _label_names
-from pipeline.data.sources._record_files import Records, RecordSource
+from pipeline.data.sources import _columns, _example_features
+from pipeline.data.sources._record_files import RecordSource
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, without_autotune
+from pipeline.utils.errors import UsageError
 
 # Words in the name of a file or its directory that indicate the split.
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
@@ -62,7 +61,8 @@ class TFRecords(RecordSource):
         self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
         records = shards.records(files)
-        self._hashes = _hashes(records, self._root)
+        paths = (os.fsencode(_relative(file, self._root)) for file in files)
+        self._hashes = np.array([stable_hash(path) >> _BITS for path in paths], np.int64)
         ends = records.first[np.cumsum([len(several) for several in divided.values()])]
         runs = zip(divided, [0, *ends[:-1]], ends, strict=True)
         numbers = {split: np.arange(start, end) for split, start, end in runs}
@@ -81,17 +81,17 @@ class TFRecords(RecordSource):
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         if given:
-            return _label_names.distinct(given, "--source.class-names")
+            return _columns.distinct(given, "--source.class-names")
         file = self._root / _CLASSES
         if file.exists():
-            return _label_names.distinct(_lines(file), f"the lines of {file}")
+            return _columns.distinct(_lines(file), f"the lines of {file}")
         if self._layout["label"][1] == "int64":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
-            return _label_names.from_labels(labels, str(self._root), option)
+            return _columns.from_labels(labels, str(self._root), option)
         values = set(self._values("label"))
         texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
-        return _label_names.distinct(texts, f"{self._root}: the labels")
+        return _columns.distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)
@@ -107,14 +107,8 @@ class TFRecords(RecordSource):
     def _values(self, field: str) -> Iterator[bytes]:
         """The unchanged values of a field in train."""
         layout = {field: self._layout[field]}
-        batches = self._records.sequence(self._numbers["train"]).batch(256)
-        batches = batches.map(lambda records: _example_features.parse(layout, records), 2)
-        try:
-            for batch in without_autotune(batches.prefetch(2)).as_numpy_iterator():
-                yield from batch[field]
-        except READ_ERRORS as error:
-            self._explain("train")
-            raise UsageError(f"the split 'train' cannot be read: {reason(error)}") from None
+        for batch in self._batches("train", lambda r: _example_features.parse(layout, r)):
+            yield from batch[field]
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
@@ -138,18 +132,6 @@ def _lines(path: Path) -> list[str]:
 
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
-
-
-def _hashes(records: Records, root: Path) -> np.ndarray:
-    """The hash of each file's path, int64 (files,)."""
-    names = [os.fsencode(_relative(path, root)) for path in records.files]
-    hashes = np.array([stable_hash(name) >> _BITS for name in names], np.int64)
-    if len(set(hashes)) < len(hashes) or np.diff(records.first).max() > 1 << _BITS:
-        raise UsageError(
-            f"{root}: two files have the same id, or one has more than {1 << _BITS:,} records; "
-            "rename or split them"
-        )
-    return hashes
 
 
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
