@@ -171,7 +171,7 @@ class Trainer:
     def _train(self) -> bool:
         config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
         context = self._context()
-        if checkpoint.complete or (checkpoint.step and self.stops.time_is_up(distributed.agreed)):
+        if checkpoint.complete or (checkpoint.step and self.stops.reason(distributed.agreed)):
             if machine.is_chief:  # the process may have ended between checkpoint and log
                 MetricLogger(context).write()
             return False
