@@ -98,12 +98,7 @@ class Config(Checked):
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
-    changes = {
-        name: objects.names_of(hints[name], value)
-        if hasattr(hints.get(name), "__metadata__")
-        else value
-        for name, value in changes.items()
-    }
+    changes = {name: objects.names_of(hints.get(name), value) for name, value in changes.items()}
     for name, value in changes.items():
         # Options belong to one registered function: another name discards them.
         owned = "options" if name == "name" else f"{name}_options"

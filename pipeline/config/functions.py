@@ -1,13 +1,11 @@
 """Functions and classes as their source describes them, without importing their modules."""
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import importlib.util
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -84,9 +82,9 @@ class Function:
 
     @property
     def required(self) -> int:
-        """Number of its positional arguments without a default, not counting `self`."""
+        """Number of its positional arguments without a default, including `self`."""
         found = _arguments(self.node)
-        return len(found.args) - len(found.defaults) - isinstance(self.node, ast.ClassDef)
+        return len(found.args) - len(found.defaults)
 
 
 def dotted(name: str) -> Function:
@@ -98,7 +96,7 @@ def dotted(name: str) -> Function:
             raise UsageError(f"{name!r}: {path} is not a file")
         module = str(path.resolve())
     else:
-        spec = _found(module)
+        spec = spec_of(module)
         if spec is None or not str(spec.origin).endswith(".py"):
             raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
         path = Path(str(spec.origin))
@@ -110,28 +108,18 @@ def dotted(name: str) -> Function:
 
 
 def declared(value: Callable) -> Function:
-    """A function or class of this process; of a lambda, only its parameters are known."""
-    try:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-    except (OSError, SyntaxError, ValueError):
-        node = None
-    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-        node = _declaration(value)
+    """A function or class of this process, of which only the signature is read."""
+    parameters = []
+    for one in inspect.signature(value).parameters.values():
+        shown = isinstance(one.default, bool | int | float | str) or one.default is one.empty
+        default = one.default if shown else None
+        parameters.append(one.replace(annotation=one.empty, default=default))
+    code = f"def function{inspect.Signature(parameters)}: ..."
+    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
     return Function(value.__name__, value.__module__, Path(f"<{value.__module__}>"), node)
 
 
-def _declaration(function: Callable) -> ast.FunctionDef:
-    """The parameters of a function whose source is unknown."""
-    known = inspect.signature(function).parameters.values()
-    bare = [
-        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else 0) for p in known
-    ]
-    code = f"def function{inspect.Signature(bare)}: ..."
-    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
-    return node
-
-
-def _found(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
     """Finds a module without importing its packages, as `find_spec` alone would."""
     first, *others = module.split(".")
     if not all(part.isidentifier() for part in (first, *others)):
@@ -161,7 +149,7 @@ def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
         return node.args
     methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
     method = next(methods, None)
-    return method.args if method else _declaration(lambda self: None).args
+    return method.args if method else ast.arguments([], [], None, [], [], None, [])
 
 
 def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
@@ -172,9 +160,10 @@ def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
     kind = type(default.value) if isinstance(default, ast.Constant) else None
     if annotation is None and kind in (bool, int, float, str):
         return int | float if kind is int else kind
-    with contextlib.suppress(KeyError, TypeError):
+    try:
         return _type(annotation)
-    return Any
+    except (KeyError, TypeError):
+        return Any
 
 
 def _type(node: ast.expr | None) -> Any:

@@ -1,13 +1,14 @@
 """Keras's optimizers, schedules, losses and metrics by name, found without importing Keras."""
 
-import ast
 import functools
-import importlib.util
+import re
 from pathlib import Path
+
+from pipeline.config import functions
 
 FOLDERS = {
     "optimizers": "optimizers",
-    "schedules": "optimizers/schedules",
+    "schedules": "optimizers.schedules",
     "losses": "losses",
     "metrics": "metrics",
 }
@@ -23,50 +24,28 @@ _ALIASES = {
     "msle": "meansquaredlogarithmicerror",
     "rmse": "rootmeansquarederror",
 }
-Found = tuple[str, Path, ast.ClassDef]
-"""(module, its file, the class)."""
 
 
-def find(registry: str, name: str) -> Found | None:
-    """A class of Keras by its name in any spelling: `adam_w`, `adamw` or `AdamW`."""
-    plain = _plain(name)
+def find(registry: str, name: str) -> str | None:
+    """`module:Class` by a name in any spelling: `adam_w`, `adamw` or `AdamW`."""
+    plain = name.replace("_", "").lower()
     return _classes(registry).get(_ALIASES.get(plain, plain))
 
 
 def names(registry: str) -> list[str]:
-    """The names of the classes in lower case with underscores."""
-    return sorted(_snake(node.name) for _, _, node in _classes(registry).values())
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-def _snake(name: str) -> str:
-    """`F1Score` -> `f1_score`, `AUC` -> `auc`, as in Keras."""
-    shown = ""
-    for before, letter, after in zip(f" {name}", name, f"{name[1:]} ", strict=False):
-        starts = letter.isupper() and (before.islower() or before.isdigit() or after.islower())
-        shown += ("_" if starts and shown else "") + letter.lower()
-    return shown
+    """The names of the classes in lower case with underscores, as in Keras: `f1_score`, `auc`."""
+    starts = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    found = (name.rpartition(":")[2] for name in _classes(registry).values())
+    return sorted(re.sub(starts, "_", name).lower() for name in found)
 
 
 @functools.cache
-def _classes(registry: str) -> dict[str, Found]:
-    spec = importlib.util.find_spec("keras") if registry in FOLDERS else None
-    if spec is None or not spec.submodule_search_locations:
+def _classes(registry: str) -> dict[str, str]:
+    """Name in lower case -> `module:Class`, of the classes that Keras exports."""
+    if registry not in FOLDERS:
         return {}
-    folder = Path(spec.submodule_search_locations[0], "src", FOLDERS[registry])
-    found: dict[str, Found] = {}
-    for path in sorted(folder.glob("*.py")):
-        if path.stem.endswith("_test") or path.stem == "__init__":
-            continue
-        module = f"keras.src.{FOLDERS[registry].replace('/', '.')}.{path.stem}"
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.ClassDef) and _is_exported(node):
-                found[_plain(node.name)] = (module, path, node)
-    return {name: about for name, about in found.items() if name not in _ABSTRACT}
-
-
-def _is_exported(node: ast.ClassDef) -> bool:
-    return any("keras_export" in ast.unparse(one) for one in node.decorator_list)
+    spec = functions.spec_of(f"keras.{FOLDERS[registry]}")
+    text = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
+    found = re.findall(r"^from (\S+) import \(?\s*([A-Z]\w*) as \2", text, re.MULTILINE)
+    known = {name.lower(): f"{module}:{name}" for module, name in found}
+    return {name: place for name, place in known.items() if name not in _ABSTRACT}

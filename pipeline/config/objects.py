@@ -61,7 +61,7 @@ def name_of(value: Any, registry: str) -> str:
     public = "keras" if kind.__module__.startswith("keras.") else kind.__module__
     weights = ""
     if callable(getattr(value, "get_weights", None)):
-        weights = _hash(b"".join(bytes(array.data) for array in _contiguous(value.get_weights())))
+        weights = _hash(b"".join(array.tobytes() for array in value.get_weights()))
     return Given(f"{public}.{kind.__qualname__}", digest(value), value, weights)
 
 
@@ -74,21 +74,18 @@ def _shapes(data: Any) -> str:
 
 
 def names_of(hint: Any, value: Any) -> Any:
-    """The value of a config field whose type hint is annotated with a registry.
+    """The value of a config field, with names for objects if its hint names a registry.
 
     In a field of several functions with their options, a list stands for functions without options.
     """
-    registry = next((m.registry for m in hint.__metadata__ if hasattr(m, "registry")), None)
+    marks = getattr(hint, "__metadata__", ())
+    registry = next((mark.registry for mark in marks if hasattr(mark, "registry")), None)
     if registry is None or value is None:
         return value
     if hint.__origin__ in (str, str | None):
         return name_of(value, registry)
     given = value.items() if isinstance(value, Mapping) else ((one, {}) for one in value)
     return {name_of(one, registry): options for one, options in given}
-
-
-def _contiguous(arrays: Any) -> list[Any]:
-    return [array.copy(order="C") for array in arrays]
 
 
 def digest(value: Any) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pipeline.config import command_line, objects
@@ -13,18 +12,11 @@ from pipeline.config.sections import Source, Train
 from pipeline.utils.errors import UsageError, suggest
 
 _SHORT = {
-    "epochs": "train",
-    "batch_size": "train",
-    "learning_rate": "train",
-    "optimizer": "train",
-    "loss": "train",
-    "metrics": "train",
-    "callbacks": "train",
-    "validation_data": "source",
-    "test_data": "source",
-    "class_names": "source",
+    **dict.fromkeys(("epochs", "batch_size", "learning_rate", "optimizer"), "train"),
+    **dict.fromkeys(("loss", "metrics", "callbacks"), "train"),
+    **dict.fromkeys(("validation_data", "test_data", "class_names"), "source"),
 }
-"""Argument -> its section, or that of which it is an option."""
+"""Argument -> its section."""
 
 
 def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
@@ -45,9 +37,10 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")
+        name, options = source.pop("name", Source.name), source.pop("options", {})
         # Keras's own defaults of `compile` and `fit` suit a network whose rate is unknown.
         train = Train(optimizer="adam", learning_rate=0.001)
-        recipe = Config(source=Source(**source), train=train)
+        recipe = Config(source=Source(name=name, options={**options, **source}), train=train)
     elif recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
     elif not isinstance(recipe, str | Config | None):
@@ -69,65 +62,54 @@ _UPDATE = {
 def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments with the learning rate and the clipping of an optimizer object as options."""
     optimizer: Any = given.get("optimizer")
-    rate = given.get("learning_rate")
+    rate, found = given.pop("learning_rate", None), dict[str, Any]()
     if hasattr(optimizer, "learning_rate") and hasattr(optimizer, "get_config"):
         if rate is not None:
             raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
         rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
         known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
-        if getattr(optimizer, "use_ema", False):
-            known["ema"] = optimizer.ema_momentum
+        known["ema"] = optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
         found = {name: value for name, value in known.items() if value is not None}
-        given = {**given, "train": {**found, **given.get("train", {})}}
-    if rate is None or isinstance(rate, int | float):
-        return given
     if hasattr(rate, "get_config") and callable(rate):
-        others = {name: value for name, value in given.items() if name != "learning_rate"}
-        return {**others, "train": {"schedule": rate, **given.get("train", {})}}
-    return {**given, "learning_rate": float(rate)}
-
-
-def _data(value: Any) -> str:
-    return objects.name_of(value, "sources")
+        found["schedule"] = rate
+    elif rate is not None:
+        given["learning_rate"] = rate if isinstance(rate, int | float | str) else float(rate)
+    return {**given, "train": {**found, **given.get("train", {})}} if found else given
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments as sections: `epochs=3` as `train={"epochs": 3}`."""
-    changes: dict[str, Any] = {}
     if "data" in given and type(given["data"]) is not dict:
         if "source" in given:
             raise UsageError("use only one of data=... and source=...")
         given["source"] = given.pop("data")
-    for name, value in given.items():
-        if name not in _SHORT:
-            section = {"name": value} if name in ("source", "model", "task") else value
-            changes[name] = dict(value) if type(value) is dict else section
-    for name, value in given.items():
-        if name in _SHORT:
-            section = changes.setdefault(_SHORT[name], {})
-            inside = section.setdefault("options", {}) if _SHORT[name] == "source" else section
-            if name in inside:
-                raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
-            inside[name] = _data(value) if name.endswith("_data") else value
-    path = changes.get("run_directory")
-    return {**changes, "run_directory": Path(path)} if isinstance(path, str) else changes
+    if "source" in given and type(given["source"]) is not dict:
+        given["source"] = {"name": given["source"]}
+    changes: dict[str, Any] = {
+        name: dict(value) if type(value) is dict else value
+        for name, value in given.items()
+        if name not in _SHORT
+    }
+    for name in filter(given.__contains__, _SHORT):
+        section = changes.setdefault(_SHORT[name], {})
+        if name in section:
+            raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
+        value = given[name]
+        section[name] = objects.name_of(value, "sources") if name.endswith("_data") else value
+    return changes
 
 
 @contextlib.contextmanager
 def errors_in_python() -> Iterator[None]:
-    """Messages of UsageErrors with options as they are written in Python."""
-    try:
-        yield
-    except UsageError as error:
-        error.args = (in_python(str(error)),)
-        raise
-
-
-def in_python(message: str) -> str:
-    """An error message with options as arguments: `--train.epochs 3` as `train={"epochs": 3}`."""
+    """UsageErrors with options as arguments: `--train.epochs 3` as `train={"epochs": 3}`."""
 
     def argument(found: re.Match[str]) -> str:
         section, option, value = found[1], found[2].replace("-", "_"), found[3] or "..."
         return f'{section}={{"{option}": {value}}}' if section else f"{option}={value}"
 
-    return re.sub(r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?", argument, message)
+    flag = r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?"
+    try:
+        yield
+    except UsageError as error:
+        error.args = (re.sub(flag, argument, str(error)),)
+        raise

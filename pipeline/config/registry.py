@@ -43,16 +43,6 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
-# Registry -> the function that makes a registered function of what users hand over.
-ADAPTERS = {
-    "sources": "pipeline.data.sources._given",
-    "models": "pipeline.models._given",
-    "losses": "pipeline.training.losses._given",
-    "metrics": "pipeline.training.metrics._given",
-    "callbacks": "pipeline.training.callbacks._given",
-    "optimizers": "pipeline.training.optim.optimizers._given",
-    "schedules": "pipeline.training.optim.schedules._given",
-}
 
 
 def names(registry: str) -> list[str]:
@@ -63,24 +53,27 @@ def names(registry: str) -> list[str]:
 def find(registry: str, name: str) -> Function:
     """The function with this name; raises UsageError with the closest name if there is none."""
     kind = REGISTRIES[registry][1]
-    if isinstance(name, objects.Given):
-        return _of_object(registry, name)
     if objects.is_text_only(name):
         raise UsageError(
             f"the {kind} {name} was an object of the Python process that started the run; pass it "
             "again: fit(..., run_directory=...)"
         )
-    if registry == "models" and name.endswith(".keras"):
+    value = name.value if isinstance(name, objects.Given) else None
+    if isinstance(value, type | types.FunctionType):
+        return declared(value)
+    if value is not None or (registry == "models" and name.endswith(".keras")):
         validation.require_path(Path(name), "--model.name")
-        return _adapter(registry)
+        adapter = _adapter(registry)
+        if adapter is None:
+            raise UsageError(f"a {kind} must be a name or a function; got {name}")
+        return adapter
     if "." in name or ":" in name:
         return dotted(name)
     known = _registered(registry)
     if name in known:
         return known[name]
     if found := keras_names.find(registry, name):
-        module, path, node = found
-        return Function(node.name, module, path, node)
+        return dotted(found)
     for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
         return dotted(entry.value)
     others = keras_names.names(registry)
@@ -104,7 +97,8 @@ def builds_whole_model(name: str) -> bool:
     Such are objects, `.keras` files, classes, and functions `(input_shape, classes)`.
     """
     function = find("models", name)
-    is_class = isinstance(function.node, ast.ClassDef)
+    value = getattr(name, "value", None)
+    is_class = isinstance(value, type) or isinstance(function.node, ast.ClassDef)
     return function.name == "given" or is_class or function.required == 2
 
 
@@ -147,18 +141,20 @@ def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) 
 def load(registry: str, name: str) -> Callable:
     """The function itself; imports its module, which imports TensorFlow in most registries.
 
+    What a user hands over becomes a function with the contract of its registry.
     Raises UsageError, with file and line, if a module outside the package cannot be imported.
     """
     function = find(registry, name)
-    is_file = name.endswith(".keras")
-    if function.is_registered and not isinstance(name, objects.Given) and not is_file:
+    if isinstance(name, objects.Given):
+        found = name.value
+    elif name.endswith(".keras"):
+        found = Path(name)
+    elif function.is_registered:
         return getattr(importlib.import_module(function.module), function.name)
-    found: Any = Path(name)
-    if not is_file:
-        found = name.value if isinstance(name, objects.Given) else _imported(function, name)
-    if registry not in ADAPTERS:
-        return found
-    return importlib.import_module(ADAPTERS[registry]).adapt(found)
+    else:
+        found = _imported(function, name)
+    adapter = _adapter(registry)
+    return importlib.import_module(adapter.module).adapt(found) if adapter else found
 
 
 def _imported(function: Function, name: str) -> Any:
@@ -214,7 +210,7 @@ def describe(registry: str) -> str:
     if registry not in REGISTRIES:
         raise UsageError(f"unknown registry {registry!r}; {suggest(registry, REGISTRIES)}")
     lines = []
-    for name in names(registry):
+    for name in (*names(registry), *keras_names.names(registry)):
         function = find(registry, name)
         lines += [f"{name}: {function.summary}"]
         for option, about in function.options.items():
@@ -241,15 +237,9 @@ def _registered(registry: str) -> dict[str, Function]:
     return found
 
 
-def _of_object(registry: str, name: objects.Given) -> Function:
-    """What the source of an object says: of the function itself, else of the adapter's `given`."""
-    value = name.value
-    if isinstance(value, type | types.FunctionType):
-        return declared(value)
-    return _adapter(registry)
-
-
-def _adapter(registry: str) -> Function:
-    """The function `given` in the adapter of a registry, whose options are those of objects."""
-    path = _PACKAGE / REGISTRIES[registry][0] / "_given.py"
-    return Function("given", ADAPTERS.get(registry, ""), path, functions_of(path)["given"])
+def _adapter(registry: str) -> Function | None:
+    """The function `given` in `_given.py` of a registry, whose options are those of objects."""
+    folder = REGISTRIES[registry][0]
+    path = _PACKAGE / folder / "_given.py"
+    module = ".".join(["pipeline", *folder.split("/"), "_given"])
+    return Function("given", module, path, functions_of(path)["given"]) if path.is_file() else None

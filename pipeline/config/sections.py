@@ -168,9 +168,6 @@ class Train(Checked):
     """Options of the optimizer, such as `momentum=0.9`."""
     learning_rate: Positive = 0.01
     """Peak learning rate of the schedule."""
-    learning_rate_batch_size: Count | None = None
-    """Batch size that the learning rate is meant for; for any other batch size, the rate is scaled
-    in proportion."""
     schedule: Annotated[str, Named("schedules")] = "constant"
     """The learning rate schedule."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
@@ -181,7 +178,7 @@ class Train(Checked):
     loss_options: Options = dataclasses.field(default_factory=dict)
     """Options of the loss."""
     metrics: Annotated[Operations, Named("metrics")] = dataclasses.field(default_factory=dict)
-    """Additional metrics, such as `top_k_accuracy k=3`."""
+    """Additional metrics, such as `f1_score average=micro`."""
     callbacks: Annotated[Operations, Named("callbacks")] = dataclasses.field(default_factory=dict)
     """Additional callbacks."""
     weight_decay: NotNegative | None = None

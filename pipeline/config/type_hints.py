@@ -114,6 +114,8 @@ def from_json(hint: Any, value: Any) -> Any:
     """Converts a value of a JSON file to the type of the hint: a list to a tuple, for example."""
     if isinstance(value, str) and is_path(hint):
         return Path(value)
+    if hint is float and type(value) is int:
+        return float(value)
     return tuple(value) if isinstance(value, list) else value
 
 

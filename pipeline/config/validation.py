@@ -66,8 +66,7 @@ class Checked:
         section = type(self).__name__.lower()
         prefix = "--" if section == "config" else f"--{section}."
         for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
-            if hasattr(hint, "__metadata__"):
-                object.__setattr__(self, name, objects.names_of(hint, getattr(self, name)))
+            object.__setattr__(self, name, objects.names_of(hint, getattr(self, name)))
             require_value(hint, getattr(self, name), prefix + name.replace("_", "-"))
         self._check()
 

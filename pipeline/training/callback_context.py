@@ -31,6 +31,4 @@ class CallbackContext:
     """Number of examples to evaluate after training."""
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
-    mean: Callable[[float], float]
-    """The mean of a number over all workers."""
     is_chief: bool

@@ -1,6 +1,5 @@
 """Checkpoints of a run: written atomically, and verified before they are restored."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -46,16 +45,10 @@ class Checkpoints:
         values = {name: [variable.value for variable in group] for name, group in state.items()}
         self._checkpoint = tf.train.Checkpoint(**values)
 
-    def at(self, directory: Path) -> "Checkpoints":
-        """The same variables with another directory."""
-        other = copy.copy(self)
-        other._directory = directory
-        return other
-
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, step: int, state: dict[str, Any], place: Path | None = None) -> None:
         """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
 
-        An earlier checkpoint of the step is replaced.
+        An earlier checkpoint of the step is replaced. `place` is another directory to save in.
 
         Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as they are.
         Raises Diverged, before anything is written, unless all weights are finite.
@@ -63,14 +56,15 @@ class Checkpoints:
         require_finite(self._variables, step)
         if not self._writes:
             return
-        directory = temp_files.folder(self._directory)
+        place = place or self._directory
+        directory = temp_files.folder(place)
         try:
             self._checkpoint.write(str(directory / "state"))
             checksums = {path.name: _checksum(path) for path in sorted(directory.iterdir())}
             body = files.strict({"step": step, "files": checksums, "state": state})
             text = json.dumps({"sha256": _digest(body), **body}, indent=1)
             files.write_text(directory / _MANIFEST, text)
-            if (target := self._path(step)).exists():
+            if (target := place / self._path(step).name).exists():
                 temp_files.remove(target)
             files.publish_as(directory, target)
         except BaseException:

@@ -153,7 +153,10 @@ def _start(model: SteppedModel, layers: list[keras.Layer], settings: config.Conf
         model.note = pretrained.load(model, settings.model.weights)
     if not model.trainable_variables:
         raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
-    model.frozen = _freeze(layers, settings.train.freeze)
+    for prefix in settings.train.freeze:
+        for layer in _named(layers, prefix, "--train.freeze"):
+            layer.trainable = False
+            model.frozen += (layer.name,)
     if not model.trainable_variables:
         raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
 
@@ -180,16 +183,10 @@ def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
-    rate = options.learning_rate
-    if options.learning_rate_batch_size:
-        rate *= options.batch_size / options.learning_rate_batch_size
-    found = registry.call(
-        "schedules", options.schedule, options.schedule_options, rate, train.last_step
-    )
+    name, given = options.schedule, options.schedule_options
+    found = registry.call("schedules", name, given, options.learning_rate, train.last_step)
     kind = keras.optimizers.schedules.LearningRateSchedule | float
-    return Adjusted(
-        _checked(found, kind, f"--train.schedule {options.schedule}", "a schedule"), paced
-    )
+    return Adjusted(_checked(found, kind, f"--train.schedule {name}", "a schedule"), paced)
 
 
 def _optimizer(
@@ -210,9 +207,8 @@ def _loss(
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    found = registry.call("losses", options.loss, options.loss_options, task.metadata)
-    if hasattr(found, "suit"):
-        found.suit(ends_in)
+    metadata = {**task.metadata, "ends_in": ends_in}
+    found = registry.call("losses", options.loss, options.loss_options, metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
@@ -255,15 +251,6 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
             batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
             seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
             layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
-
-
-def _freeze(layers: list[keras.Layer], prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    frozen = []
-    for prefix in prefixes:
-        for layer in _named(layers, prefix, "--train.freeze"):
-            layer.trainable = False
-            frozen.append(layer.name)
-    return tuple(frozen)
 
 
 def _factors(layers: list[keras.Layer], rates: Mapping[str, float]) -> dict[int, float]:

@@ -7,6 +7,13 @@ from pipeline.contracts import Task
 from pipeline.utils.errors import UsageError, reason
 
 _FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+# What a network ended in -> a sentence about it.
+_NOTES = {
+    "softmax": "its softmax is applied after the loss",
+    "sigmoid": "its sigmoid is applied after the loss",
+    "linear": "it ends in logits",
+    "none": "it returns features; an output layer is added",
+}
 
 
 def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
@@ -84,22 +91,19 @@ def outputs(
             return found, activation, "it returns probabilities, whose logarithms are the logits"
         if activation == "linear" and width != classes:
             activation = "none"
-    if activation == "sigmoid" and width == 1 and classes == 2:
+    is_one_probability = activation == "sigmoid" and width == 1 and classes == 2
+    if activation == "none":
+        if rank == 4:
+            found = keras.layers.GlobalAveragePooling2D(name="average")(found)
+        found = task.head(found, inputs)
+    elif is_one_probability:
         found = keras.ops.concatenate([keras.ops.zeros_like(found), found], axis=-1)
-        return found, activation, "its sigmoid is applied after the loss"
-    if activation != "none" and (rank != 2 or width != wanted):
+    elif rank != 2 or width != wanted or activation == "sigmoid":
         raise UsageError(
             f"the model returns {width} values ({activation}) of shape {found.shape} per batch, "
             f"but the data have {wanted} classes; change its last layer, or remove it"
         )
-    if activation == "none":
-        if rank == 4:
-            found = keras.layers.GlobalAveragePooling2D(name="average")(found)
-        return task.head(found, inputs), activation, "it returns features; an output layer is added"
-    note = (
-        "its softmax is applied after the loss" if activation == "softmax" else "it ends in logits"
-    )
-    return keras.ops.cast(found, "float32"), activation, note
+    return keras.ops.cast(found, "float32"), activation, _NOTES[activation]
 
 
 def _require_inputs(model: keras.Model, inputs: keras.KerasTensor) -> None:

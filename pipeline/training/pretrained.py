@@ -34,13 +34,13 @@ def load(model: SteppedModel, path: Path) -> str:
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
         raise UsageError(f"--model.weights: {file} does not fit: {reason(error)}") from None
-    old, new = [layer for layer in loaded.layers if layer.name == "network"] or [loaded], model
-    values, names = old[0].get_weights(), [variable.path for variable in new.weights]
-    head = len(_head(new))
-    same = _class_names(file) in (None, new.task and new.task.metadata.get("class_names"))
-    kept = list(zip(new.weights, values, strict=False))
-    if not same or len(values) != len(names) or values[-1].shape != new.weights[-1].shape:
-        kept = kept[: len(names) - head]
+    old = next((layer for layer in loaded.layers if layer.name == "network"), loaded)
+    values, new = old.get_weights(), model.weights
+    same = _class_names(file) in (None, model.task.metadata.get("class_names"))
+    kept = list(zip(new, values, strict=False))
+    if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:
+        head = [_layer(variable) for variable in new].count(_layer(new[-1]))
+        kept = kept[: len(new) - head]
     for variable, value in kept:
         if tuple(variable.shape) != value.shape:
             raise UsageError(
@@ -48,16 +48,12 @@ def load(model: SteppedModel, path: Path) -> str:
                 f"{tuple(variable.shape)}, but the file has {value.shape}"
             )
         variable.assign(value)
-    added = "" if len(kept) == len(names) else "; the output layer is new"
-    return f"{len(kept)} of {len(names)} weights from {path}{added}"
+    added = "" if len(kept) == len(new) else "; the output layer is new"
+    return f"{len(kept)} of {len(new)} weights from {path}{added}"
 
 
-def _head(model: keras.Model) -> list[keras.Variable]:
-    """The weights of the last layer that has any."""
-    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.weights]
-    leaves = [layer for layer in layers if not list(layer._flatten_layers(include_self=False))]
-    last = {id(variable) for variable in model.weights[-1:]}
-    return next((leaf.weights for leaf in leaves if last & set(map(id, leaf.weights))), [])
+def _layer(variable: keras.Variable) -> str:
+    return variable.path.rpartition("/")[0]
 
 
 def _class_names(file: Path) -> list[str] | None:

@@ -23,12 +23,10 @@ class SteppedModel(keras.Model):
     give_back: Callable[[], None] = staticmethod(lambda: None)
     """Copies the weights into the network that the user handed over."""
 
-    task: Task | None = None
+    task: Task
 
     def plain(self) -> keras.Model:
         """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`)."""
-        if self.task is None:
-            raise ValueError("the model has no task; create it with `network`")
         return self.task.standalone(self, self.ends_in)
 
     @property
@@ -39,8 +37,4 @@ class SteppedModel(keras.Model):
     def state(self) -> dict[str, list[keras.Variable]]:
         """Everything that training changes: weights, states of random layers, optimizer, update."""
         update = self.step.update.variables if self.step else []
-        return {
-            "model": self.variables,
-            "optimizer": self.optimizer.variables,
-            "update": update,
-        }
+        return {"model": self.variables, "optimizer": self.optimizer.variables, "update": update}

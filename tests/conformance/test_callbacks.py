@@ -47,7 +47,6 @@ def ready(tmp_path):
         exports=False,
         evaluated=32,
         locate=str,
-        mean=float,
         is_chief=True,
     )
     return model, batches, context

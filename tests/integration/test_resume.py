@@ -26,7 +26,7 @@ NEVER = {
     "data": {"image_size", "validation", "test", "split_seed", "limit", "augment"},
     "model": {"name", "options"},
     "train": {
-        *("batch_size", "optimizer", "optimizer_options", "learning_rate_batch_size"),
+        *("batch_size", "optimizer", "optimizer_options"),
         *("weight_decay", "l2", "ema", "label_smoothing", "class_weight", "freeze"),
         *("freeze_epochs", "synchronized_batch_norm"),
         *("loss", "loss_options", "metrics", "callbacks"),

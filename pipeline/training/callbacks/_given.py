@@ -1,12 +1,12 @@
 """Callbacks that users hand over: Keras callbacks and their classes."""
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.utils.python_utils import is_default
 
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils.errors import UsageError
@@ -17,6 +17,8 @@ _REPLACED = {
     "SwapEMAWeights": 'use train={"ema": 0.999}',
     "ProgbarLogger": "the run prints its own progress",
 }
+# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or None.
+_FREQUENCIES = ("save_freq", "update_freq", "log_freq", "log_every_n_steps")
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
@@ -69,15 +71,17 @@ class GivenCallback(keras.callbacks.Callback):
         self.callback = callback
         self._view: Any = None
         kind = type(callback)
-        is_own = not kind.__module__.startswith("keras.")
-        hooks = [name for name in _BATCH_HOOKS if _overrides(callback, name)]
-        frequency = getattr(callback, "save_freq", None) or getattr(callback, "update_freq", None)
+        own = (name for name in _BATCH_HOOKS if not is_default(getattr(callback, name)))
+        hook = next(own, None)
+        stated = [getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
-        if isinstance(frequency, int):
+        if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif hooks and (is_own or kind.__name__ == "LambdaCallback"):
-            self.per_batch = f"the callback {kind.__name__} has {hooks[0]}"
+        elif stated or not hook:
+            pass  # it listens per epoch
+        elif kind is keras.callbacks.LambdaCallback or not kind.__module__.startswith("keras."):
+            self.per_batch = f"the callback {kind.__name__} has {hook}"
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
@@ -90,28 +94,22 @@ class GivenCallback(keras.callbacks.Callback):
         self._view.fit = _refuse_fit
         self.callback.set_model(self._view)
 
-    @contextlib.contextmanager
-    def _called(self) -> Iterator[None]:
-        """Passes `stop_training` on in both directions; adds whose error it is."""
+
+def _hook(name: str) -> Callable[..., None]:
+    """A method that calls that of the user's callback, and names it in an error.
+
+    `stop_training` is passed on in both directions.
+    """
+
+    def call(self: GivenCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
         try:
-            yield
+            getattr(self.callback, name)(*arguments, **named)
         except Exception as error:
             kind = type(self.callback).__name__
             error.add_note(f"raised by the callback {kind}; the run can be resumed")
             raise
         self.model.stop_training = self._view.stop_training
-
-
-def _hook(name: str) -> Callable[..., None]:
-    """A method that calls that of the user's callback, with logs as numbers."""
-
-    def call(self: GivenCallback, *arguments: Any, logs: Any = None) -> None:
-        *first, last = (
-            arguments if isinstance((arguments or (None,))[-1], dict) else (*arguments, logs)
-        )
-        with self._called():
-            getattr(self.callback, name)(*first, last and _numbers(last))
 
     return call
 
@@ -119,15 +117,6 @@ def _hook(name: str) -> Callable[..., None]:
 for _name in dir(keras.callbacks.Callback):
     if _name.startswith("on_"):
         setattr(GivenCallback, _name, _hook(_name))
-
-
-def _overrides(callback: keras.callbacks.Callback, name: str) -> bool:
-    plain = getattr(keras.callbacks.Callback, name)
-    return getattr(type(callback), name) is not plain or name in vars(callback)
-
-
-def _numbers(logs: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(np.asarray(value)) for name, value in logs.items()}
 
 
 def _refuse_fit(*arguments: Any, **named: Any) -> None:

@@ -208,7 +208,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         """
         if self.unsaved:
             with contextlib.suppress(*WRITE_ERRORS):
-                self._checkpoints.at(directory).save(self.step, self._unsaved_state)
+                self._checkpoints.save(self.step, self._unsaved_state, directory)
 
     def _state(
         self, running: list[list[str]] | None, saved: list[tuple[int, int]]

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from pipeline.training.callback_context import CallbackContext
+from pipeline.training.distributed import agreed
 
 # At most this many seconds are reserved for what follows training, without and with an export:
 # tracing the evaluations, drawing plots, writing the export, verifying it in another process.
@@ -32,8 +33,6 @@ class TimeBudget(keras.callbacks.Callback):
         super().__init__()
         self._stops, self._evaluated = context.stops, context.evaluated
         self._batch_size, self._last = context.batches.batch_size, context.batches.last_step
-        # The rates of all workers must be equal.
-        self._mean = context.mean
         share = self._stops.preparation * _SHARES[context.exports]
         self._rest = min(_MOST[context.exports], 1.0 + share)
         self._stops.reserve = self._rest
@@ -66,7 +65,7 @@ class TimeBudget(keras.callbacks.Callback):
         step, reached = self._positions()
         if self._start is not None or not step:
             return
-        elapsed, left = self._mean(self._stops.elapsed), max(0.0, self._seconds_left())
+        elapsed, left = agreed(self._stops.elapsed), max(0.0, self._seconds_left())
         reached = max(step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6)))
         self._continue_from(step, reached, self._last - step)
 
@@ -81,16 +80,17 @@ class TimeBudget(keras.callbacks.Callback):
         if position == first:
             return
         seconds = self._seconds_left()
-        left = self._mean(seconds * (position - first) / max(now - since, 1e-6))
+        left = agreed(seconds * (position - first) / max(now - since, 1e-6))
         if left >= self._last - position and reached == step:
             self._origin = now, reached  # there is enough time: nothing changes, bit for bit
             return
         since, origin = self._origin
-        share = self._mean((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
+        share = agreed((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
         self._continue_from(step, origin + (self._last - origin) * share, left)
 
     def _seconds_left(self) -> float:
-        return self._mean(self._stops.left or 0.0)
+        """Equal on all workers, as their rates must be."""
+        return agreed(self._stops.left or 0.0)
 
     def _positions(self) -> tuple[int, float]:
         """The optimizer's step, and the position in the schedule at that step."""

@@ -37,7 +37,7 @@ class Unfreeze(keras.callbacks.Callback):
             return
         layers = list(self.model._flatten_layers(include_self=False, recursive=True))
         frozen = [layer for layer in layers if layer.name in self.model.frozen]
-        leaves = [layer for layer in _leaves(frozen) if layer.variables]
+        leaves = [layer for layer in dict.fromkeys(_leaves(frozen)) if layer.variables]
         still_frozen = len(leaves) * (self._groups - phase) // self._groups
         for layer in frozen:
             layer.trainable = True
@@ -47,9 +47,5 @@ class Unfreeze(keras.callbacks.Callback):
 
 
 def _leaves(layers: list[keras.Layer]) -> list[keras.Layer]:
-    """The layers without others inside, in their order, each once."""
-    found: dict[int, keras.Layer] = {}
-    for layer in layers:
-        inner = list(layer._flatten_layers(include_self=False))
-        found |= {id(one): one for one in (_leaves(inner) if inner else [layer])}
-    return list(found.values())
+    """The layers without others inside, in their order."""
+    return [leaf for layer in layers for leaf in _leaves(layer._layers) or [layer]]

@@ -15,87 +15,68 @@ from pipeline.utils.errors import UsageError
 
 def adapt(found: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two arguments."""
-    if inspect.isclass(found):
-        stated = "from_logits" in inspect.signature(found).parameters
-        return lambda metadata, **options: GivenLoss(
-            found(**options), metadata, "from_logits" in options or not stated
-        )
-    if inspect.isfunction(found) and _required(found) == 1:
+    if inspect.isfunction(found) and required(found) == 1:
         return found
     return functools.partial(given, found)
 
 
-def given(loss: Any, metadata: Metadata, **options: Any) -> "GivenLoss":
-    """The loss itself.
+def required(function: Callable) -> int:
+    """Number of its positional arguments without a default."""
+    known = inspect.signature(function).parameters.values()
+    return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in known)
+
+
+def given(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
+    """The loss on the outputs of a task, which for a classification are logits.
+
+    It gets labels as Keras's losses expect them: whole numbers for the sparse ones and for a
+    function, else one-hot; and probabilities or logits as the user's network returns them.
 
     Args:
-        loss: A Keras loss, or a function `(y_true, y_pred)` that returns one loss per example.
-        metadata: Of the task.
-        options: Arguments of the function.
+        loss: A Keras loss, its class, or a function `(y_true, y_pred)` that returns one loss per
+            example.
+        metadata: Of the task, and `ends_in`: see `SteppedModel.ends_in`.
+        options: Arguments of the class or function.
+
+    Raises:
+        UsageError: It is not a loss, or its `from_logits` contradicts the user's network.
     """
     if not callable(loss):
         raise UsageError(
             "a loss must be a name, a Keras loss, or a function (y_true, y_pred); got "
             f"{type(loss).__name__}"
         )
-    return GivenLoss(functools.partial(loss, **options) if options else loss, metadata, True)
+    is_default = inspect.isclass(loss) and "from_logits" not in options
+    if options or inspect.isclass(loss):
+        loss = loss(**options) if inspect.isclass(loss) else functools.partial(loss, **options)
+    ends_in, classes = metadata.get("ends_in", "none"), len(metadata.get("class_names", ()))
+    is_keras, kind = isinstance(loss, keras.losses.Loss), type(loss).__name__
+    config = loss.get_config() if is_keras else {}
+    takes_logits = "from_logits" in config or (not is_keras and ends_in in ("none", "linear"))
+    if "from_logits" in config:
+        if not is_default:
+            _require_agreement(loss.name, config["from_logits"], ends_in)
+        loss = type(loss).from_config({**config, "from_logits": True})
+    call = loss.call if is_keras else loss  # without the reduction over the batch
 
-
-def _required(function: Callable) -> int:
-    known = inspect.signature(function).parameters.values()
-    return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in known)
-
-
-class GivenLoss:
-    """A loss of Keras on the outputs of a task, which for a classification are logits.
-
-    It gets labels as Keras's losses expect them: whole numbers for the sparse ones and for a
-    function, else one-hot; and probabilities or logits as the user's network returns them.
-
-    Args:
-        loss: A Keras loss, or a function.
-        metadata: Of the task.
-        is_explicit: Whether `from_logits` of the loss was set by the user.
-    """
-
-    def __init__(self, loss: Any, metadata: Metadata, is_explicit: bool) -> None:
-        self._loss, self._is_explicit = loss, is_explicit
-        self._classes = len(metadata.get("class_names", ()))
-        self._name = getattr(loss, "name", None) or getattr(loss, "__name__", "loss")
-        self._takes_logits = True
-
-    def suit(self, ends_in: str) -> None:
-        """Adapts it to a network that ends in an activation (`SteppedModel.ends_in`).
-
-        Raises:
-            UsageError: `from_logits` contradicts that activation.
-        """
-        config = self._loss.get_config() if isinstance(self._loss, keras.losses.Loss) else {}
-        if "from_logits" not in config:
-            self._takes_logits = ends_in in ("none", "linear") and not config
-            return
-        answers = ends_in in ("softmax", "sigmoid")
-        if self._is_explicit and ends_in != "none" and config["from_logits"] == answers:
-            returned = f"probabilities ({ends_in})" if answers else "logits"
-            raise UsageError(
-                f"the loss {self._name} has from_logits={config['from_logits']}, but the model "
-                f"returns {returned}; set from_logits={not answers}"
-            )
-        self._loss = type(self._loss).from_config({**config, "from_logits": True})
-
-    def __call__(self, y: Any, outputs: Any) -> tf.Tensor:
-        if not self._classes:
-            return self._call(y, outputs)
-        kind = type(self._loss).__name__
+    def adapted(y: Any, outputs: Any) -> Any:
+        if not classes:
+            return call(y, outputs)
         outputs = tf.cast(outputs, tf.float32)
         if kind.startswith("Binary"):
-            y, outputs = binary(y, outputs, self._takes_logits)
-            return self._call(y, outputs)
-        if isinstance(self._loss, keras.losses.Loss) and not kind.startswith("Sparse"):
-            y = y if is_mixed(y) else tf.one_hot(y, self._classes)
-        return self._call(y, outputs if self._takes_logits else tf.nn.softmax(outputs))
+            return call(*binary(y, outputs, takes_logits))
+        if is_keras and not kind.startswith("Sparse") and not is_mixed(y):
+            y = tf.one_hot(y, classes)
+        return call(y, outputs if takes_logits else tf.nn.softmax(outputs))
 
-    def _call(self, y: Any, outputs: Any) -> Any:
-        """Without the reduction over the batch."""
-        loss = self._loss
-        return loss.call(y, outputs) if isinstance(loss, keras.losses.Loss) else loss(y, outputs)
+    return adapted
+
+
+def _require_agreement(name: str, from_logits: bool, ends_in: str) -> None:
+    answers = ends_in in ("softmax", "sigmoid")
+    if ends_in != "none" and from_logits == answers:
+        returned = f"probabilities ({ends_in})" if answers else "logits"
+        raise UsageError(
+            f"the loss {name} has from_logits={from_logits}, but the model returns {returned}; set "
+            f"from_logits={not answers}"
+        )

@@ -1,5 +1,6 @@
 """Metrics that users hand over: Keras metrics, their classes, functions `(y_true, y_pred)`."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -11,16 +12,15 @@ import tensorflow as tf
 
 from pipeline.contracts import Metadata
 from pipeline.tasks._metrics import binary, is_mixed, labels
+from pipeline.training.losses._given import required
 from pipeline.utils.errors import UsageError, reason
 
 
 def adapt(found: Any) -> Callable[..., keras.metrics.Metric]:
     """A registered metric for a Keras metric, its class, or a function of one or two arguments."""
-    if inspect.isfunction(found):
-        known = inspect.signature(found).parameters.values()
-        if sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in known) == 1:
-            return found
-    return lambda metadata, **options: given(found, metadata, **options)
+    if inspect.isfunction(found) and required(found) == 1:
+        return found
+    return functools.partial(given, found)
 
 
 def given(metric: Any, metadata: Metadata, **options: Any) -> "GivenMetric":
@@ -90,10 +90,6 @@ class GivenMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         return {"metric": self.metric, "classes": self.classes}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "GivenMetric":
-        return cls(**config)
 
 
 def _copied(metric: keras.metrics.Metric) -> keras.metrics.Metric:

@@ -8,7 +8,7 @@ from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.training.callbacks.average_weights import AverageWeights
-from pipeline.training.callbacks.unfreeze import Unfreeze
+from pipeline.training.callbacks.unfreeze import Unfreeze, _leaves
 from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 
@@ -103,12 +103,21 @@ def test_the_average_is_that_of_keras(stock):
     require_close(averaged.get_weights(), raw, atol=0)
 
 
-def test_biases_are_excluded_from_the_decay_and_the_rate_is_scaled():
+def test_biases_are_excluded_from_the_decay():
     options = {"optimizer": "adamw", "optimizer_options": {}, "weight_decay": 0.5}
-    model, _ = prepared(**options, learning_rate=0.1, learning_rate_batch_size=32)
+    model, _ = prepared(**options)
     for variable in model.trainable_variables:
         assert model.optimizer._use_weight_decay(variable) == (len(variable.shape) > 1)
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * BATCH / 32)
+
+
+def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
+    dense = [keras.layers.Dense(2, name=name) for name in "abc"]
+    inner = keras.Sequential([keras.Input((4,)), *dense[:2]])
+    outer = keras.Model(inner.inputs, dense[2](inner.outputs[0]))
+    for nested in (inner, outer):
+        network = keras.Sequential([keras.Input((4,)), nested, keras.layers.Dense(1, name="d")])
+        names = [layer.name for layer in dict.fromkeys(_leaves([network])) if layer.variables]
+        assert names == [*"abcd"[: len(nested.weights) // 2], "d"]
 
 
 def test_adaptive_clipping_follows_the_paper():

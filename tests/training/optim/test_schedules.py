@@ -10,7 +10,6 @@ OPTIONS = {
     "step": {"at": (0.2, 0.55), "factor": 0.3},
     "cosine": {"final": 0.1},
     "linear": {"final": 0.01},
-    "polynomial": {"power": 3, "final": 0.02},
 }
 
 
@@ -19,7 +18,7 @@ def rates(schedule, steps):
     return np.asarray(schedule(np.arange(steps)), np.float64) * np.ones(steps)
 
 
-def reference(name, highest, steps, warmup=0.0, final=0.0, power=2.0, at=(0.5, 0.75), factor=0.1):
+def reference(name, highest, steps, warmup=0.0, final=0.0, at=(0.5, 0.75), factor=0.1):
     """One step after the other with Python's floats."""
     listed = []
     for step in range(steps):
@@ -30,7 +29,6 @@ def reference(name, highest, steps, warmup=0.0, final=0.0, power=2.0, at=(0.5, 0
             "step": factor ** sum(step / steps >= share for share in at),
             "cosine": final + (1 - final) * np.cos(np.pi / 2 * (1 - left)) ** 2,
             "linear": final + (1 - final) * left,
-            "polynomial": final + (1 - final) * left**power,
         }[name]
         listed.append(highest * shape * (min(1, (step + 1) / first) if first >= 1 else 1))
     return np.asarray(listed)

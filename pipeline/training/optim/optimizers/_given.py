@@ -10,11 +10,10 @@ import keras
 from pipeline.utils.errors import UsageError, reason
 
 # The update rule of the run clips, averages and accumulates, over all replicas.
-_OWN = {
-    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")),
-    **dict.fromkeys(("ema_overwrite_frequency", "gradient_accumulation_steps")),
-    "use_ema": False,
-}
+_OWN = (
+    *("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
+    *("ema_overwrite_frequency", "gradient_accumulation_steps"),
+)
 
 
 def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
@@ -23,8 +22,15 @@ def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
         return found
     if not inspect.isclass(found):
         return functools.partial(given, found)
-    kind: Any = found
-    return lambda learning_rate, **options: kind(learning_rate=learning_rate, **options)
+
+    def optimizer(learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
+        try:
+            return found(**{"learning_rate": learning_rate, **options})
+        except (TypeError, ValueError) as error:
+            name = found.__name__
+            raise UsageError(f"--train.optimizer {name}: {reason(error)}") from error
+
+    return optimizer
 
 
 def given(optimizer: Any, learning_rate: Any) -> keras.optimizers.Optimizer:
@@ -41,8 +47,8 @@ def given(optimizer: Any, learning_rate: Any) -> keras.optimizers.Optimizer:
             f"an optimizer must be a name or a Keras optimizer; got {type(optimizer).__name__}"
         )
     try:
-        config = {**optimizer.get_config(), **_OWN}
-        config["learning_rate"] = 0.0
+        config = {**optimizer.get_config(), **dict.fromkeys(_OWN)}
+        config |= {"use_ema": False, "learning_rate": 0.0}
         copy = type(optimizer).from_config(config)
     except (TypeError, ValueError) as error:
         raise UsageError(
