@@ -109,15 +109,7 @@ def _run(config: Config, stops: Stops) -> Run:
         trained = trainer.train()
 
         # Test, export, verification
-        handoff = Handoff(
-            config=config,
-            run=place,
-            data=data,
-            evaluated=trainer.evaluated,
-            model=trainer.model,
-            checkpoint=trainer.checkpoint,
-            start=start,
-        )
+        handoff = Handoff(trainer, start)
         result, written = handoff.conclude(trained)
         model = handoff.standalone()
         trainer.wait_for_workers()

@@ -88,18 +88,10 @@ def _say(name: str, text: str) -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
-    """Returns the model, the words that name files, and the options; each takes one value."""
-    words: list[str] = []
-    options: list[str] = []
-    rest = iter(arguments)
-    for word in rest:
-        if word == "--":
-            words += rest
-        elif word.startswith("-") and word != "-":
-            options += [word, *itertools.islice(rest, "=" not in word)]
-        else:
-            words.append(word)
-    given = Options(**cli_parser.changes(options, Options))
+    """Returns the model, the words that name files, and the options."""
+    is_word = lambda word: word == "-" or not word.startswith("-")  # noqa: E731
+    words = list(itertools.takewhile(is_word, arguments))
+    given = Options(**cli_parser.changes(arguments[len(words) :], Options))
     if len(words) < 2:
         raise UsageError(
             f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories, patterns or - "

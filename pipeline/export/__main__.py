@@ -133,59 +133,34 @@ def export_again(config: Config) -> int:
         run = RunDirectory(Path(str(config.run_directory)))
         with run.locked():
             temp_files.sweep(run_directory.export_directory(config))
-            stored = run.examples.is_file()
-            result = (_stored if stored else _restored)(config, run)
+            result = _exported(config, run)
             _record(config, run, result)
     return 0 if result["export"] else 1
 
 
-def _stored(config: Config, run: RunDirectory) -> dict[str, Any]:
-    from pipeline.runtime import environment
-
-    environment.start(config.runtime)  # imports TensorFlow
-    from pipeline.export import stored_run
-
-    return stored_run.export_again(config, run)
-
-
-def _restored(config: Config, run: RunDirectory) -> dict[str, Any]:
-    """Tests and exports the model of the newest checkpoint."""
+def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
+    """Exports the model of the newest checkpoint, or what a run with Python objects stored."""
     start = time.monotonic()
     from pipeline.runtime import environment
 
     # Imports TensorFlow; the modules below do, too
     machine = environment.start(config.runtime)
+    if run.examples.is_file():
+        from pipeline.export import stored_run
+
+        return stored_run.export_again(config, run)
     from pipeline.data import dataset
-    from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training.callbacks.checkpoint import CheckpointCallback
-    from pipeline.training.checkpoints import Checkpoints
+    from pipeline.export.handoff import Handoff
     from pipeline.training.trainer import Trainer
 
-    data = dataset.load(config)
-    trainer = Trainer(config, machine, data, Stops())
+    trainer = Trainer(config, machine, dataset.load(config), Stops())
     trainer.build()
-    model = trainer.model
-    checkpoints = Checkpoints(model.state, run.checkpoints, writes=False)
-    saver = CheckpointCallback(checkpoints, trainer.batches, config.train)
-    saver.resume()
+    trainer.resume(run, writes=False)
+    saver = trainer.checkpoint
     incomplete = "" if saver.complete else " (incomplete)"
     steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    weights = saver.choose()
-    say(weights.name, weights)
-    if model.step:
-        model.step.update.swap_ema()  # the averaged weights, if any
-    needed = (evaluation_split(data.splits), "validation")
-    handoff = Handoff(
-        config=config,
-        run=run,
-        data=data,
-        evaluated={n: batches for n, batches in trainer.evaluated.items() if n in needed},
-        model=model,
-        checkpoint=saver,
-        start=start,
-    )
-    return handoff.export_again()
+    return Handoff(trainer, start).export_again()
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

@@ -9,15 +9,11 @@ from typing import Any
 import keras
 
 from pipeline.config import objects
-from pipeline.config.config import Config
-from pipeline.contracts import Batches, Metadata
-from pipeline.data.dataset import Data
+from pipeline.contracts import Metadata
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
-from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.model_builder import twin
-from pipeline.training.stepped_model import SteppedModel
+from pipeline.training.trainer import Trainer
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
@@ -27,19 +23,18 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
     return next(name for name in ("test", "validation", "train") if name in splits)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """Tests, exports and publishes a trained model."""
+    """Tests, exports and publishes a trained model.
 
-    config: Config
-    run: RunDirectory
-    data: Data
-    evaluated: Mapping[str, Batches]
-    """Split -> batches."""
-    model: SteppedModel
-    checkpoint: CheckpointCallback
-    start: float
-    """`time.monotonic()` at the start of this process."""
+    Args:
+        trainer: After `resume`, and perhaps `train`.
+        start: `time.monotonic()` at the start of this process.
+    """
+
+    def __init__(self, trainer: Trainer, start: float) -> None:
+        self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
+        self.model, self.checkpoint = trainer.model, trainer.checkpoint
+        self.evaluated, self.start = trainer.evaluated, start
 
     def conclude(self, trained: bool) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
@@ -48,10 +43,7 @@ class Handoff:
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
-        weights = self.checkpoint.choose()
-        say(weights.name, weights)
-        if self.model.step:
-            self.model.step.update.swap_ema()  # test and export the averaged weights, if any
+        self._choose_weights()
         self.model.give_back()
         judged = evaluation_split(self.evaluated)
         step = self.checkpoint.step
@@ -93,9 +85,17 @@ class Handoff:
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
+        self._choose_weights()
+        needed = (evaluation_split(self.evaluated), "validation")
+        self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
         result = self._export(self._test())
         run_report.exported(self.config, self.run, result)
         return result
+
+    def _choose_weights(self) -> None:
+        weights = self.checkpoint.choose()
+        say(weights.name, weights)
+        self.model.step.update.swap_ema()  # the averaged weights, if any
 
     def _test(self) -> dict[str, Any]:
         """The result before the export: metrics of each split, calibration."""

@@ -69,10 +69,6 @@ class Stops:
             return None
         return self._limit - min(self.reserve, self._limit / 2) - self.elapsed
 
-    def time_is_up(self, agreed: Callable[[float], float] = float) -> bool:
-        """Whether the time for training is over, for any worker."""
-        return agreed(float(self.left is not None and self.left <= 0)) > 0
-
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.
 

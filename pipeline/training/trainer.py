@@ -97,10 +97,11 @@ class Trainer:
                     self.plan = recovery.smaller(error, self.plan, self.machine.replicas)
             gc.collect()  # the next model needs the memory of this one
 
-    def resume(self, run: RunDirectory) -> None:
-        """Restores the latest checkpoint of a run, if there is one."""
+    def resume(self, run: RunDirectory, writes: bool = True) -> None:
+        """Restores the latest checkpoint of a run, if there is one; `writes` to save others."""
         self.run = run
-        saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, self.machine.is_chief)
+        writes = writes and self.machine.is_chief
+        saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
         self.checkpoint = CheckpointCallback(saved, self.batches, self.config.train, self.stops)
         self.left = self.checkpoint.resume()
         if self.plan.factor is not None:
@@ -170,7 +171,7 @@ class Trainer:
     def _train(self) -> bool:
         config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
         context = self._context()
-        if checkpoint.complete or (checkpoint.step and self.stops.time_is_up(distributed.agreed)):
+        if checkpoint.complete or (checkpoint.step and self.stops.reason(distributed.agreed)):
             if machine.is_chief:  # the process may have ended between checkpoint and log
                 MetricLogger(context).write()
             return False

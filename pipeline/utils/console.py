@@ -1,13 +1,9 @@
 """Lines and tables on the console."""
 
-import errno
 import io
 from collections.abc import Container, Iterable, Sequence
 
 from pipeline.utils.errors import plain
-
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers of a full disk."""
 
 
 def say(name: str, text: object) -> None:

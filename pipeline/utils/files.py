@@ -21,28 +21,20 @@ def publish(folder: Path, parent: Path) -> Path:
     """Moves a finished directory to the next version number in `parent`, in one rename.
 
     Everything is flushed to the disk first. The number is recorded before it is used, so that no
-    number is used twice, whatever is deleted later. If two processes publish at once, one of the
-    renames fails because its target is not empty, and that process uses the next number.
+    number is used twice, whatever is deleted later. Only one process may publish at a time.
 
     Raises UsageError if no number is left.
     """
-    while True:
-        try:
-            last = int(safe_io.read_text(parent / _LAST_PUBLISHED, 100))
-        except (OSError, ValueError):
-            last = 0
-        number = max(last, 0, *versions(parent)) + 1
-        if not is_version(str(number)):
-            raise UsageError(f"{parent} has no version number left; choose another --export.name")
-        write_text(parent / _LAST_PUBLISHED, f"{number}\n")
-        version = parent / str(number)
-        try:
-            publish_as(folder, version)
-        except OSError:
-            if not os.path.lexists(version):
-                raise
-            continue
-        return version
+    try:
+        last = int(safe_io.read_text(parent / _LAST_PUBLISHED, 100))
+    except (OSError, ValueError):
+        last = 0
+    number = max(last, 0, *versions(parent)) + 1
+    if not is_version(str(number)):
+        raise UsageError(f"{parent} has no version number left; choose another --export.name")
+    write_text(parent / _LAST_PUBLISHED, f"{number}\n")
+    publish_as(folder, parent / str(number))
+    return parent / str(number)
 
 
 def publish_as(folder: Path, target: Path) -> None:

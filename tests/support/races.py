@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
-from pipeline.utils import files, temp_files
+from pipeline.utils import files, locks, temp_files
 from pipeline.utils.errors import UsageError
 
 _TIMEOUT = 60  # seconds after which a hanging race ends
@@ -66,4 +66,6 @@ def publish(folder, done):
     version = temp_files.folder(folder)
     (version / "saved_model.pb").write_text(str(os.getpid()))
     temp_files.sweep(folder)  # must keep the directories of the others
-    done(files.publish(version, folder).name)
+    with locks.in_turn(folder):
+        name = files.publish(version, folder).name
+    done(name)
