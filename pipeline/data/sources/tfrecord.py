@@ -1,6 +1,5 @@
 """Sharded TFRecord files of tf.Example with one encoded image and one label each."""
 
-import glob
 import hashlib
 import os
 import re
@@ -44,7 +43,7 @@ def tfrecord(
     file's path below the root and the record's number, so adding files does not change other ids.
 
     Args:
-        path: A directory, a file, or a pattern such as `data/train-*`.
+        path: A directory or a file.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
         label: Feature with the label, an integer or a string; None: found by its name.
         group: Feature with an integer or a string; examples with the same value stay in one split.
@@ -145,9 +144,6 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         found = [file for file in found if shards.is_shard(file.name)]
-    elif glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path)) if Path(name).is_file())
-        root = next(p for p in path.parents if not glob.has_magic(str(p)))
     else:
         found = [path]
     if not found:
