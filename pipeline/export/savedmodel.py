@@ -25,8 +25,6 @@ from pipeline.utils.errors import UsageError, reason
 # Limits of the golden examples: their number, and the bytes of their decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
-# Weights remain float32, as in training.
-_POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 
 Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 """Signature -> (function, specs of its arguments)."""
@@ -118,7 +116,8 @@ def write(
 
     Returns the content of the manifest, without the digests of files.
     """
-    policy = _POLICIES[config.export.precision]
+    precision = config.export.precision
+    policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
     exported = model if digest else twin(model, task, config.model, policy)
     # One graph of the network, shared by all signatures.
     network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
@@ -143,7 +142,7 @@ def write(
         "task": config.task.name,
         "versions": environment.versions(),
         "parameters": model.count_params(),
-        "precision": config.export.precision,
+        "precision": precision,
         "trained_precision": model.dtype_policy.name,
         "temperature": task.metadata.get("temperature"),
         "class_names": task.metadata.get("class_names"),
