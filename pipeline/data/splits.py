@@ -42,10 +42,6 @@ class Split:
         """The columns of the examples at these positions of the split."""
         return self.store.take(self.rows[np.asarray(positions)])
 
-    def first(self, count: int) -> "Split":
-        """The first `count` examples of the split."""
-        return Split(self.store, self.rows[:count])
-
 
 def shares(
     existing: Collection[str], options: Data, known: Mapping[str, np.ndarray]
@@ -164,7 +160,7 @@ class Sampled(Source):
 
     def __init__(self, whole: Source, rows: Mapping[str, np.ndarray]) -> None:
         self.whole = whole
-        self._rows = dict(rows)
+        self._rows = rows
         self._columns = {
             split: {name: column[some] for name, column in whole.columns(split).items()}
             for split, some in rows.items()

@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.config import config, registry
 from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
+from pipeline.data.splits import Split
 from pipeline.models import _layers
 from pipeline.runtime import distribution, environment
 from pipeline.training.model_builder import build, network
@@ -147,8 +148,9 @@ def _settings(recipe: config.Config, case: Case) -> config.Config:
 
 
 def _batches(loaded: dataset.Data, settings: config.Config) -> Batches:
-    train = loaded.splits["train"].first(STEPS_PER_EPOCH * settings.train.batch_size)
-    return batching.training(train, settings.train, settings.runtime.seed)
+    train = loaded.splits["train"]
+    some = Split(train.store, train.rows[: STEPS_PER_EPOCH * settings.train.batch_size])
+    return batching.training(some, settings.train, settings.runtime.seed)
 
 
 def _stock(

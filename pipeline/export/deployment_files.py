@@ -48,13 +48,9 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
         "yaml": lambda value: json.dumps(value).replace("$", "$$"),  # `$` begins a variable
     }
     for file in GENERATED:
-        if _is_generated(parent / file):
-            files.write_text(parent / file, _templates.render(file, **values))
-
-
-def _is_generated(path: Path) -> bool:
-    """Whether a file has the mark, or does not exist yet."""
-    return not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace")
+        path = parent / file
+        if not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace"):
+            files.write_text(path, _templates.render(file, **values))
 
 
 def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,8 +25,6 @@ from pipeline.utils.errors import UsageError, reason
 # Limits of the golden examples: their number, and the bytes of their decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
-# Weights remain float32, as in training.
-_POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 
 Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 """Signature -> (function, specs of its arguments)."""
@@ -118,7 +116,8 @@ def write(
 
     Returns the content of the manifest, without the digests of files.
     """
-    policy = _POLICIES[config.export.precision]
+    precision = config.export.precision
+    policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
     exported = model if digest else twin(model, task, config.model, policy)
     # One graph of the network, shared by all signatures.
     network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
@@ -143,18 +142,12 @@ def write(
         "task": config.task.name,
         "versions": environment.versions(),
         "parameters": model.count_params(),
-        "precision": config.export.precision,
+        "precision": precision,
         "trained_precision": model.dtype_policy.name,
         "temperature": task.metadata.get("temperature"),
         "class_names": task.metadata.get("class_names"),
         "feature_names": task.metadata.get("feature_names"),
-        "signatures": {
-            key: {
-                "inputs": _described({spec.name: spec for spec in specs}),
-                "outputs": _described(function.get_concrete_function(*specs).structured_outputs),
-            }
-            for key, (function, specs) in endpoints.items()
-        },
+        "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
         "options": run_result.options(config.export),
         "trained": dict(trained or {}),
         "judged": judged or None,
@@ -235,9 +228,11 @@ def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def _described(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> dtype and shape; None for an axis of any length, such as the batch."""
+def _described(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:
+    """Side -> name -> dtype and shape; None for an axis of any length, such as the batch."""
+    outputs = function.get_concrete_function(*specs).structured_outputs
+    sides = {"inputs": {spec.name: spec for spec in specs}, "outputs": outputs}
     return {
-        name: {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
-        for name, tensor in tensors.items()
+        side: {n: {"dtype": t.dtype.name, "shape": t.shape.as_list()} for n, t in tensors.items()}
+        for side, tensors in sides.items()
     }

@@ -109,21 +109,11 @@ def _surroundings(fine: "_Descriptors") -> np.ndarray:
     sample = np.random.default_rng(0).permutation(count)[:_SAMPLE]
     place = np.full(count, -1)
     place[sample] = np.arange(len(sample))
-    values, *tangents = (
-        array[sample].astype(np.float32) for array in (fine.values, fine.right, fine.down)
-    )
+    table = _Table(fine, sample)
     around = np.empty(count, np.float32)
     for start in range(0, count, _PAIRS):
         part = slice(start, start + _PAIRS)
-        some = fine.values[part].astype(np.float32)
-        distance = some @ (-2 * values.T)
-        distance += np.einsum("ij,ij->i", some, some)[:, None]
-        distance += np.einsum("ij,ij->i", values, values)
-        for tangent in tangents:
-            along = some @ tangent.T
-            along -= np.einsum("ij,ij->i", values, tangent)
-            along *= along
-            distance -= along
+        distance = table.distances(_rows(fine.values[part]))
         itself = np.flatnonzero(place[part] >= 0)
         distance[itself, place[part][itself]] = np.inf
         around[part] = np.partition(distance, _NEXT - 1, axis=1)[:, _NEXT - 1]
@@ -193,7 +183,10 @@ def _candidates(
     order = np.lexsort((upper, bucket))
     upper, bucket = upper[order], bucket[order]
     starts = np.searchsorted(bucket, np.arange(bucket[-1] + 3) if count else [])
-    table = _Table(coarse, order, np.minimum(_COARSE_SHARE * around, _COARSE_LIMIT))
+    limit = np.minimum(_COARSE_SHARE * around, _COARSE_LIMIT)[order]
+    limit *= np.abs(limit)  # keeps its sign: nothing is below a negative one
+    table, values = _Table(coarse, order), coarse.values[order]
+    lefts = (_rows(values), _rows(coarse.mirrored(values)))
     for number in range(len(starts) - 2):
         begin, end, beyond = starts[number : number + 3]
         for top in range(begin, end, _ROWS):
@@ -205,42 +198,45 @@ def _candidates(
                 for at in range(left, right, _COLUMNS):
                     columns = slice(at, min(at + _COLUMNS, right))
                     for mirrored in (False, True):
-                        i, j = table.near(rows, columns, mirrored)
-                        kept = i < j
+                        distance = table.distances(lefts[mirrored][rows], columns)
+                        i, j = np.nonzero(distance <= limit[rows, None])
+                        kept = distance[i, j] <= limit[columns][j]
+                        i, j = i + top, j + at
+                        kept &= i < j
                         yield order[i[kept]], order[j[kept]], mirrored
 
 
 class _Table:
-    """Coarse descriptors in the order of the search, arranged so that a product is a distance."""
+    """Some of the descriptors, arranged so that a product with `_rows` of others is a distance."""
 
-    def __init__(self, coarse: _Descriptors, order: np.ndarray, limit: np.ndarray) -> None:
-        # The squared limit keeps its sign: nothing is below a negative one.
-        self._limit = (limit * np.abs(limit))[order]
-        values = coarse.values[order]
+    def __init__(self, descriptors: _Descriptors, some: np.ndarray) -> None:
+        values, *tangents = (
+            array[some].astype(np.float32)
+            for array in (descriptors.values, descriptors.right, descriptors.down)
+        )
         square = (values * values).sum(axis=1, keepdims=True)
         one = np.ones_like(square)
         self._columns = np.concatenate([values, square, one], axis=1)
-        self._rows = [
-            np.concatenate([-2 * row, one, square], axis=1)
-            for row in (values, coarse.mirrored(values))
-        ]
         # The part that a shift explains: (row - column) . tangent
         self._tangents = []
-        for tangent in (coarse.right[order], coarse.down[order]):
+        for tangent in tangents:
             own = (values * tangent).sum(axis=1, keepdims=True)
             self._tangents.append(np.concatenate([tangent / -2, -own, np.zeros_like(one)], axis=1))
 
-    def near(self, rows: slice, columns: slice, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Positions, in the order of the search, of the pairs below the limits of both."""
-        left = self._rows[mirrored][rows]
-        distance = left @ self._columns[columns].T
+    def distances(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
+        """Squared distances, except for the part that a shift explains, (rows, columns)."""
+        distance = rows @ self._columns[columns].T
         for tangent in self._tangents:
-            along = left @ tangent[columns].T
+            along = rows @ tangent[columns].T
             along *= along
             distance -= along
-        i, j = np.nonzero(distance <= self._limit[rows, None])
-        kept = distance[i, j] <= self._limit[columns][j]
-        return i[kept] + rows.start, j[kept] + columns.start
+        return distance
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    values = values.astype(np.float32)
+    square = (values * values).sum(axis=1, keepdims=True)
+    return np.concatenate([-2 * values, np.ones_like(square), square], axis=1)
 
 
 def _filter(

@@ -19,7 +19,6 @@ from pipeline.utils.errors import UsageError, suggest
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
 # Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
-_NAMED = 20  # number of unreadable files named in a note
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
@@ -37,7 +36,6 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             match (of its first group, if it has one) stay in one split; for example,
             `patient(\\d+)` keeps all images of a patient together.
     """
-    found = _Found(path)
     folders = _split_folders(path)
     names, _ = _list(folders["train"])
     if not names:
@@ -45,85 +43,56 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     classes = _columns.distinct(names, f"the subdirectories of {folders['train']}")
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
+    ignored: list[str] = []
     for split, folder in folders.items():
-        files, labels = found.examples(folder, classes, split)
+        found = list(_examples(folder, classes, split, ignored))
+        files = [file.relative_to(path).as_posix() for file, _ in found]
         ids = [stable_hash(os.fsencode(file)) for file in files]
+        labels = [label for _, label in found]
         columns[split] = {"id": np.array(ids, np.int64), "label": np.array(labels, np.int64)}
         if group is not None:
             columns[split]["group"] = _groups(files, group)
-        paths[split] = [str(path / file) for file in files]
-    return ImageFiles(paths, columns, classes, root=str(path), notes=tuple(found.notes()))
+        paths[split] = [str(file) for file, _ in found]
+    note = (
+        f"{path}: {len(ignored):,} entries are ignored, such as "
+        f"{', '.join(sorted(set(ignored))[:3])}: they do not have the suffix of an image file, or "
+        "are links to directories"
+    )
+    return ImageFiles(paths, columns, classes, root=str(path), notes=(note,) if ignored else ())
 
 
-class _Found:
-    """What is below a root directory."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._ignored: list[str] = []
-        self._unreadable: list[str] = []
-
-    def examples(
-        self, folder: Path, classes: tuple[str, ...], split: str
-    ) -> tuple[list[str], list[int]]:
-        """The files of a split, relative to the root with `/`, in sorted order; their labels."""
-        files: list[str] = []
-        labels: list[int] = []
-        names, others = _list(folder)
-        self._ignored += others
-        for name in names:
-            if name not in classes:
-                raise UsageError(
-                    f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
-                )
-            found = sorted(self._images(folder / name))
-            if not found and split == "train":
-                raise UsageError(
-                    f"{folder / name} contains no image files; remove it, or add files named "
-                    f"*{', *'.join(sorted(image_formats.SUFFIXES))}"
-                )
-            files += found
-            labels += [classes.index(name)] * len(found)
-        return files, labels
-
-    def _images(self, folder: Path) -> Iterator[str]:
-        """Image files at any depth; links to directories are not followed."""
-        for place, folders, files in os.walk(folder, onerror=_raise):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            self._ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
-            for name in files:
-                path = Path(place, name)
-                if name.startswith("."):
-                    continue
-                if path.suffix.lower() not in image_formats.SUFFIXES:
-                    self._ignored.append(name)
-                elif not _is_readable(path):
-                    self._unreadable.append(path.relative_to(self._root).as_posix())
-                else:
-                    yield path.relative_to(self._root).as_posix()
-
-    def notes(self) -> Iterator[str]:
-        """Notes about ignored files: names of unreadable image files, and the number of others."""
-        if self._unreadable:
-            names = ", ".join(self._unreadable[:_NAMED])
-            names += ", ..." * (len(self._unreadable) > _NAMED)
-            yield (
-                f"{self._root}: {len(self._unreadable):,} image files are ignored because they "
-                "cannot be read, are not regular files, or are larger than "
-                f"{image_formats.MOST_BYTES >> 20} MiB: {names}"
+def _examples(
+    folder: Path, classes: tuple[str, ...], split: str, ignored: list[str]
+) -> Iterator[tuple[Path, int]]:
+    """The sorted files of a split with their labels; adds to `ignored` what is not read."""
+    names, others = _list(folder)
+    ignored += others
+    for name in names:
+        if name not in classes:
+            raise UsageError(
+                f"{folder / name}: train has no class {name!r}; {suggest(name, classes)}"
             )
-        if self._ignored:
-            some = ", ".join(sorted(set(self._ignored))[:3])
-            yield (
-                f"{self._root}: {len(self._ignored):,} entries are ignored, such as {some}: they "
-                "do not have the suffix of an image file, or are links to directories"
+        found = sorted(_images(folder / name, ignored), key=Path.as_posix)
+        if not found and split == "train":
+            raise UsageError(
+                f"{folder / name} contains no image files; remove it, or add files named "
+                f"*{', *'.join(sorted(image_formats.SUFFIXES))}"
             )
+        yield from ((file, classes.index(name)) for file in found)
 
 
-def _is_readable(path: Path) -> bool:
-    """Whether this is a regular file; opening a pipe would block."""
-    good = path.is_file() and path.stat().st_size <= image_formats.MOST_BYTES
-    return good and os.access(path, os.R_OK)
+def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
+    """Image files at any depth; links to directories are not followed."""
+    for place, folders, files in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in files:
+            if name.startswith("."):
+                continue
+            if os.path.splitext(name)[1].lower() in image_formats.SUFFIXES:
+                yield Path(place, name)
+            else:
+                ignored.append(name)
 
 
 def _raise(error: OSError) -> None:

@@ -12,7 +12,7 @@ from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.sources import _record_files
 from pipeline.data.sources._example_features import Layout
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, reason, suggest
 
 
 def tfds(
@@ -128,9 +128,7 @@ def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
     try:
         instructions = builder.info.splits[wanted].file_instructions
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise UsageError(
-            f"--source.splits: TFDS rejects {wanted!r}: {_first_line(error)}"
-        ) from None
+        raise UsageError(f"--source.splits: TFDS rejects {wanted!r}: {reason(error)}") from None
     runs = [starts[str(i.filename)] + i.skip + np.arange(i.take) for i in instructions]
     if not runs:
         raise UsageError(f"--source.splits: {wanted!r} of {builder.name} has no examples")
@@ -147,13 +145,9 @@ def _builder(dataset: str, path: Path | None) -> Any:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
     except Exception as error:  # TFDS's parser and builders raise many types of exceptions
         raise UsageError(
-            f"--source.dataset: TFDS rejects {dataset!r}: {_first_line(error)}; the names are at "
+            f"--source.dataset: TFDS rejects {dataset!r}: {reason(error)}; the names are at "
             "tensorflow.org/datasets/catalog"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip("'\" \n").partition("\n")[0]
 
 
 def _layout(builder: Any, group: str | None) -> Layout:

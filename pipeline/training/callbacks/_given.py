@@ -17,6 +17,8 @@ _REPLACED = {
     "SwapEMAWeights": 'use train={"ema": 0.999}',
     "ProgbarLogger": "the run prints its own progress",
 }
+# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or None.
+_FREQUENCIES = ("save_freq", "update_freq", "log_freq", "log_every_n_steps")
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
@@ -71,12 +73,14 @@ class GivenCallback(keras.callbacks.Callback):
         kind = type(callback)
         own = (name for name in _BATCH_HOOKS if not is_default(getattr(callback, name)))
         hook = next(own, None)
-        frequency = getattr(callback, "save_freq", None) or getattr(callback, "update_freq", None)
+        stated = [getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
-        if isinstance(frequency, int):
+        if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif hook and (kind is keras.callbacks.LambdaCallback or kind.__module__[:6] != "keras."):
+        elif stated or not hook:
+            pass  # it listens per epoch
+        elif kind is keras.callbacks.LambdaCallback or not kind.__module__.startswith("keras."):
             self.per_batch = f"the callback {kind.__name__} has {hook}"
 
     def set_params(self, params: dict[str, Any]) -> None:
