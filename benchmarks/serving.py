@@ -133,7 +133,7 @@ def child(directory: str, warmed: str) -> None:
 
     session = Session(Path(directory))
     if warmed == "warm":
-        warmup.check(session, Path(directory), lambda what: None)
+        warmup.check(session, Path(directory))
     requests = {
         f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
         for signature, sides in proof.read_golden(Path(directory) / proof.GOLDEN).items()

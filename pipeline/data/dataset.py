@@ -77,7 +77,7 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
         return []
     if before["content"] is not None and before["content"] == source.content():
         return []
-    what = "the content of a file differs, with the same examples and classes"
+    what = "the content or the order of its examples differs, not their number or classes"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} has changed since the run in {run} began: {what}; "

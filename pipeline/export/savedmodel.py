@@ -147,13 +147,7 @@ def write(
         "temperature": task.metadata.get("temperature"),
         "class_names": task.metadata.get("class_names"),
         "feature_names": task.metadata.get("feature_names"),
-        "signatures": {
-            key: {
-                "inputs": _described({spec.name: spec for spec in specs}),
-                "outputs": _described(function.get_concrete_function(*specs).structured_outputs),
-            }
-            for key, (function, specs) in endpoints.items()
-        },
+        "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
         "options": run_result.options(config.export),
         "trained": dict(trained or {}),
         "judged": judged or None,
@@ -234,9 +228,11 @@ def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def _described(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> dtype and shape; None for an axis of any length, such as the batch."""
+def _described(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:
+    """Side -> name -> dtype and shape; None for an axis of any length, such as the batch."""
+    outputs = function.get_concrete_function(*specs).structured_outputs
+    sides = {"inputs": {spec.name: spec for spec in specs}, "outputs": outputs}
     return {
-        name: {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
-        for name, tensor in tensors.items()
+        side: {n: {"dtype": t.dtype.name, "shape": t.shape.as_list()} for n, t in tensors.items()}
+        for side, tensors in sides.items()
     }
