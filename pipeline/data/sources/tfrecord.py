@@ -83,7 +83,11 @@ class TFRecords(RecordSource):
             return _columns.distinct(given, "--source.class-names")
         file = self._root / _CLASSES
         if file.exists():
-            return _columns.distinct(_lines(file), f"the lines of {file}")
+            try:
+                lines = safe_io.read_text(file).rstrip().split("\n")
+            except (OSError, ValueError):
+                raise UsageError(f"{file} cannot be read as UTF-8 text") from None
+            return _columns.distinct([line.strip() for line in lines], f"the lines of {file}")
         if self._layout["label"][1] == "int64":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
@@ -120,13 +124,6 @@ class TFRecords(RecordSource):
         """For example, `record 17 of train-00000-of-00010`."""
         file = np.flatnonzero(self._hashes == id >> _BITS)[0]
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in safe_io.read_text(path).rstrip().split("\n")]
-    except (OSError, ValueError):
-        raise UsageError(f"{path} cannot be read as UTF-8 text") from None
 
 
 def _relative(path: Path, root: Path) -> str:
