@@ -214,7 +214,8 @@ def _loss(
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not fit the task: {reason(error)}"
+                f"--train.loss {options.loss} does not fit the task: {reason(error)} (labels are "
+                "one-hot for a Keras loss, unless its name starts with Sparse)"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(

@@ -164,6 +164,7 @@ def test_help_describes_a_registry_with_every_option(capsys):
                 at += 1
                 assert about.meaning, (kind, name, option)
                 assert lines[at] == f"    {option}: {about}. {about.meaning}", (kind, name)
+    assert "\n    gamma: " in shown(capsys, "--help", "pipeline.training.losses.focal:focal")
     with pytest.raises(UsageError, match="unknown registry 'model'; did you mean 'models'"):
         configure(["--help", "model"])
 

@@ -38,6 +38,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module named 'no.such'"),
+        ("mine.py", {}, "'mine.py:': mine.py is not a file"),
     ],
 )
 def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message):
