@@ -49,8 +49,9 @@ class Info:
     def field(self, name: str) -> tf.TensorSpec:
         """Shape and dtype of a field; UsageError if the source does not have it."""
         if name not in self.fields:
+            images = "; images have shape (n, height, width[, channels])" * (name == "image")
             raise UsageError(
-                f"the source has no field {name!r} (it has {', '.join(self.fields)}); "
+                f"the source has no field {name!r} (it has {', '.join(self.fields)}){images}; "
                 "choose another --task or --source.name"
             )
         return self.fields[name]

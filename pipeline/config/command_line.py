@@ -27,6 +27,7 @@ recipes (default: {default}):
 {program} RECIPE --help  shows every option with its meaning and default.
 {program} --help REGISTRY  shows every registered function with its options:
   {registries}.
+{program} --help file.py:name  shows those of your own function.
 --config runs/digits-1/config.json  uses the recipe and all options of a saved run."""
 
 

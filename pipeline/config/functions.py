@@ -89,6 +89,7 @@ class Function:
 
 def dotted(name: str) -> Function:
     """`package.module.name`, `package.module:name` or `file.py:name`."""
+    name = f"{name}:" if name.endswith(".py") else name
     module, _, function = name.rpartition(":" if ":" in name else ".")
     if module.endswith(".py"):
         path = Path(module)

@@ -63,7 +63,8 @@ def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments with the learning rate and the clipping of an optimizer object as options."""
     optimizer: Any = given.get("optimizer")
     rate, found = given.pop("learning_rate", None), dict[str, Any]()
-    if hasattr(optimizer, "learning_rate") and hasattr(optimizer, "get_config"):
+    scales_loss = hasattr(optimizer, "inner_optimizer")  # refused when it is used
+    if hasattr(optimizer, "get_config") and hasattr(optimizer, "learning_rate") and not scales_loss:
         if rate is not None:
             raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
         rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)

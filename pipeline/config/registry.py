@@ -95,11 +95,20 @@ def builds_whole_model(name: str) -> bool:
     """Whether a model is a user's whole network, from raw inputs to its own outputs.
 
     Such are objects, `.keras` files, classes, and functions `(input_shape, classes)`.
+
+    Raises UsageError for a function of other arguments.
     """
     function = find("models", name)
     value = getattr(name, "value", None)
     is_class = isinstance(value, type) or isinstance(function.node, ast.ClassDef)
-    return function.name == "given" or is_class or function.required == 2
+    if function.name == "given" or is_class:
+        return True
+    if function.required not in (1, 2):
+        raise UsageError(
+            f"--model.name {name} must be a function (input_shape, classes) that returns a "
+            f"keras.Model; it has {function.required} arguments without a default"
+        )
+    return function.required == 2
 
 
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
@@ -202,16 +211,21 @@ def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) 
     return bind(registry, name, options)(*arguments)
 
 
-def describe(registry: str) -> str:
-    """Every registered function with its options: meaning, type and range, default.
+def describe(name: str) -> str:
+    """The functions of a registry, or the one called `file.py:name` or `package.module:name`, with
+    their options: meaning, type and range, default.
 
-    Raises UsageError for an unknown registry.
+    Raises UsageError for an unknown name.
     """
-    if registry not in REGISTRIES:
-        raise UsageError(f"unknown registry {registry!r}; {suggest(registry, REGISTRIES)}")
+    if name in REGISTRIES:
+        known = (*names(name), *keras_names.names(name))
+        functions = {word: find(name, word) for word in known}
+    elif "." in name or ":" in name:
+        functions = {name: dotted(name)}
+    else:
+        raise UsageError(f"unknown registry {name!r}; {suggest(name, REGISTRIES)}")
     lines = []
-    for name in (*names(registry), *keras_names.names(registry)):
-        function = find(registry, name)
+    for name, function in functions.items():
         lines += [f"{name}: {function.summary}"]
         for option, about in function.options.items():
             lines += [f"    {option}: {about}" + (f". {about.meaning}" if about.meaning else "")]

@@ -88,10 +88,13 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def refusal(run: str, found: list[Change]) -> str:
     """The error message for these changes: a line for each of them, and how to resume."""
-    lost = [c for c in found if c.then[0] == "<" != c.now[0] and not c.can_be_forced]
-    if lost:
-        names = ", ".join(f"{change.flag} {change.then}" for change in lost)
-        return f"{run} began with Python objects; pass them again to fit, with its options: {names}"
+    given = [c for c in found if "<" in (c.then[0], c.now[0]) and not c.can_be_forced]
+    if given:
+        names = ", ".join(f"{change.flag} {change.then}" for change in given)
+        return (
+            f"{run} began with {names}; pass the same Python objects again to fit (a function with "
+            "the same source and values), or choose another --run-directory"
+        )
     remedy = "choose another --run-directory, or resume with its original options"
     if all(change.can_be_forced for change in found):
         remedy = f"add --force to accept the changes, or {remedy}"

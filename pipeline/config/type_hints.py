@@ -9,7 +9,6 @@ tuple apply to each of its values.
 import ast
 import contextlib
 import dataclasses
-import glob
 import os
 import types
 import typing
@@ -156,7 +155,7 @@ _Limit = tuple[Callable[[Any], Any], str]
 _LIMITS: dict[str, _Limit] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
-    "exists": (lambda path: glob.has_magic(str(path)) or os.path.exists(path), "an existing path"),
+    "exists": (os.path.exists, "an existing path"),
     "file name": (formats.is_file_name, "a plain file name"),
     "model name": (formats.is_model_name, "a plain file name without a colon or a leading dot"),
     "duration": (formats.parse_duration, "a duration such as 90s, 10m, 1h30m or 2d"),

@@ -40,13 +40,8 @@ def load(
 ) -> tuple[dict[str, Split], list[Decision]]:
     """Decodes all examples once, unless no cache has enough space, and divides them into splits.
 
-    Args:
-        source: The source of `config.source`.
-        task: The task of `config.task`.
-        config: Its section `data` has the fractions of the splits and the cache options.
-        dropped: Ids of examples to exclude.
-        groups: Maps ids to groups of near duplicates; only held-out examples of a group are kept.
-        known: Maps splits to ids of an earlier run that stay in this split.
+    The ids in `dropped` are excluded. `groups` maps ids to groups of near duplicates, of which only
+    held-out examples are kept. `known` maps splits to ids of an earlier run that stay in them.
     """
     options, known = config.data, known or {}
     decision = cache_policy.decided(source, task, options)

@@ -77,7 +77,7 @@ def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> lis
         return []
     if before["content"] is not None and before["content"] == source.content():
         return []
-    what = "the content of a file differs, with the same examples and classes"
+    what = "the content or the order of its examples differs, not their number or classes"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} has changed since the run in {run} began: {what}; "
@@ -108,14 +108,23 @@ def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
 
 
 def _leaked_copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
-    """A note about images that are in two splits, unless cleaning has handled them."""
-    found = splits.copies(parts)
-    if not found or config.clean.enabled or config.clean.allow_leakage:
+    """A note about images with the pixels of one in a preceding split, if cleaning ignored them.
+
+    Needs decoded images, because no images are read for this.
+    """
+    if config.clean.enabled or config.clean.allow_leakage:
         return []
-    counts = ", ".join(f"{count:,} in {name}" for name, count in found.items())
+    found, before = [], np.empty(0, np.int64)
+    for name, split in parts.items():
+        if split.store.digest is None:
+            return []
+        own = split.store.digest[split.rows]
+        if count := int(np.isin(own, before).sum()):
+            found.append(f"{count:,} in {name}")
+        before = np.append(before, own)
     remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
-    what = f"exact copies of images in another split: {counts}"
-    return [Decision("note", what, f"{remedy} excludes them")]
+    what = f"exact copies of images in another split: {', '.join(found)}"
+    return [Decision("note", what, f"{remedy} excludes them")] if found else []
 
 
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:

@@ -35,9 +35,6 @@ class Store(abc.ABC):
         self.short = dict(short)
         self.digest = digest
 
-    def __len__(self) -> int:
-        return len(self.short["id"])
-
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples in these rows, as NumPy arrays."""

@@ -116,23 +116,6 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
             )
 
 
-def copies(splits: Mapping[str, Split]) -> dict[str, int]:
-    """Maps splits to the number of images with the same pixels as an image of a preceding split.
-
-    Empty if decoded images are not kept, because no images are read for this.
-    """
-    found: dict[str, int] = {}
-    digests = np.empty(0, np.int64)  # of the preceding splits
-    for name, split in splits.items():
-        if split.store.digest is None:
-            return {}
-        own = split.store.digest[split.rows]
-        if count := int(np.isin(own, digests).sum()):
-            found[name] = count
-        digests = np.append(digests, own)
-    return found
-
-
 def without_copies(
     splits: Mapping[str, Split], groups: Mapping[int, int]
 ) -> tuple[dict[str, Split], dict[str, int]]:

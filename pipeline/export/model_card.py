@@ -58,8 +58,5 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 def differences(found: Mapping[str, float]) -> str:
     """The result of `savedmodel.difference`, in words."""
-    floats = [f"{name} {value:.2g}" for name, value in found.items() if isinstance(value, float)]
-    counts = [f"{name} {value}" for name, value in found.items() if isinstance(value, int)]
-    largest = f"largest difference of {', '.join(floats)}" if floats else ""
-    changed = f"different values: {', '.join(counts)}" if counts else ""
-    return "; ".join(filter(None, (largest, changed)))
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+    return f"largest difference (of classes and labels, how many differ): {parts}"

@@ -89,15 +89,14 @@ class Cluster:
 
 def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
     """Worker and token of a connection that arrives within this time; empty if there is none."""
-    heard = {}
     listening.settimeout(seconds)
     with contextlib.suppress(OSError, ValueError):
         connection, _ = listening.accept()
         with connection, connection.makefile(encoding="ascii") as lines:
             connection.settimeout(seconds)
             index, token = lines.readline(200).split()
-            heard[int(index)] = token
-    return heard
+            return {int(index): token}
+    return {}
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:

@@ -1,5 +1,6 @@
 """Selects the GPUs of this process and limits their memory, before TensorFlow is used."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,13 +78,11 @@ def _chosen(options: config.Runtime, gpus: list[Any]) -> list[Any]:
 
 
 def _let_grow(gpus: list[Any]) -> None:
-    for gpu in gpus:
-        if tf.config.get_logical_device_configuration(gpu):
-            continue  # an earlier run in this process set a limit, which rules out growth
-        try:
-            tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError:  # TensorFlow has already initialized its devices
-            return
+    with contextlib.suppress(RuntimeError):  # TensorFlow has already initialized its devices
+        for gpu in gpus:
+            # The limit of an earlier run in this process rules out growth.
+            if not tf.config.get_logical_device_configuration(gpu):
+                tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:

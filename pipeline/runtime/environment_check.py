@@ -53,7 +53,10 @@ def check() -> Iterator[Finding]:
     """Yields all findings, in the order in which they are shown."""
     yield _python()
     yield from _packages()
-    yield from _variables()
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
+    if legacy.lower() not in ("", "0", "false"):
+        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
+        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
     yield from _tensorflow()
     yield _cpu()
     yield _memory()
@@ -104,13 +107,6 @@ def installed(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _variables() -> Iterator[Finding]:
-    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
-    if legacy.lower() not in ("", "0", "false"):
-        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
-        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
 
 
 def _tensorflow() -> Iterator[Finding]:

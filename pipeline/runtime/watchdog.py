@@ -6,7 +6,6 @@ A call may hang in a data loader, on a lost file system, or in a collective whos
 import faulthandler
 import functools
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,20 +83,19 @@ class Watchdog(keras.callbacks.Callback):
                 self._end_process(seconds)
 
     def _end_process(self, seconds: float) -> None:
-        message = f"error: a call took longer than {seconds:g} s; stacks of all threads"
         where = f", also in {self._path}" if self._path else ""
-        os.write(_STDERR, f"{message} follow{where}\n".encode())
-        faulthandler.dump_traceback(_STDERR, all_threads=True)
+        with open(os.memfd_create("stacks"), "w+", errors="replace") as stacks:
+            faulthandler.dump_traceback(stacks, all_threads=True)
+            stacks.seek(0)
+            text = files.collapse_home(stacks.read())
+        text = (
+            f"error: a call took longer than {seconds:g} s; stacks of all threads{where}:\n{text}"
+        )
+        os.write(_STDERR, text.encode())
         if self._path:
-            writer = threading.Thread(target=_write, args=(message, self._path), daemon=True)
+            write = functools.partial(files.write_text, self._path, text)
+            writer = threading.Thread(target=write, daemon=True)
             writer.start()
             writer.join(_WRITE_TIMEOUT)
         # Without clean-up, which would wait for the call. All writes are atomic.
         os._exit(EXIT_CODE)
-
-
-def _write(message: str, path: Path) -> None:
-    with tempfile.TemporaryFile("w+", errors="replace") as stacks:
-        faulthandler.dump_traceback(stacks, all_threads=True)
-        stacks.seek(0)
-        files.write_text(path, f"{message}:\n{files.collapse_home(stacks.read())}")

@@ -55,8 +55,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     except Exception as error:
         error.add_note(f"raised by the model {options.name}")
         raise
-    if not isinstance(given, keras.Model):
-        raise UsageError(f"--model.name {options.name} must return a keras.Model; got {given!r}")
+    _checked(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
     copy = own_model.copied(given, shape)
     outputs, ends_in, note = own_model.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
@@ -215,7 +214,8 @@ def _loss(
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not fit the task: {reason(error)}"
+                f"--train.loss {options.loss} does not fit the task: {reason(error)} (labels are "
+                "one-hot for a Keras loss, unless its name starts with Sparse)"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(

@@ -76,7 +76,7 @@ def outputs(
     Raises:
         UsageError: The network takes another shape, or its head has another width.
     """
-    _require_inputs(model, inputs)
+    inputs = _fitting(inputs, model)
     classes = len(task.metadata.get("class_names", ()))
     body, activation = _without_activation(model) if classes else (model, "linear")
     returned = keras.tree.flatten(body(inputs))
@@ -106,8 +106,11 @@ def outputs(
     return keras.ops.cast(found, "float32"), activation, _NOTES[activation]
 
 
-def _require_inputs(model: keras.Model, inputs: keras.KerasTensor) -> None:
+def _fitting(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
+    """The inputs, without the axis for one channel if the network takes (height, width)."""
     known = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if len(known) == 1 and len(known[0].shape) == 3 and inputs.shape[3:] == (1,):
+        inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
     if len(known) > 1:
         raise UsageError(f"the model has {len(known)} inputs, but the data have one")
     shape = tuple(inputs.shape[1:])
@@ -118,6 +121,7 @@ def _require_inputs(model: keras.Model, inputs: keras.KerasTensor) -> None:
                 f"the model takes inputs of shape {wanted}, but the data have {shape}; resize the "
                 'images with task={"image_size": (height, width)}, or change the model'
             )
+    return inputs
 
 
 def _without_activation(model: keras.Model) -> tuple[keras.Model, str]:

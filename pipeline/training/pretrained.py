@@ -41,6 +41,10 @@ def load(model: SteppedModel, path: Path) -> str:
     if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:
         head = [_layer(variable) for variable in new].count(_layer(new[-1]))
         kept = kept[: len(new) - head]
+    if not kept:
+        raise UsageError(
+            f"--model.weights: {file} does not fit: no layer before the output layer has weights"
+        )
     for variable, value in kept:
         if tuple(variable.shape) != value.shape:
             raise UsageError(

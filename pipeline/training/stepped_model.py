@@ -1,6 +1,7 @@
 """The Keras model of a run: a functional model with its task and its training step."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -26,8 +27,19 @@ class SteppedModel(keras.Model):
     task: Task
 
     def plain(self) -> keras.Model:
-        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`)."""
-        return self.task.standalone(self, self.ends_in)
+        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
+
+        It is compiled with the usual loss and metric for labels as whole numbers, or a target.
+        """
+        plain = self.task.standalone(self, self.ends_in)
+        is_classifier = "class_names" in self.task.metadata
+        loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
+        if is_classifier and self.ends_in == "linear":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        elif self.ends_in == "sigmoid":
+            loss = "binary_crossentropy"
+        plain.compile("sgd", loss, metrics=["accuracy" if is_classifier else "mae"])
+        return plain
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:

@@ -103,7 +103,7 @@ def reason(error: Exception) -> str:
     text, _, values = text.partition("Summarized data: ")
     if values:
         text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
-    text = text.partition("\n")[0]
+    text = text.strip().partition("\n")[0]
     # One node for each function that is called, and the step of the dataset.
     step = r"Error in user-defined function .*? with iterator: \S+: "
     text = re.sub(rf"^(\{{\{{.*?\}}\}} |{step})+", "", text)

@@ -125,10 +125,8 @@ def require_outside(path: Path, data: Path | None, flag: str) -> None:
 
 def check_writable(path: Path, flag: str) -> None:
     """Raises UsageError unless the directory, or its closest existing parent, is writable."""
-    there = path
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     try:
-        while not there.exists() and not there.is_symlink() and there != there.parent:
-            there = there.parent
         if not there.is_dir():
             raise UsageError(f"{flag}: {there} is not a directory; choose another path")
         with tempfile.TemporaryFile(dir=there):

@@ -66,7 +66,7 @@ def test_what_is_missing_is_named(run):
         __main__.main(["run", "--export.precision", "float16"])
     with pytest.raises(UsageError, match="was an object of the Python process that started the"):
         fit_main(["--config", "run/config.json", "--run-directory", "run"])
-    with pytest.raises(UsageError, match="run began with Python objects; pass them again to .*"):
+    with pytest.raises(UsageError, match="run began with .*; pass the same Python objects again"):
         fit(run_directory="run")
     with pytest.raises(UsageError, match="was an object of the Python process that started the"):
         __main__.main(["run", "--source.path", "x"])

@@ -117,7 +117,7 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
 def context_of(stops, exports=False, last_step=100):
     """What `TimeBudget` needs of a `CallbackContext`."""
     steps = SimpleNamespace(batch_size=10, last_step=last_step)
-    return SimpleNamespace(stops=stops, batches=steps, evaluated=1000, exports=exports, mean=float)
+    return SimpleNamespace(stops=stops, batches=steps, evaluated=1000, exports=exports)
 
 
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):

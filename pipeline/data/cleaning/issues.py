@@ -54,11 +54,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     """Entries of a manifest, in the order of the scan.
 
     An entry for leakage refers to the copy in train (in validation, if the other is in test).
-
-    Args:
-        source: Provides the names of examples and classes.
-        scan: The scan of this source.
-        near: Whether to search for near duplicates as well.
+    `near` also searches for near duplicates.
     """
     found = list(_unfit(scan, len(source.info.class_names or ())))
     fit = np.ones(len(scan), bool)

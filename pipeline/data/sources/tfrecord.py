@@ -1,6 +1,5 @@
 """Sharded TFRecord files of tf.Example with one encoded image and one label each."""
 
-import glob
 import hashlib
 import os
 import re
@@ -44,7 +43,7 @@ def tfrecord(
     file's path below the root and the record's number, so adding files does not change other ids.
 
     Args:
-        path: A directory, a file, or a pattern such as `data/train-*`.
+        path: A directory or a file.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
         label: Feature with the label, an integer or a string; None: found by its name.
         group: Feature with an integer or a string; examples with the same value stay in one split.
@@ -84,7 +83,11 @@ class TFRecords(RecordSource):
             return _columns.distinct(given, "--source.class-names")
         file = self._root / _CLASSES
         if file.exists():
-            return _columns.distinct(_lines(file), f"the lines of {file}")
+            try:
+                lines = safe_io.read_text(file).rstrip().split("\n")
+            except (OSError, ValueError):
+                raise UsageError(f"{file} cannot be read as UTF-8 text") from None
+            return _columns.distinct([line.strip() for line in lines], f"the lines of {file}")
         if self._layout["label"][1] == "int64":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
@@ -123,13 +126,6 @@ class TFRecords(RecordSource):
         return f"record {id % (1 << _BITS)} of {_relative(self._records.files[file], self._root)}"
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in safe_io.read_text(path).rstrip().split("\n")]
-    except (OSError, ValueError):
-        raise UsageError(f"{path} cannot be read as UTF-8 text") from None
-
-
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
@@ -145,9 +141,6 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         found = [file for file in found if shards.is_shard(file.name)]
-    elif glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path)) if Path(name).is_file())
-        root = next(p for p in path.parents if not glob.has_magic(str(p)))
     else:
         found = [path]
     if not found:
