@@ -148,7 +148,7 @@ def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsy
         "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
         "default: 40)",
         "--export.enabled, --export.no-enabled Write and verify",
-        "(airbench, application, convnet, lenet, linear, resnet, sequential, tiny, or "
+        "(airbench, application, convnet, keras_hub, lenet, linear, resnet, sequential, tiny, or "
         "package.module:name; default: convnet)",
     ):
         assert part in whole
@@ -164,7 +164,9 @@ def test_help_describes_a_registry_with_every_option(capsys):
                 at += 1
                 assert about.meaning, (kind, name, option)
                 assert lines[at] == f"    {option}: {about}. {about.meaning}", (kind, name)
-    assert "\n    gamma: " in shown(capsys, "--help", "pipeline.training.losses.focal:focal")
+    assert "\n    momentum: " in shown(
+        capsys, "--help", "pipeline.training.optim.optimizers.muon:muon"
+    )
     with pytest.raises(UsageError, match="unknown registry 'model'; did you mean 'models'"):
         configure(["--help", "model"])
 

@@ -34,7 +34,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
     ("name", "options", "message"),
     [
         ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        ("zzz", {}, "choose from airbench, application, convnet, lenet, linear, resnet, "),
+        ("zzz", {}, "choose from airbench, application, convnet, keras_hub, lenet, linear, "),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module named 'no.such'"),

@@ -81,7 +81,7 @@ def test_a_frozen_backbone_is_trained_exported_and_loaded_by_keras(preset, workp
     model = {"name": "keras_hub", "options": {"preset": preset}}
     run = fit("digits", model=model, **sections, log={"progress": False, "tensorboard": False})
     assert run.export is not None
-    frozen = run.model.get_layer("backbone")
+    frozen = run.network.get_layer("backbone")
     start = built((8, 8, 1), preset).get_layer("backbone")
     for one, other in zip(frozen.get_weights(), start.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
