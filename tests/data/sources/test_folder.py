@@ -1,5 +1,7 @@
 """The folder source: which files are examples, and which directories are rejected."""
 
+import os
+
 import pytest
 from PIL import Image
 from small import loaded
