@@ -133,4 +133,4 @@ def test_what_cannot_be_read_is_ignored_with_a_note(root):
     (root / "train/ant/a gone.png").symlink_to("nothing")
     os.mkfifo(root / "val/ant/a pipe.jpg")
     source = folder(path=root)
-    assert "such as a gone.png, a pipe.jpg" in source.info.notes[0]
+    assert "a gone.png, a pipe.jpg" in source.info.notes[0]
