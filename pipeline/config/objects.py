@@ -101,7 +101,9 @@ def _described(value: Any, seen: set[int]) -> Any:
     """JSON that is equal for equal objects."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):  # in another order in each process
+        value = sorted(value, key=repr)
+    if isinstance(value, list | tuple):
         return [_described(one, seen) for one in value]
     if isinstance(value, Mapping):
         return {str(key): _described(one, seen) for key, one in value.items()}
@@ -112,8 +114,6 @@ def _described(value: Any, seen: set[int]) -> Any:
     seen.add(id(value))
     if isinstance(value, functools.partial):
         return [_described(part, seen) for part in (value.func, value.args, value.keywords)]
-    if isinstance(value, types.MethodType):
-        return [value.__name__, _described(value.__self__, seen)]
     if isinstance(value, types.FunctionType):
         return _of_function(value, seen)
     if isinstance(value, type):

@@ -1,7 +1,11 @@
 """Recipes for images: each function returns the config of a complete experiment."""
 
+from typing import Any
+
 from pipeline.config.config import Config
 from pipeline.config.sections import Data, Model, Runtime, Source, Train
+
+_MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
 
 def digits() -> Config:
@@ -11,13 +15,7 @@ def digits() -> Config:
         source=Source(name="scikit_learn", options={"dataset": "digits"}),
         data=Data(augment={"crop": {"padding": 1}}),
         model=Model(name="convnet", options={"blocks": 3}),
-        train=Train(
-            epochs=40,
-            batch_size=32,
-            optimizer="adam",
-            learning_rate=0.002,
-            schedule="cosine",
-        ),
+        train=Train(epochs=40, optimizer="adam", learning_rate=0.002, schedule="cosine"),
     )
 
 
@@ -27,14 +25,7 @@ def digits_tiny() -> Config:
         recipe="digits_tiny",
         source=Source(name="scikit_learn", options={"dataset": "digits"}),
         model=Model(name="tiny"),
-        train=Train(
-            epochs=30,
-            batch_size=32,
-            optimizer="sgd",
-            optimizer_options={"momentum": 0.9},
-            learning_rate=0.05,
-            schedule="cosine",
-        ),
+        train=Train(epochs=30, learning_rate=0.05, schedule="cosine", optimizer_options=_MOMENTUM),
         runtime=Runtime(replicas=2),
     )
 
@@ -46,13 +37,7 @@ def cifar10_convnet() -> Config:
         source=Source(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="convnet"),
-        train=Train(
-            epochs=10,
-            batch_size=32,
-            optimizer="sgd",
-            optimizer_options={"momentum": 0.9},
-            learning_rate=0.001,
-        ),
+        train=Train(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
     )
 
 
@@ -63,7 +48,7 @@ def cifar10_sequential() -> Config:
         source=Source(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="sequential"),
-        train=Train(epochs=10, batch_size=32, optimizer="adam", learning_rate=0.001),
+        train=Train(epochs=10, optimizer="adam", learning_rate=0.001),
     )
 
 
@@ -75,12 +60,6 @@ def fashion_mnist_lenet() -> Config:
         data=Data(validation=0.02),
         model=Model(name="lenet"),
         train=Train(
-            epochs=10,
-            batch_size=32,
-            accumulate=2,
-            clip_norm=1.0,
-            optimizer="sgd",
-            optimizer_options={"momentum": 0.9},
-            learning_rate=0.01,
+            epochs=10, accumulate=2, clip_norm=1.0, learning_rate=0.01, optimizer_options=_MOMENTUM
         ),
     )
