@@ -51,8 +51,10 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if result is not None and judged in result:
-            again = "nothing was trained, tested or exported again"
-            say("finished", f"{self.run} was complete; {again}")
+            say(
+                "finished",
+                f"{self.run} was complete; nothing was trained, tested or exported again",
+            )
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()

@@ -45,6 +45,7 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
         trained, calibration = result["trained"], result["calibration"]
         judged = next(name for name in ("test", "validation", "train") if name in metrics)
         digest = result["config_digest"]
+        network = _network(config, run)
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
         raise UsageError(
             f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
@@ -55,7 +56,6 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     precision = run_directory.decided(run.path, "precision") or "the precision of training"
     say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
     task = registry.call("tasks", config.task.name, config.task.options, metadata)
-    network = _network(config, run)
     network.task = task
     outcome = savedmodel.attempt(
         config=config,
@@ -76,12 +76,6 @@ def _network(config: Config, run: RunDirectory) -> SteppedModel:
     """The trained network in `model.keras`."""
     if not objects.is_text_only(config.model.name):
         registry.load("models", config.model.name)  # defines its own layers, if it has any
-    try:
-        plain = keras.models.load_model(run.model, compile=False)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(
-            f"{run.model} cannot be loaded: {reason(error)}; export the run in Python: "
-            'fit(..., run_directory=..., export={"enabled": True})'
-        ) from None
+    plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     return SteppedModel(network.inputs, network.outputs)

@@ -22,7 +22,6 @@ def regression_linear() -> Config:
         train=Train(
             epochs=150,
             batch_size=343,  # the whole training split: a gradient without noise converges
-            optimizer="sgd",
             optimizer_options={"momentum": 0.85},
             learning_rate=0.4,
         ),

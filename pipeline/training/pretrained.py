@@ -39,8 +39,8 @@ def load(model: SteppedModel, path: Path) -> str:
     same = _class_names(file) in (None, model.task.metadata.get("class_names"))
     kept = list(zip(new, values, strict=False))
     if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:
-        head = [_layer(variable) for variable in new].count(_layer(new[-1]))
-        kept = kept[: len(new) - head]
+        layers = [variable.path.rpartition("/")[0] for variable in new]
+        kept = kept[: len(new) - layers.count(layers[-1])]
     if not kept:
         raise UsageError(
             f"--model.weights: {file} does not fit: no layer before the output layer has weights"
@@ -54,10 +54,6 @@ def load(model: SteppedModel, path: Path) -> str:
         variable.assign(value)
     added = "" if len(kept) == len(new) else "; the output layer is new"
     return f"{len(kept)} of {len(new)} weights from {path}{added}"
-
-
-def _layer(variable: keras.Variable) -> str:
-    return variable.path.rpartition("/")[0]
 
 
 def _class_names(file: Path) -> list[str] | None:

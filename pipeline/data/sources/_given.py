@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Source
 from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import distinct, examples, images_of, labels_of, numbered
+from pipeline.data.sources._columns import distinct, examples, labels_of, numbered
 from pipeline.data.sources._image_files import ImageFiles
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
@@ -30,15 +30,9 @@ def adapt(found: Any) -> Callable[..., Source]:
     if not (inspect.isfunction(found) or inspect.isclass(found)):
         return functools.partial(given, found)
 
-    def source(
-        validation_data: Any = None, test_data: Any = None, class_names: Any = None, **options: Any
-    ) -> Source:
+    def source(**options: Any) -> Source:
         made = found(**options)
-        if isinstance(made, Source):
-            return made
-        return given(
-            made, validation_data=validation_data, test_data=test_data, class_names=class_names
-        )
+        return made if isinstance(made, Source) else given(made)
 
     return source
 
@@ -170,16 +164,12 @@ def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
     labels = np.array(data[label])
     if names := getattr(data.features[label], "names", None):
         if labels.min() < 0:
-            raise UsageError(
-                f"{split}: some examples have no label (-1); remove them with filter()"
-            )
+            raise UsageError(f"{split}: examples have no label (-1); remove them with filter()")
         labels = np.array(names)[labels]  # the numbers of another dataset may differ
     pictures = [
         np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p) for p in data[image]
     ]
-    if len({picture.shape for picture in pictures}) > 1:
-        raise UsageError(f"{split}: the images differ in shape; resize them with map() first")
-    return {"label": labels_of(labels, split), "image": images_of(np.stack(pictures), split)}
+    return examples(split, pictures, labels)
 
 
 def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:

@@ -47,7 +47,7 @@ def given(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any],
             f"{type(loss).__name__}"
         )
     is_default = inspect.isclass(loss) and "from_logits" not in options
-    if options or inspect.isclass(loss):
+    if inspect.isclass(loss) or options:
         loss = loss(**options) if inspect.isclass(loss) else functools.partial(loss, **options)
     ends_in, classes = metadata.get("ends_in", "none"), len(metadata.get("class_names", ()))
     is_keras, kind = isinstance(loss, keras.losses.Loss), type(loss).__name__

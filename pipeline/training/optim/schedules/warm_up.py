@@ -70,14 +70,7 @@ def cosine(
         final: Rate at the end, as a fraction of the peak rate.
         warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
-    return _Cosine(learning_rate, steps, warmup=warmup, final=final)
-
-
-@keras.saving.register_keras_serializable("pipeline")
-class _Cosine(WarmUp):
-    def decay(self, rate: Any, step: Any) -> Any:
-        left = 0.5 * (1.0 + keras.ops.cos(self.share(step) * 3.141592653589793))
-        return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)
+    return _Annealed(learning_rate, steps, warmup=warmup, final=final, shape="cosine")
 
 
 def linear(
@@ -95,13 +88,15 @@ def linear(
         final: Rate at the end, as a fraction of the peak rate.
         warmup: Fraction of the steps over which the rate first rises linearly to its peak.
     """
-    return _Linear(learning_rate, steps, warmup=warmup, final=final)
+    return _Annealed(learning_rate, steps, warmup=warmup, final=final, shape="linear")
 
 
 @keras.saving.register_keras_serializable("pipeline")
-class _Linear(WarmUp):
+class _Annealed(WarmUp):
     def decay(self, rate: Any, step: Any) -> Any:
         left = 1.0 - self.share(step)
+        if self.options["shape"] == "cosine":
+            left = 0.5 * (1.0 + keras.ops.cos(self.share(step) * 3.141592653589793))
         return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)
 
 
