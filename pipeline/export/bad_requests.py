@@ -1,6 +1,7 @@
 """Malformed requests: each must be answered with INVALID_ARGUMENT and leave the server running."""
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,11 +19,18 @@ Check = Callable[[], str]
 """Returns a detail to print, or raises Failure."""
 
 
-def checks(session: Session, signature: str, inputs: Inputs) -> Iterator[tuple[str, Check]]:
-    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises Failure."""
+def checks(
+    session: Session, signature: str, inputs: Inputs, fuzz: int = 0
+) -> Iterator[tuple[str, Check]]:
+    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises Failure.
+
+    `fuzz` mutated strings are also sent to each string input.
+    """
     for name in inputs:
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
         yield f"refuses {target}", partial(_all_refused, session, signature, inputs, name)
+        if fuzz and inputs[name].dtype.kind == "O":
+            yield f"survives {target}", partial(_survived, session, signature, inputs, name, fuzz)
 
 
 def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -76,17 +84,48 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
     return {**wrong, "a length of 2**31": _TOO_LONG}
 
 
+def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
+    """Yields `count` strings, each an original with one to eight random changes."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        text = bytearray(chance.choice(originals))
+        for _ in range(chance.randint(1, 8)):
+            # Headers and lengths come first.
+            start = chance.randint(0, min(len(text), chance.choice((32, 256, len(text)))))
+            size = chance.choice((1, 2, 16))
+            text[start : start + size] = chance.choice((chance.randbytes(size), bytes(size), b""))
+        yield bytes(text)
+
+
+def _survived(session: Session, signature: str, inputs: Inputs, name: str, count: int) -> str:
+    texts = mutated(inputs[name][:3].tolist(), count)
+    answered = sum(_answered(session, signature, inputs, name, strings([text])) for text in texts)
+    return f"{answered} mutated strings answered, {count - answered} INVALID_ARGUMENT"
+
+
 def _all_refused(session: Session, signature: str, inputs: Inputs, name: str) -> str:
     wrong = malformed(inputs[name])
     for problem, values in wrong.items():
-        rows = len(values) if values.ndim else 2
-        request = {**{key: value[:rows] for key, value in inputs.items()}, name: values}
         try:
-            session.run(signature, request)
-        except ServerError as error:
-            if error.code != INVALID_ARGUMENT:
-                status = f"status {error.code} instead of INVALID_ARGUMENT"
-                raise Failure(f"{problem}: {status}: {error}") from None
-        else:
+            answered = _answered(session, signature, inputs, name, values)
+        except Failure as error:
+            raise Failure(f"{problem}: {error}") from None
+        if answered:
             raise Failure(f"{problem}: the model answered")
     return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
+
+
+def _answered(
+    session: Session, signature: str, inputs: Inputs, name: str, values: np.ndarray
+) -> bool:
+    """Whether a request is answered; False if it is rejected with INVALID_ARGUMENT."""
+    rows = len(values) if values.ndim else 2
+    request = {**{key: value[:rows] for key, value in inputs.items()}, name: values}
+    try:
+        session.run(signature, request)
+    except ServerError as error:
+        if error.code != INVALID_ARGUMENT:
+            status = f"status {error.code} instead of INVALID_ARGUMENT"
+            raise Failure(f"{status}: {error}") from None
+        return False
+    return True

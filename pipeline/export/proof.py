@@ -63,7 +63,7 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     return golden
 
 
-def checks(directory: Path) -> Iterator[tuple[str, Check]]:
+def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
     Run each before requesting the next, and stop after a failure of one in `STOPS`.
@@ -97,7 +97,7 @@ def checks(directory: Path) -> Iterator[tuple[str, Check]]:
     for signature, sides in golden.items():
         compare = partial(golden_answers.check, session, signature, sides, precision=precision)
         yield f"answers {signature}", compare
-        yield from bad_requests.checks(session, signature, sides["inputs"])
+        yield from bad_requests.checks(session, signature, sides["inputs"], fuzz)
         yield f"still answers {signature}", partial(compare, sizes=(3,))
     yield "finished", _finish
 
@@ -133,4 +133,4 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
-    main(checks(Path(sys.argv[1])))
+    main(checks(Path(sys.argv[1]), int(sys.argv[2])))

@@ -47,11 +47,12 @@ class Verification:
         return {"passed": self.passed, "directory": str(self.directory), "checks": checks}
 
 
-def verify(directory: Path, *, python: Path | None = None) -> Verification:
+def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Verification:
     """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
 
     Args:
         directory: The directory of a version, with its number or still with a hidden name.
+        fuzz: Number of mutated strings to send to each string input.
         python: An interpreter with a different TensorFlow to use; None: this interpreter.
 
     Raises:
@@ -65,18 +66,22 @@ def verify(directory: Path, *, python: Path | None = None) -> Verification:
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
     interpreter, place = str(python or sys.executable), str(directory.resolve())
-    checks = _run([interpreter, "-m", "pipeline.export.proof", place], environment)
+    # An image of the largest accepted size takes a second.
+    seconds = _TIMEOUT_SECONDS + fuzz
+    command = [interpreter, "-m", "pipeline.export.proof", place, str(fuzz)]
+    checks = _run(command, environment, seconds)
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
             f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
             "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
-        checks += _run([interpreter, "-m", "pipeline.export.formats", place], environment)
+        command = [interpreter, "-m", "pipeline.export.formats", place]
+        checks += _run(command, environment, seconds)
     return Verification(directory, tuple(checks))
 
 
-def _run(command: list[str], environment: dict[str, str]) -> list[Check]:
+def _run(command: list[str], environment: dict[str, str], seconds: float) -> list[Check]:
     """The results that a process printed; a check without a result ended the process."""
     code = None
     try:
@@ -85,7 +90,7 @@ def _run(command: list[str], environment: dict[str, str]) -> list[Check]:
             env=environment,
             cwd=Path(__file__).parents[2],  # which contains this package, installed or not
             capture_output=True,
-            timeout=_TIMEOUT_SECONDS,
+            timeout=seconds,
         )
         output, errors, code = process.stdout, process.stderr, process.returncode
     except subprocess.TimeoutExpired as expired:

@@ -7,8 +7,7 @@ of the correct parts, must reveal it.
 import dataclasses
 import io
 import json
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,19 +186,6 @@ def write_records(path: Path, records: list[bytes]) -> None:
 def write_manifest(directory: Path) -> None:
     """Digests of all files as they are now."""
     version_manifest.write(directory, {"precision": "float32"})
-
-
-def mutated(originals: list[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
-    """Yields `count` strings, each an original with one to eight random changes."""
-    chance = random.Random(seed)
-    for _ in range(count):
-        text = bytearray(chance.choice(originals))
-        for _ in range(chance.randint(1, 8)):
-            # Headers and lengths come first.
-            start = chance.randint(0, min(len(text), chance.choice((32, 256, len(text)))))
-            size = chance.choice((1, 2, 16))
-            text[start : start + size] = chance.choice((chance.randbytes(size), bytes(size), b""))
-        yield bytes(text)
 
 
 def failures(directory: Path) -> dict[str, str]:

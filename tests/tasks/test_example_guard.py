@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.export import bad_requests
 from pipeline.tasks import _example_guard, _guards
 
 ASKED = tf.function(_example_guard.examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
@@ -91,7 +92,7 @@ def test_fuzzed_examples_are_refused_or_parsed():
         [tf.TensorSpec((None,), tf.string)],
     )
     originals = [message(), *exports.requests(3)["classify"]["inputs"]]
-    strings = list(exports.mutated(originals, 3000, seed=4))
+    strings = list(bad_requests.mutated(originals, 3000, seed=4))
     sound = ASKED(strings).numpy()
     assert 100 < sound.sum() < 2900
     for text in np.array(strings, object)[sound]:

@@ -55,8 +55,8 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         paths[split] = [str(file) for file, _ in found]
     note = (
         f"{path}: {len(ignored):,} entries are ignored, such as "
-        f"{', '.join(sorted(set(ignored))[:3])}: they do not have the suffix of an image file, or "
-        "are links to directories"
+        f"{', '.join(sorted(set(ignored))[:3])}: they do not have the suffix of an image file, "
+        "cannot be read, or are links to directories"
     )
     return ImageFiles(paths, columns, classes, root=str(path), notes=(note,) if ignored else ())
 
@@ -89,8 +89,10 @@ def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
         for name in files:
             if name.startswith("."):
                 continue
-            if os.path.splitext(name)[1].lower() in image_formats.SUFFIXES:
-                yield Path(place, name)
+            path = Path(place, name)
+            readable = path.is_file() and os.access(path, os.R_OK)  # opening a pipe would block
+            if path.suffix.lower() in image_formats.SUFFIXES and readable:
+                yield path
             else:
                 ignored.append(name)
 

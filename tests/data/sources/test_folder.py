@@ -1,5 +1,7 @@
 """The folder source: which files are examples, and which directories are rejected."""
 
+import os
+
 import pytest
 from PIL import Image
 from small import loaded
@@ -127,7 +129,8 @@ def test_wrong_options_are_rejected(root, options, message):
         folder(path=root, **options)
 
 
-def test_a_broken_link_is_named(root):
-    (root / "train/ant/gone.png").symlink_to("nothing")
-    with pytest.raises(UsageError, match="train/ant/gone.png cannot be read: No such file"):
-        folder(path=root)
+def test_what_cannot_be_read_is_ignored_with_a_note(root):
+    (root / "train/ant/a gone.png").symlink_to("nothing")
+    os.mkfifo(root / "val/ant/a pipe.jpg")
+    source = folder(path=root)
+    assert "such as a gone.png, a pipe.jpg" in source.info.notes[0]
