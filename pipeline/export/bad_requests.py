@@ -125,7 +125,6 @@ def _answered(
         session.run(signature, request)
     except ServerError as error:
         if error.code != INVALID_ARGUMENT:
-            status = f"status {error.code} instead of INVALID_ARGUMENT"
-            raise Failure(f"{status}: {error}") from None
+            raise Failure(f"status {error.code} instead of INVALID_ARGUMENT: {error}") from None
         return False
     return True

@@ -20,8 +20,6 @@ from pipeline.utils import files, npz, safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
-_MOST = 2**32  # bytes of the examples
-
 
 def write_examples(run: RunDirectory, examples: Split) -> None:
     """Writes the decoded examples that the golden answers are for into the run."""
@@ -39,7 +37,7 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     try:
         result = files.expand_home(safe_io.read_json(run.result))
         metadata = safe_io.read_json(run.metadata)
-        columns = npz.read(run.examples, _MOST)
+        columns = npz.read(run.examples, 2**32)
         examples = Split(Memory(columns), np.arange(len(columns["id"])))
         metrics = {name: result[name] for name in SPLITS if name in result}
         trained, calibration = result["trained"], result["calibration"]
@@ -66,8 +64,8 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
         trained=trained,
         digest=digest,
     )
-    path = str(outcome.directory) if outcome.passed else None
-    result |= {"export": path, "verification": outcome.as_json()}
+    result["export"] = str(outcome.directory) if outcome.passed else None
+    result["verification"] = outcome.as_json()
     run_report.exported(config, run, result)
     return result
 

@@ -26,8 +26,7 @@ def keras_hub(x: keras.KerasTensor, *, preset: str) -> keras.KerasTensor:
         import keras_hub
     except ImportError as error:
         raise UsageError(
-            f"--model.name keras_hub cannot import KerasHub ({reason(error)}): pip install "
-            "keras-hub (or install this package with its extra: '.[hub]')"
+            f"--model.name keras_hub cannot import it ({reason(error)}): pip install keras-hub"
         ) from None
     where = f"--model.options preset={preset}"
     x = _layers.in_color(x, where)

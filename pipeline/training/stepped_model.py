@@ -23,7 +23,6 @@ class SteppedModel(keras.Model):
     """What became of the head of a user's network."""
     give_back: Callable[[], None] = staticmethod(lambda: None)
     """Copies the weights into the network that the user handed over."""
-
     task: Task
 
     def plain(self) -> keras.Model:

@@ -71,7 +71,9 @@ def test_what_is_missing_is_named(run):
     with pytest.raises(UsageError, match="was an object of the Python process that started the"):
         __main__.main(["run", "--source.path", "x"])
     (run / "model.keras").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"cannot be exported without its Python objects: .*; pass them"):
+    with pytest.raises(
+        UsageError, match=r"cannot be exported without its Python objects: .*; pass them"
+    ):
         __main__.main(["run"])
     assert npz.read(run / "examples.npz", 10**6)["image"].shape[1:] == (6, 6, 1)
     (run / "result.json").unlink()

@@ -27,9 +27,8 @@ class _MacroRecall(keras.metrics.F1Score):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         classes = y_pred.shape[-1]
         truth, answers = labels(y_true), tf.argmax(y_pred, axis=-1)
-        super().update_state(
-            tf.one_hot(truth, classes), tf.one_hot(answers, classes), sample_weight
-        )
+        one_hot = (tf.one_hot(one, classes) for one in (truth, answers))
+        super().update_state(*one_hot, sample_weight)
 
     def result(self) -> tf.Tensor:
         right = tf.convert_to_tensor(self.true_positives)
