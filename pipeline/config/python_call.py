@@ -29,8 +29,7 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     Raises:
         UsageError: Unknown or contradictory arguments, and wrong values.
     """
-    own = ("recipe", "changes")
-    given = {k: value for k, value in arguments.items() if value is not None and k not in own}
+    given = {k: v for k, v in arguments.items() if v is not None and k not in ("recipe", "changes")}
     known = [*_SHORT, "data", *(field.name for field in dataclasses.fields(Config))]
     for name in given.keys() - set(known):
         raise UsageError(f"unknown argument {name!r}; {suggest(name, known)}")

@@ -90,6 +90,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
     try:
         result = files.expand_home(safe_io.read_json(run.result))
         same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
+        same &= result.keys() >= {"calibration", "examples_per_second", "verification"}
         good = not config.export.enabled or _is_exported(config, result)
     except (OSError, ValueError, LookupError, TypeError):
         return None
