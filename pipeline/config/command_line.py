@@ -90,7 +90,8 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
         if name is not None and field in part:
             part[field] = registry.read_options(kind, name, part[field], flag)
         if field == "options":
-            loose = {key: words for key, words in part.items() if key not in ("name", "options")}
+            known = {one.name for one in dataclasses.fields(getattr(default, section))}
+            loose = {key: words for key, words in part.items() if key not in known}
             part |= registry.read_options(kind, name, loose, flag) if loose else {}
     for (section, field), kind in _OPERATIONS.items():
         operations = found.get(section, {}).get(field, {})

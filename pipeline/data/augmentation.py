@@ -48,6 +48,21 @@ class Augmenter:
             if "image" in before:
                 _require_range(name, before["image"], after["image"])
 
+    def try_out(self, batches: Batches, pieces: int, share: Share) -> None:
+        """Traces the operations for a micro-batch, and runs the user's, so that errors appear."""
+
+        def micro_batch(ticket: Any) -> Example:
+            part = tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket)
+            return batches.materialize(part)
+
+        parts = batches.tickets(batches.first_step, share)
+        # Without autograph, which would wrap a UsageError.
+        traced = tf.function(lambda ticket: self(micro_batch(ticket)), autograph=False)
+        traced.get_concrete_function(parts.element_spec)
+        if not all(registry.find("augment", name).is_registered for name in self._operations):
+            (ticket,) = parts.take(1)
+            self.require_range(micro_batch(ticket))
+
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
         """Yields (name, batch before, batch after) for each operation."""
         own = self.seeds(batch)

@@ -92,7 +92,7 @@ def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict
         same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
         same &= result.keys() >= {"calibration", "examples_per_second", "verification"}
         good = not config.export.enabled or _is_exported(config, result)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return result if same and good else None
 

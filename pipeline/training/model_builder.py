@@ -33,7 +33,7 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
-                _checked(tensor, keras.KerasTensor, flag, "a tensor of features")
+                _require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
                 _refuse_probabilities(tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
@@ -55,7 +55,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     except Exception as error:
         error.add_note(f"raised by the model {options.name}")
         raise
-    _checked(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
+    _require_kind(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
     copy = own_model.copied(given, shape)
     outputs, ends_in, note = own_model.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
@@ -109,7 +109,7 @@ def build(
     """
     settings.require_equal_parts(machine.replicas)
     # The same initial weights, whatever was built in this process before.
-    keras.utils.set_random_seed(settings.runtime.seed)
+    keras.utils.set_random_seed(seed := settings.runtime.seed)
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers(include_self=False))
@@ -134,7 +134,7 @@ def build(
             settings,
             update,
             random_states,
-            augmenter=Augmenter(operations, settings.runtime.seed),
+            augmenter=Augmenter(operations, seed),
             loss=_loss(task, settings.train, model.ends_in),
             metrics=_metrics(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
@@ -142,7 +142,9 @@ def build(
         )
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
-    _try_augmentations(settings, machine.replicas, train)
+    with explained(train, train.first_step, 1):
+        share, augmenter = Share(of=machine.replicas), Augmenter(settings.data.augment, seed)
+        augmenter.try_out(train, settings.train.accumulate, share)
     return model
 
 
@@ -160,40 +162,20 @@ def _start(model: SteppedModel, layers: list[keras.Layer], settings: config.Conf
         raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
 
 
-def _try_augmentations(settings: config.Config, replicas: int, train: Batches) -> None:
-    """Traces the augmentations for the shapes of a micro-batch, so that errors appear now.
-
-    The user's own augmentations are also run on the first batch.
-    """
-    augment = Augmenter(settings.data.augment, settings.runtime.seed)
-    pieces = settings.train.accumulate
-
-    def micro_batch(ticket: Any) -> Any:
-        return train.materialize(tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket))
-
-    parts = train.tickets(train.first_step, Share(of=replicas))
-    # Without autograph, which would wrap a UsageError.
-    traced = tf.function(lambda ticket: augment(micro_batch(ticket)), autograph=False)
-    traced.get_concrete_function(parts.element_spec)
-    if any("." in name for name in settings.data.augment):
-        with explained(train, train.first_step, 1):
-            (ticket,) = parts.take(1)
-            augment.require_range(micro_batch(ticket))
-
-
 def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
     name, given = options.schedule, options.schedule_options
     found = registry.call("schedules", name, given, options.learning_rate, train.last_step)
     kind = keras.optimizers.schedules.LearningRateSchedule | float
-    return Adjusted(_checked(found, kind, f"--train.schedule {name}", "a schedule"), paced)
+    _require_kind(found, kind, f"--train.schedule {name}", "a schedule")
+    return Adjusted(found, paced)
 
 
 def _optimizer(
     options: config.Train, rate: Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    found = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
+    optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
     flag = f"--train.optimizer {options.optimizer}"
-    optimizer = _checked(found, keras.optimizers.Optimizer, flag, "a Keras optimizer")
+    _require_kind(optimizer, keras.optimizers.Optimizer, flag, "a Keras optimizer")
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
     # Biases, scales and offsets are vectors.
@@ -228,18 +210,15 @@ def _loss(
 
 
 def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
-    found = []
-    for name, given in options.metrics.items():
-        metric = registry.call("metrics", name, given, task.metadata)
-        flag = f"--train.metrics: {name}"
-        found.append(_checked(metric, keras.metrics.Metric, flag, "a Keras metric"))
-    return found
+    made = {n: registry.call("metrics", n, o, task.metadata) for n, o in options.metrics.items()}
+    for name, metric in made.items():
+        _require_kind(metric, keras.metrics.Metric, f"--train.metrics: {name}", "a Keras metric")
+    return [*made.values()]
 
 
-def _checked(found: Any, kind: Any, flag: str, wanted: str) -> Any:
+def _require_kind(found: Any, kind: Any, flag: str, wanted: str) -> None:
     if not isinstance(found, kind):
         raise UsageError(f"{flag} must return {wanted}; got {found!r}")
-    return found
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:

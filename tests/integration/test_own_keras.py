@@ -506,8 +506,15 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
+@pytest.mark.parametrize(
+    ("engine", "replicas"),
+    [
+        ("model_fit", 1),
+        ("gradient_tape", 2),
+        pytest.param("model_fit", 2, marks=pytest.mark.long),
+        pytest.param("gradient_tape", 1, marks=pytest.mark.long),
+    ],
+)
 def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(workplace, engine, replicas):
     """Nothing else is touched; the resumed run ends with the weights of one that never stopped."""
     (workplace / "mine.py").write_text(FILE)

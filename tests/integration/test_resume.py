@@ -24,12 +24,12 @@ NEVER = {
     "task": {"name", "options"},
     "clean": {"enabled", "allow_leakage", "drop_leakage", "near"},
     "data": {"image_size", "validation", "test", "split_seed", "limit", "augment"},
-    "model": {"name", "options"},
+    "model": {"name", "options", "weights"},
     "train": {
         *("batch_size", "optimizer", "optimizer_options"),
         *("weight_decay", "l2", "ema", "label_smoothing", "class_weight", "freeze"),
-        *("freeze_epochs", "synchronized_batch_norm"),
-        *("loss", "loss_options", "metrics", "callbacks"),
+        *("freeze_epochs", "unfreeze", "layer_rates", "synchronized_batch_norm"),
+        *("loss", "loss_options", "metrics"),
     },
     "runtime": {"seed"},
 }

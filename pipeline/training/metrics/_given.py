@@ -69,6 +69,9 @@ class GivenMetric(keras.metrics.Metric):
                 f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
             ) from error
         self.classes = classes
+        if not getattr(self.metric, "_built", True):  # now: a trace on two replicas cannot
+            shape = (None, max(classes, 1))
+            self.metric._build(*[shape] * len(inspect.signature(self.metric._build).parameters))
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         kind = type(self.metric).__name__

@@ -18,7 +18,9 @@ def macro_recall(metadata: Metadata) -> keras.metrics.Metric:
     """
     if "class_names" not in metadata:
         raise UsageError("--train.metrics: macro_recall is for classification only; remove it")
-    return _MacroRecall(name="macro_recall")
+    found, shape = _MacroRecall(name="macro_recall"), (None, len(metadata["class_names"]))
+    found._build(shape, shape)  # not within a trace
+    return found
 
 
 class _MacroRecall(keras.metrics.F1Score):
