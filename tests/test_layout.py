@@ -28,7 +28,7 @@ POSITIONAL_PARAMETERS = 6
 LAYERS = 10
 # Lines of all modules and templates together, and of all tests. They are lowered when code goes,
 # and never raised: something that is added takes the place of something else.
-LINES_OF_THE_PACKAGE = 20_000
+LINES_OF_THE_PACKAGE = 19_300
 LINES_OF_THE_TESTS = 14_500
 
 
