@@ -509,8 +509,8 @@ OPTIONS = [
 @pytest.mark.parametrize(
     ("engine", "replicas"),
     [
-        ("model_fit", 1),
         ("gradient_tape", 2),
+        pytest.param("model_fit", 1, marks=pytest.mark.long),
         pytest.param("model_fit", 2, marks=pytest.mark.long),
         pytest.param("gradient_tape", 1, marks=pytest.mark.long),
     ],
