@@ -57,8 +57,8 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
     resumes = program == PROGRAM
     run = pop_path(words, "--resume", "a run, such as runs/digits-1") if resumes else None
     only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
-    if run or (saved and saved.is_dir()):
-        saved = config_file(run or saved)
+    if folder := run or (saved if saved and saved.is_dir() else None):
+        saved = config_file(folder)
     name = name or DEFAULT_RECIPE
     default = read(saved, _moved(words)) if saved else recipe(name)
     if topic is not None:

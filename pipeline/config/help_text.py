@@ -54,7 +54,7 @@ def page(
 
 def overview(program: str, about: str, options: Any) -> str:
     """A help page with one line for each option: flag, beginning of its meaning, default."""
-    kind = type(options)
+    kind: Any = type(options)
     short = {
         names[0]: flag for flag, names in cli_parser.short_flags(kind).items() if not names[1:]
     }

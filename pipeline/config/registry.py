@@ -27,7 +27,7 @@ from typing import Any
 
 from pipeline.config import keras_names, objects, type_hints, validation
 from pipeline.config.functions import Function, declared, dotted, functions_of
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, quoted, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Registry -> its directory, and what messages call one of its functions.
@@ -123,8 +123,7 @@ class Choice:
         return value if self.options == self.field else {value: options} if value else {}
 
 
-@functools.cache
-def choices(kind: type) -> list[Choice]:
+def choices(kind: Any) -> list[Choice]:
     """Every choice of functions that have options, in a section or in all sections of a config."""
     found = []
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
@@ -170,10 +169,10 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
     """
     known = find(registry, name).options
     for option, value in given.items():
-        shown = flag.format(repr(option)[1:-1])
+        shown = flag.format(repr(option[:100])[1:-1])
         if option not in known:
-            hint = suggest(option, known) if known else "it takes none"
-            raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
+            hint = suggest(option[:100], known) if known else "it takes none"
+            raise UsageError(f"{shown}: {name} has no option {quoted(option)}; {hint}")
         validation.require_value(known[option].hint, value, f"{shown} of {name}")
     for option, about in known.items():
         if about.default is None and option not in given:

@@ -191,7 +191,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
     ("words", "message"),
     [
         ([], "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
-        (["run/1"], "run/1 is not a run: there is no such directory; did you mean"),
+        (["run/1"], "run/1 is not a run: there is no such directory; runs/ has no runs"),
         (["digits", "--pin", "4"], "--pin 4: saved_models/digits has only the versions 1"),
         (["digit", "--pin", "1"], "saved_models has no exported model 'digit'; did you mean 'digi"),
         (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
