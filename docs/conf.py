@@ -58,15 +58,15 @@ def _options() -> str:
     for field in dataclasses.fields(Config):
         if dataclasses.is_dataclass(field.type):
             about = (field.type.__doc__ or "").partition("\n")[0]
-            parts += [f"### {field.name}\n\n{about}", _section(field.type, f"{field.name}.")]
+            parts += [f"### {field.name}\n\n{about}", _section(field.type, field.name)]
     return "\n\n".join(parts)
 
 
-def _section(section: type, prefix: str) -> str:
+def _section(section: type, name: str) -> str:
     parts = []
-    for flags, meaning, shown in help_text.entries(section, f"--{prefix}"):
-        flags = ", ".join(f"`{flag}`" for flag in flags.split(", "))
-        parts.append(f"{flags}\n: {_prose(meaning)}\n: *{_prose(shown)}*")
+    for entry in help_text.entries(section, name):
+        flags = ", ".join(f"`{flag}`" for flag in entry.flags)
+        parts.append(f"{flags}\n: {_prose(entry.meaning)}\n: *{_prose(entry.shown)}*")
     return "\n\n".join(parts)
 
 

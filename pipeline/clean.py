@@ -70,9 +70,7 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
     require(2 <= folds <= 1000, "--folds", given, "a whole number from 2 to 1000")
     if importlib.util.find_spec("cleanlab") is None:
         raise UsageError("--label-noise requires the package cleanlab: pip install cleanlab")
-    saved = RunDirectory(trained).config
-    if not saved.is_file():
-        raise UsageError(f"--label-noise: {trained} is not a run directory: it has no {saved.name}")
+    saved = command_line.config_file(trained)
     words = ["--config", str(saved), *words]
     config = command_line.configure(words, PROGRAM, PURPOSE)
     if config.task.name == "regression":

@@ -38,6 +38,9 @@ def test_a_wrong_command_gets_the_nearest_one(script, workplace):
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == "error: unknown command 'exprot'; did you mean 'export'?\n"
     assert script("--nonsense").returncode == 2
+    module = run_module("pipeline", "fit", "--epochs", "0", cwd=workplace, fresh=True)
+    assert module.returncode == 2 and module.stderr.startswith("error: --epochs must be a whole")
+    assert module.stderr == script("fit", "--epochs", "0").stderr
     done = run_module("pipeline.evaluate", "runs/digits-1", cwd=workplace, fresh=True)
     assert done.returncode == 2 and "python -m pipeline.export runs/digits-1 eval" in done.stderr
 
@@ -51,7 +54,7 @@ def test_each_command_runs_and_shows_its_help(script, workplace, name):
 
 
 def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script):
-    for words in (("--help",), ("fit", "digits", "--train.epochs", "many"), ("shards",)):
+    for words in (("fit", "--help", "train"), ("fit", "digits", "--epochs", "many"), ("shards",)):
         seconds = []
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -3,7 +3,9 @@
 `--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
 `--section.no-option`; `_` is read as `-`. If a flag is repeated, the last value is used.
 In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
-any other flag of the section is an option of the registered function: `--source.path DIR`.
+any other flag of the section is an option of the registered function: `--source.path DIR`. In one
+with the field `enabled`, `--section` and `--no-section` set it.
+`--option` is short for `--section.option` if no other section has this option.
 """
 
 import dataclasses
@@ -13,11 +15,14 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.config import validation
+from pipeline.config import keras_names, registry, validation
 from pipeline.utils.errors import UsageError, did_you_mean, nearest, quoted
 
 # Values that start with -.
 _NUMBER = re.compile(r"-(\d|\.\d|inf$|infinity$|nan$)", re.IGNORECASE)
+# Other common names of options; `--gpus` is their number, or with a comma which ones.
+_ALIASES = {"--lr": "--train.learning-rate", "--gpus": "--runtime.replicas"}
+_GPUS = "--runtime.devices"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +46,48 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
     Raises:
         UsageError: A flag is unknown, or a value does not fit its field.
     """
-    known, found = flags(kind), dict[str, Any]()
+    found = dict[str, Any]()
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        flag = known.get(name.replace("_", "-"))
-        section, _, option = name.removeprefix("--").partition(".")
-        if flag is None and {f"--{section}.name", f"--{section}.options"} <= known.keys():
-            flag = Flag((section, option.replace("-", "_")), list[str])
-        if flag is None:
-            raise UsageError(_unknown(name, known))
         end = next((at for at, other in enumerate(rest) if _is_flag(other)), len(rest))
         given, rest = [value] * bool(equals) + rest[:end], rest[end:]
+        flag = _flag(name, given, kind)
         part = found
         for above in flag.place[:-1]:
             part = part.setdefault(above, {})
         part[flag.place[-1]] = _value(name, flag, given)
     return found
+
+
+def _flag(name: str, given: list[str], kind: type) -> Flag:
+    """The flag of this name, which may be short; UsageError if there is none, or several."""
+    known, full = flags(kind), name.replace("_", "-")
+    meant = _GPUS if full == "--gpus" and "," in "".join(given) else _ALIASES.get(full)
+    if full not in known and "." not in full:
+        names = [meant] if meant in known else short_flags(kind).get(full)
+        names = names or _of_functions(full[2:].replace("-", "_"), kind)
+        if len(names) > 1 or " " in "".join(names):
+            problem = "ambiguous" if len(names) > 1 else "unknown"
+            raise UsageError(f"{problem} option {quoted(name)}; {did_you_mean(names)}")
+        full = names[0] if names else full
+    section, _, option = full.removeprefix("--").partition(".")
+    if full not in known and {f"--{section}.name", f"--{section}.options"} <= known.keys():
+        return Flag((section, option.replace("-", "_")), list[str])
+    if full not in known:
+        raise UsageError(_unknown(name, known))
+    return known[full]
+
+
+def _of_functions(option: str, kind: type) -> list[str]:
+    """What an option of registered functions can stand for, such as `--source.path` for `path`."""
+    found = dict[str, None]()
+    for choice in registry.choices(kind):
+        for name in (*registry.names(choice.registry), *keras_names.names(choice.registry)):
+            if option in registry.find(choice.registry, name).options:
+                found[choice.written(name, option)] = None
+    return list(found)
 
 
 def _is_flag(word: str) -> bool:
@@ -68,7 +97,7 @@ def _is_flag(word: str) -> bool:
 def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
         return f"unexpected {quoted(name)}; options start with --"
-    near = _near(name, known)
+    near = _near(name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)])
     hint = did_you_mean(near) if near else "--help after the recipe shows all options"
     return f"unknown option {quoted(name)}; {hint}"
 
@@ -81,6 +110,8 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
     """
     # Long strings take long to compare.
     section, _, last = name.lstrip("-").replace("_", "-")[:100].rpartition(".")
+    if f"--{last}" in known:  # an alias, or an option of the top level
+        return [_ALIASES.get(f"--{last}", f"--{last}")]
     parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
     same_section = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
     for some in (same_section, parts):
@@ -90,11 +121,27 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _value(name: str, flag: Flag, given: list[str]) -> Any:
+    first = "; the recipe comes first" * (
+        given[-1:] != [] and given[-1] in registry.names("recipes")
+    )
     if flag.switch is not None:
         if given:
-            raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}")
+            raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}{first}")
         return flag.switch
-    return given if flag.hint == list[str] else validation.read(flag.hint, given, name)
+    try:
+        return given if flag.hint == list[str] else validation.read(flag.hint, given, name)
+    except UsageError as error:
+        raise UsageError(f"{error}{first}") from None
+
+
+@functools.cache
+def short_flags(kind: type) -> dict[str, list[str]]:
+    """Last part of a flag, such as `--epochs` -> the flags that it may stand for."""
+    found: dict[str, list[str]] = {}
+    for flag in flags(kind):
+        if "." in flag:
+            found.setdefault(f"--{flag.rpartition('.')[2]}", []).append(flag)
+    return found
 
 
 @functools.cache
@@ -110,6 +157,9 @@ def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
             found |= flags(nested, place)
             if f"--{field.name}.options" in found:
                 found[f"--{field.name}"] = found[f"--{field.name}.name"]
+            if f"--{field.name}.enabled" in found:
+                found[f"--{field.name}"] = found[f"--{field.name}.enabled"]
+                found[f"--no_{field.name}"] = found[f"--{field.name}.no-enabled"]
         elif hint is bool:
             found[f"{prefix}{field.name}"] = Flag(place, hint, True)
             found[f"{prefix}no_{field.name}"] = Flag(place, hint, False)

@@ -1,5 +1,6 @@
 """Turns a command line or a saved file into a Config, without importing TensorFlow."""
 
+import contextlib
 import dataclasses
 import sys
 import typing
@@ -8,23 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import cli_parser, help_text, registry
-from pipeline.config.config import Config, Source
-from pipeline.config.validation import require_path
+from pipeline.config.config import RUNS, Config, Source
+from pipeline.config.validation import only_one, require_path
 from pipeline.utils import files, safe_io
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, suggest
 
 PROGRAM = "python -m pipeline.fit"
-PURPOSE = "Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."
+PURPOSE = """\
+Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export.
+--resume RUN, instead of a recipe, continues a run; options may follow."""
 DEFAULT_RECIPE = "digits"
 _HELP = """\
-usage: {program} [RECIPE] [--config FILE] [--section.option VALUE ...]
+usage: {program} [RECIPE] [--config FILE] [--option VALUE ...]
 
 {purpose}
 
 recipes (default: {default}):
 {recipes}
 
-{program} RECIPE --help  shows every option with its meaning and default.
+{program} RECIPE --help  shows all options, one line each.
+{program} RECIPE --help SECTION  shows their meaning, range and default in full:
+  {sections}.
 {program} --help REGISTRY  shows every registered function with its options:
   {registries}.
 {program} --help file.py:name  shows those of your own function.
@@ -32,13 +37,16 @@ recipes (default: {default}):
 
 
 def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE) -> Config:
-    """The config of a command line; `--help` prints a help page and exits.
+    """The config of a command line; `--help [TOPIC]` prints a help page and exits.
 
     The values of the recipe are the defaults, which `--help` after a recipe shows.
     """
     words = list(arguments)
-    if words[:1] in (["--help"], ["-h"]):
-        print(registry.describe(words[1]) if words[1:] else _help(program, purpose))
+    topic = _pop_help(words)
+    if topic in registry.names("recipes") and not words:
+        words, topic = [topic], ""
+    if topic == "" and not words:
+        print(_help(program, purpose))
         sys.exit(0)
     name = words.pop(0) if words and not words[0].startswith("-") else None
     if name is not None and words and not words[0].startswith("-"):
@@ -46,31 +54,56 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
             f"unexpected {words[0]!r} after the recipe {name!r}; options start with --"
         )
     saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
-    if name is not None and saved:
-        raise UsageError(f"--config {saved} is a complete config; remove the recipe {name!r}")
-    name = DEFAULT_RECIPE if name is None else name
-    default = read(saved) if saved else recipe(name)
-    if "--help" in words or "-h" in words:
+    resumes = program == PROGRAM
+    run = pop_path(words, "--resume", "a run, such as runs/digits-1") if resumes else None
+    only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
+    if folder := run or (saved if saved and saved.is_dir() else None):
+        saved = config_file(folder)
+    name = name or DEFAULT_RECIPE
+    default = read(saved, _moved(words)) if saved else recipe(name)
+    if topic is not None:
+        with contextlib.suppress(UsageError):  # as far as the options are right
+            default = default.changed(**changes(words, default))
         about = f"--config {saved}" if saved else registry.find("recipes", name).summary
-        print(help_text.page(f"{program} {default.recipe}", about, default))
+        page = help_text.overview(f"{program} {default.recipe}", about, default)
+        print(help_text.topic(topic, default) if topic else page)
         sys.exit(0)
-    return default.changed(**changes(words, default))
+    found = changes(words, default)
+    if run:
+        only_one({"--resume": run, "--run-directory": found.get("run_directory")})
+        found["run_directory"] = run
+    return default.changed(**found)
 
 
-# Section and field of options -> the field that names their function, its registry, the flag.
-_OPTIONS = {
-    ("source", "options"): ("name", "sources", "--source.{}"),
-    ("task", "options"): ("name", "tasks", "--task.{}"),
-    ("model", "options"): ("name", "models", "--model.{}"),
-    ("train", "optimizer_options"): ("optimizer", "optimizers", "--train.optimizer-options {}"),
-    ("train", "schedule_options"): ("schedule", "schedules", "--train.schedule-options {}"),
-    ("train", "loss_options"): ("loss", "losses", "--train.loss-options {}"),
-}
-_OPERATIONS = {
-    ("data", "augment"): "augment",
-    ("train", "metrics"): "metrics",
-    ("train", "callbacks"): "callbacks",
-}
+def _pop_help(words: list[str]) -> str | None:
+    """Removes `--help [TOPIC]` and returns the topic, which may be ""; None without `--help`."""
+    at = next((at for at, word in enumerate(words) if word in ("--help", "-h")), None)
+    if at is None:
+        return None
+    topic = "".join(words[at + 1 : at + 2])
+    del words[at : at + 2]
+    return topic
+
+
+def config_file(run: Path) -> Path:
+    """The config of a run directory; UsageError with the closest run if it is none."""
+    path = run / "config.json"
+    if not path.is_file():
+        reason = "it has no config.json" if run.is_dir() else "there is no such directory"
+        raise UsageError(f"{run} is not a run: {reason}; {suggest_run(str(run))}")
+    return path
+
+
+def suggest_run(wrong: str) -> str:
+    """The end of an error message: the closest run in runs/, or all of them."""
+    known = [str(path.parent) for path in RUNS.glob("*/config.json")]
+    return suggest(wrong, known) if known else f"{RUNS}/ has no runs; {PROGRAM} creates one"
+
+
+def _moved(words: list[str]) -> dict[str, Any]:
+    """The new `--source.path` of a saved config, whose own need not exist any more."""
+    source = cli_parser.changes(words, Config).get("source", {})
+    return {"path": Path(" ".join(source["path"]))} if source.keys() == {"path"} else {}
 
 
 def changes(words: list[str], default: Config) -> dict[str, Any]:
@@ -84,20 +117,19 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
         UsageError: A flag or name is unknown, or a value does not fit its option.
     """
     found = cli_parser.changes(words, Config)
-    for (section, field), (name_field, kind, flag) in _OPTIONS.items():
-        part = found.get(section, {})
-        name = part.get(name_field, getattr(getattr(default, section), name_field))
-        if name is not None and field in part:
-            part[field] = registry.read_options(kind, name, part[field], flag)
-        if field == "options":
-            known = {one.name for one in dataclasses.fields(getattr(default, section))}
-            loose = {key: words for key, words in part.items() if key not in known}
-            part |= registry.read_options(kind, name, loose, flag) if loose else {}
-    for (section, field), kind in _OPERATIONS.items():
-        operations = found.get(section, {}).get(field, {})
-        for name, options in operations.items():
-            flag = f"--{section}.{field}: {{}}"
-            operations[name] = registry.read_options(kind, name, options, flag)
+    source, known = found.get("source", {}), registry.find("sources", default.source.name).options
+    if "path" in source and "name" not in source and "path" not in known:
+        source["name"] = "folder"
+    for choice in registry.choices(Config):
+        part, section = found.get(choice.section, {}), getattr(default, choice.section)
+        name = part.get(choice.field, getattr(section, choice.field))
+        options = choice.functions(name, part[choice.options]) if choice.options in part else {}
+        for function, given in options.items():
+            given |= registry.read_options(choice.registry, function, given, choice.flag)
+        names = {one.name for one in dataclasses.fields(section)}
+        loose = {key: words for key, words in part.items() if key not in names}
+        if loose:
+            part |= registry.read_options(choice.registry, name, loose, choice.flag)
     return found
 
 
@@ -119,7 +151,8 @@ def pop(words: list[str], wanted: str, meant: str) -> str | None:
         flag, _, value = word.partition("=")
         if flag == wanted:
             if word == flag:
-                value = words.pop(at + 1) if words[at + 1 :] else ""
+                is_value = words[at + 1 :] and not words[at + 1].startswith("--")
+                value = words.pop(at + 1) if is_value else ""
             if not value:
                 raise UsageError(f"{wanted} needs {meant}")
             del words[at]
@@ -139,6 +172,7 @@ def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
 def _help(program: str, purpose: str) -> str:
     recipes = registry.names("recipes")
     width = max(map(len, recipes))
+    sections = [f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type)]
     lines = [f"  {name:{width}}  {registry.find('recipes', name).summary}" for name in recipes]
     return _HELP.format(
         program=program,
@@ -146,6 +180,7 @@ def _help(program: str, purpose: str) -> str:
         default=DEFAULT_RECIPE,
         recipes="\n".join(lines),
         registries=", ".join(registry.REGISTRIES),
+        sections=", ".join(sections),
     )
 
 

@@ -20,6 +20,9 @@ from pipeline.config.validation import Checked, only_one
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
 
+RUNS = Path("runs")
+"""Parent of the run directories."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Checked):

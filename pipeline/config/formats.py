@@ -7,9 +7,9 @@ _UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
 
 
 def parse_duration(text: str) -> float:
-    """Converts `90s`, `10m`, `1h30m`, `2d` to seconds. Raises ValueError for anything else."""
+    """Converts `90s`, `10m` or `10min`, `1h30m`, `2d` to seconds; ValueError for anything else."""
     found = re.fullmatch(
-        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
+        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
     )
     parts = [float(part or 0) for part in found.groups()] if found else []
     if not any(parts):

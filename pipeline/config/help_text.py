@@ -5,14 +5,22 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import type_hints
+from pipeline.config import cli_parser, registry, type_hints
+from pipeline.config.functions import Function
+from pipeline.utils.errors import UsageError, suggest
+
+_OVERVIEW = """\
+Defaults are in brackets. --epochs is short for --train.epochs, and so on. --help SECTION, such as
+--help train, shows the meaning, range and default of its options, and of those of the functions
+that it names, such as the model; --help epochs shows one option."""
 
 
 def page(
@@ -38,23 +46,122 @@ def page(
         lines += ["", "arguments:"]
     for name, meaning in arguments.items():
         lines += [f"  {name}", *_filled(meaning, 6)]
-    lines += ["", "options:", *_listed(options, "", only)]
+    for name, (title, section) in _sections(options).items():
+        chosen = [e for e in entries(section, name) if only is None or e.name in only.get(name, ())]
+        lines += ["", title, *_listed(chosen)] if chosen or not name else []
+    return "\n".join(lines)
+
+
+def overview(program: str, about: str, options: Any) -> str:
+    """A help page with one line for each option: flag, beginning of its meaning, default."""
+    kind: Any = type(options)
+    short = {
+        names[0]: flag for flag, names in cli_parser.short_flags(kind).items() if not names[1:]
+    }
+    known = cli_parser.flags(kind)  # `--model` and `--model.name` are one flag
+    short |= {
+        name: flag
+        for flag in known
+        for name in known
+        if known[name] is known[flag] and "." not in flag
+    }
+    lines = [f"usage: {program} [--option VALUE ...]", "", *_filled(about, 0), ""]
+    lines += _filled(_OVERVIEW, 0)
+    for name, (title, section) in _sections(options).items():
+        lines += ["", title]
+        for entry in entries(section, name):
+            flag = short.get(entry.flags[0], entry.flags[0])
+            if len(entry.flags) > 1:
+                flag = re.sub(r"--(\w+\.)?", r"\g<0>[no-]", flag, count=1)
+            default = f" [{_shortened(entry.default, 25)}]" * (entry.default.lower() != "none")
+            meaning = re.split(r"[.;]( |$)", entry.meaning)[0]
+            room = max(20, _width() - 33 - len(default))
+            lines.append(f"  {flag:30} {_shortened(meaning, room)}{default}")
+    return "\n".join(lines)
+
+
+def topic(name: str, options: Any) -> str:
+    """What `--help NAME` shows: a section, an option, a registry or a function.
+
+    Sections and options are followed by the functions that they name, with their own options.
+
+    Raises:
+        UsageError: Nothing has this name.
+    """
+    wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
+    lines: list[str] = []
+    for section, (title, values) in sections.items():
+        flags = (f"--{wanted}", f"--{section}.{wanted}")
+        found = [e for e in entries(values, section) if wanted == section or e.flags[0] in flags]
+        lines += ["", title, *_listed(found)] if found else []
+        shown = {entry.name for entry in found}
+        for choice in registry.choices(type(options)):
+            if choice.section == section and {choice.field, choice.options} & shown:
+                value, given = getattr(values, choice.field), getattr(values, choice.options)
+                for word, options_of in choice.functions(value, given).items():
+                    function = registry.find(choice.registry, word)
+                    lines += _function(word, function, choice, options_of)
+    if name in registry.REGISTRIES or not lines:
+        for word, function in registry.described(name).items():
+            lines += _function(word, function)
+    if not lines:
+        hint = suggest(name, [*filter(None, sections), *registry.REGISTRIES])
+        raise UsageError(f"--help {name}: no section, option or function has this name; {hint}")
+    return "\n".join(lines[1:])
+
+
+def _function(name: str, function: Function, choice: Any = None, given: Any = ()) -> list[str]:
+    """A function with its options: as flags if it was chosen, with the values that are given."""
+    title = f"--{choice.section}.{choice.field} {name}" if choice else name
+    lines = ["", *_filled(f"{title}: {function.summary}", 0)]
+    for option, about in function.options.items():
+        default = (about.default or "required").strip("'")
+        default = " ".join(type_hints.words(given[option])) if option in given else default
+        flags = [choice.written(name, option) if choice else option]
+        values = type_hints.describe(about.hint)
+        lines += _listed([Entry(option, flags, about.meaning, values, default)])
+    return lines
+
+
+def _shortened(text: str, width: int) -> str:
+    return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
+
+
+def _sections(options: Any) -> dict[str, tuple[str, Any]]:
+    """Name -> title and values: first "" for the top level, then each section."""
+    found = {"": ("options:", options)}
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
         if dataclasses.is_dataclass(section):
             title = (type(section).__doc__ or "").partition("\n")[0]
-            if listed := _listed(section, field.name, only):
-                lines += ["", f"{field.name}: {title}", *listed]
-    return "\n".join(lines)
+            found[field.name] = (f"{field.name}: {title}", section)
+    return found
 
 
-def entries(section: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (flags, meaning, type and default) for each option of a section.
+class Entry(typing.NamedTuple):
+    """An option in a help page; a bool has two flags, and no words for its values."""
+
+    name: str
+    flags: list[str]
+    meaning: str
+    values: str
+    default: str
+
+    @property
+    def shown(self) -> str:
+        """Values and default."""
+        known = f"default: {self.default}" if self.default != "required" else self.default
+        return "; ".join(filter(None, (self.values, known)))
+
+
+def entries(section: Any, name: str) -> Iterator[Entry]:
+    """Yields each option of a section.
 
     Args:
         section: A dataclass, or an instance of one, whose values are shown as the defaults.
-        prefix: The beginning of each flag, such as `--train.`.
+        name: Name of the section, such as `train`; "" for the top level.
     """
+    prefix = f"--{name}." if name else "--"
     kind = section if isinstance(section, type) else type(section)
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(section):
@@ -65,31 +172,29 @@ def entries(section: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
             default = field.default_factory()
         else:
             default = getattr(section, field.name)
-        shown = f"default: {' '.join(type_hints.words(default)) or 'none'}"
-        flag = f"{prefix}{field.name}".replace("_", "-")
-        if hint is bool:
-            flag += f", {prefix}no-{field.name}".replace("_", "-")
-        else:
-            shown = f"{type_hints.describe(hint)}; {shown}"
-        yield flag, _meanings(kind).get(field.name, ""), shown
+        words = " ".join(type_hints.words(default)) or "none"
+        flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
+        flags, values = (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))
+        yield Entry(field.name, flags, _meanings(kind).get(field.name, ""), values, words)
 
 
-def _listed(section: Any, name: str, only: Mapping[str, Collection[str]] | None) -> list[str]:
-    prefix, lines = f"--{name}." if name else "--", []
-    for flags, meaning, shown in entries(section, prefix):
-        option = flags.partition(",")[0].removeprefix(prefix).replace("-", "_")
-        if only is not None and option not in only.get(name, ()):
-            continue
-        lines += [f"  {flags}", *_filled(f"{meaning} ({shown})", 6)]
+def _listed(options: Iterable[Entry]) -> list[str]:
+    lines = []
+    for entry in options:
+        about = f"{entry.meaning} ({entry.shown})".strip()
+        lines += [f"  {', '.join(entry.flags)}", *_filled(about, 6)]
     return lines
 
 
 def _filled(text: str, indent: int) -> list[str]:
-    width = min(shutil.get_terminal_size().columns, 100)
     space = " " * indent
     return textwrap.wrap(
-        text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False
+        text, _width(), initial_indent=space, subsequent_indent=space, break_on_hyphens=False
     )
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 100)
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -19,6 +19,7 @@ import importlib.util
 import sys
 import traceback
 import types
+import typing
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from pipeline.config import keras_names, objects, type_hints, validation
 from pipeline.config.functions import Function, declared, dotted, functions_of
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, quoted, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Registry -> its directory, and what messages call one of its functions.
@@ -91,6 +92,52 @@ class Named:
         return f"{', '.join(known)}, or package.module:name"
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A field of a section that names functions of a registry, and the field of their options."""
+
+    section: str
+    field: str
+    registry: str
+    options: str
+    """The same field if it maps names to options, as `data.augment` does."""
+
+    @property
+    def flag(self) -> str:
+        """The flag of an option in messages, with `{}` for its name."""
+        if self.options == self.field:
+            return f"--{self.section}.{self.field}: {{}}"
+        field = "" if self.options == "options" else f"{self.options.replace('_', '-')} "
+        return f"--{self.section}.{field}{{}}"
+
+    def written(self, name: str, option: str) -> str:
+        """How an option of the function `name` is written on a command line."""
+        if self.options == self.field:
+            return f"--{self.section}.{self.field} {name} {option}=VALUE"
+        if self.options == "options":
+            return self.flag.format(option.replace("_", "-"))
+        return self.flag.format(f"{option}=VALUE")
+
+    def functions(self, value: Any, options: Any) -> dict[str, dict[str, Any]]:
+        """Each function that the two fields name, with its options."""
+        return value if self.options == self.field else {value: options} if value else {}
+
+
+def choices(kind: Any) -> list[Choice]:
+    """Every choice of functions that have options, in a section or in all sections of a config."""
+    found = []
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if dataclasses.is_dataclass(hint):
+            found += choices(hint)
+        own = "options" if name == "name" else f"{name}_options"
+        for named in getattr(hint, "__metadata__", ()):
+            is_dict = typing.get_origin(hint.__origin__) is dict
+            if isinstance(named, Named) and (is_dict or own in kind.__annotations__):
+                section = kind.__name__.lower()
+                found.append(Choice(section, name, named.registry, name if is_dict else own))
+    return found
+
+
 def builds_whole_model(name: str) -> bool:
     """Whether a model is a user's whole network, from raw inputs to its own outputs.
 
@@ -122,10 +169,10 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
     """
     known = find(registry, name).options
     for option, value in given.items():
-        shown = flag.format(repr(option)[1:-1])
+        shown = flag.format(repr(option[:100])[1:-1])
         if option not in known:
-            hint = suggest(option, known) if known else "it takes none"
-            raise UsageError(f"{shown}: {name} has no option {option!r}; {hint}")
+            hint = suggest(option[:100], known) if known else "it takes none"
+            raise UsageError(f"{shown}: {name} has no option {quoted(option)}; {hint}")
         validation.require_value(known[option].hint, value, f"{shown} of {name}")
     for option, about in known.items():
         if about.default is None and option not in given:
@@ -211,25 +258,18 @@ def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) 
     return bind(registry, name, options)(*arguments)
 
 
-def describe(name: str) -> str:
-    """The functions of a registry, or the one called `file.py:name` or `package.module:name`, with
-    their options: meaning, type and range, default.
-
-    Raises UsageError for an unknown name.
-    """
+def described(name: str) -> dict[str, Function]:
+    """The functions of a registry, or of any registry by one name, or by a dotted name."""
     if name in REGISTRIES:
-        known = (*names(name), *keras_names.names(name))
-        functions = {word: find(name, word) for word in known}
-    elif "." in name or ":" in name:
-        functions = {name: dotted(name)}
-    else:
-        raise UsageError(f"unknown registry {name!r}; {suggest(name, REGISTRIES)}")
-    lines = []
-    for name, function in functions.items():
-        lines += [f"{name}: {function.summary}"]
-        for option, about in function.options.items():
-            lines += [f"    {option}: {about}" + (f". {about.meaning}" if about.meaning else "")]
-    return "\n".join(lines)
+        return {word: find(name, word) for word in (*names(name), *keras_names.names(name))}
+    if "." in name or ":" in name:
+        return {name: dotted(name)}
+    return {
+        known: found[known]
+        for found in map(_registered, REGISTRIES)
+        for known in found
+        if known == name
+    }
 
 
 @functools.cache

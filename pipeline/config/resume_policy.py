@@ -100,7 +100,7 @@ def refusal(run: str, found: list[Change]) -> str:
         remedy = f"add --force to accept the changes, or {remedy}"
     rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
     table = console.table(rows, ("option", "original", "now", ""))
-    original = shlex.join(["--config", f"{run}/config.json", "--run-directory", run])
+    original = shlex.join(["--resume", run])
     first = f"{run} was started with other options; {remedy}"
     return f"{first}\n{textwrap.indent(table, '  ')}\nits original options: {original}"
 

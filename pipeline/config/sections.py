@@ -16,14 +16,29 @@ from pipeline.utils.errors import UsageError
 Options = dict[str, Any]
 Operations = dict[str, dict[str, Any]]
 Count = Annotated[int, (1, 10**9)]
+Pixels = Annotated[int, (1, 16384)]
 Seed = Annotated[int, "seed"]
 Share = Annotated[float, "share"]
 Positive = Annotated[float, "positive"]
 NotNegative = Annotated[float, "not negative"]
 
 
+class Section(Checked):
+    """A section whose functions are checked with their options."""
+
+    def _check(self) -> None:
+        for choice in registry.choices(type(self)):
+            value, options = getattr(self, choice.field), getattr(self, choice.options)
+            if options and value is None:
+                raise UsageError(
+                    f"{choice.flag.format('').strip()} needs --{choice.section}.{choice.field}"
+                )
+            for name, given in choice.functions(value, options).items():
+                registry.check(choice.registry, name, given, choice.flag)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source(Checked):
+class Source(Section):
     """Where the examples come from."""
 
     name: Annotated[str, Named("sources")] = "tfds"
@@ -41,21 +56,15 @@ class Source(Checked):
         """The name of the data in messages."""
         return str(self.options.get("dataset") or self.path or self.name)
 
-    def _check(self) -> None:
-        registry.check("sources", self.name, self.options, "--source.{}")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Task(Checked):
+class Task(Section):
     """The problem to solve."""
 
     name: Annotated[str, Named("tasks")] = "image_classification"
     """The kind of task."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the task."""
-
-    def _check(self) -> None:
-        registry.check("tasks", self.name, self.options, "--task.{}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,11 +93,12 @@ class Clean(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data(Checked):
+class Data(Section):
     """How examples become batches."""
 
-    image_size: tuple[Annotated[int, (1, 16384)], Annotated[int, (1, 16384)]] | None = None
-    """Height and width to which every image is resized; None: the size that all images share."""
+    image_size: Pixels | tuple[Pixels, Pixels] | None = None
+    """Height and width to which every image is resized, or one number for both; None: the size that
+    all images share."""
     validation: Share = 0.1
     """Fraction of train held out for validation if the source has no validation split."""
     test: Share = 0.2
@@ -121,15 +131,16 @@ class Data(Checked):
         return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
 
     def _check(self) -> None:
+        if isinstance(self.image_size, int):
+            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
         held_out = self.validation + self.test
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
-        for name, options in self.augment.items():
-            registry.check("augment", name, options, "--data.augment: {}")
+        super()._check()
         only_one({f"--data.augment {name}": name in self.augment for name in ("cutmix", "mixup")})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model(Checked):
+class Model(Section):
     """The network."""
 
     name: Annotated[str, Named("models")] = "convnet"
@@ -141,12 +152,9 @@ class Model(Checked):
     """Initial weights: an earlier run, or a .keras or .weights.h5 file. The output layer is new if
     the classes differ."""
 
-    def _check(self) -> None:
-        registry.check("models", self.name, self.options, "--model.{}")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train(Checked):
+class Train(Section):
     """How the model is trained."""
 
     epochs: Count = 10
@@ -246,16 +254,7 @@ class Train(Checked):
                 f"--train.accumulate {self.accumulate} equal parts"
             )
         registry.find("engines", self.engine)
-        for kind in ("optimizer", "schedule", "loss"):
-            name, options = getattr(self, kind), getattr(self, f"{kind}_options")
-            flag = f"--train.{kind}-options {{}}"
-            if name is not None:
-                registry.check("losses" if kind == "loss" else f"{kind}s", name, options, flag)
-            elif options:
-                raise UsageError(f"{flag.format('').strip()} needs --train.{kind}")
-        for kind in ("metrics", "callbacks"):
-            for name, options in getattr(self, kind).items():
-                registry.check(kind, name, options, f"--train.{kind}: {{}}")
+        super()._check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

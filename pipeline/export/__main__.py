@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
         print(_HELP)
         return 0
     if not name:
-        raise UsageError(f"{PROGRAM} needs a run, or NAME --pin VERSION; {_runs('')}; see --help")
+        hint = command_line.suggest_run("")
+        raise UsageError(f"{PROGRAM} needs a run, or NAME --pin VERSION; {hint}; see --help")
     require_path(Path(name), "RUN or NAME")
     if pins:
         return _pin(name, words)
@@ -81,8 +82,7 @@ def configure(path: Path, words: list[str]) -> Config:
     Raises UsageError if there is no run to export, or for an option that would change the model.
     """
     run = RunDirectory(path)
-    if not run.config.is_file():
-        raise UsageError(f"{path} is not a run: it has no config.json; {_runs(str(path))}")
+    command_line.config_file(path)
     stored = run.examples.is_file()  # it began with Python objects
     if "--help" in words or "-h" in words:
         config = command_line.read(run.config, names_only=stored)
@@ -98,7 +98,7 @@ def configure(path: Path, words: list[str]) -> Config:
             "objects are not measured again; pass --export.precision float32"
         )
     if not stored and not run_directory.steps(run.checkpoints):
-        resume = shlex.join(["--config", str(run.config), "--run-directory", str(run)])
+        resume = shlex.join(["--resume", str(run)])
         raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}")
     preflight.check(config)
     return config
@@ -115,13 +115,6 @@ def _changes(words: list[str]) -> dict[str, Any]:
     if "path" in found.get("source", {}):
         found["source"]["path"] = Path(" ".join(found["source"]["path"]))
     return found
-
-
-def _runs(wrong: str) -> str:
-    known = [str(path.parent) for path in run_directory.RUNS.glob("*/config.json")]
-    if not known:
-        return f"{run_directory.RUNS}/ has no runs; {command_line.PROGRAM} creates one"
-    return suggest(wrong, known)
 
 
 def export_again(config: Config) -> int:

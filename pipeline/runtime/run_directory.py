@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import resume_policy
-from pipeline.config.config import Config
+from pipeline.config.config import RUNS, Config
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
 
-RUNS = Path("runs")
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
 IN_USE = "wait until it has ended, or choose another --run-directory"

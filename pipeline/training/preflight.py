@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.config.config import Config
+from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import models_config
@@ -29,7 +29,7 @@ def check(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
-    runs = config.run_directory or run_directory.RUNS
+    runs = config.run_directory or RUNS
     for name in config.train.callbacks:
         if name in BEFORE_CHECKPOINT + AFTER_CHECKPOINT:
             raise UsageError(f"--train.callbacks: {name} is part of every run; remove it")
@@ -57,7 +57,7 @@ def _check(config: Config) -> None:
             )
         target = run_directory.export_directory(config)
         files.check_writable(target, "--export.directory")
-        place = config.run_directory or run_directory.RUNS
+        place = config.run_directory or RUNS
         if os.path.realpath(place) in (os.path.realpath(p) for p in (target, *target.parents[:1])):
             raise UsageError(
                 f"--run-directory: {place} is the directory of the exported models; choose another"

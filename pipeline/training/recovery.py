@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import keras
 import tensorflow as tf
 
+from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.contracts import Decision
 from pipeline.runtime import run_directory, signals
@@ -47,7 +48,7 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
         asked = signals.behind(error) or isinstance(error, OSError)
         steps = run_directory.steps(run.checkpoints) if asked else []
         if steps and not config.dry_run:
-            command = f"the command with --run-directory {run}"
+            command = f'{command_line.PROGRAM} --resume {run} (in Python, run_directory="{run}")'
             say("stopped", f"{command} continues after step {steps[-1]:,}")
         raise
 

@@ -8,7 +8,7 @@ import math
 import keras
 
 from pipeline.config import registry
-from pipeline.config.config import Config
+from pipeline.config.config import RUNS, Config
 from pipeline.contracts import Batches, Decision
 from pipeline.data import augmentation, batching
 from pipeline.data.dataset import Data
@@ -224,7 +224,7 @@ class Trainer:
 
     def work(self) -> None:
         """Trains in a worker other than the chief, which writes, tests and exports."""
-        self.resume(RunDirectory(self.config.run_directory or run_directory.RUNS))
+        self.resume(RunDirectory(self.config.run_directory or RUNS))
         if self.machine.cluster:
             index, count = self.machine.cluster.index, len(self.machine.cluster.workers)
             say("worker", f"{index} of {count} trains; worker 0 prints and writes")

@@ -1,15 +1,17 @@
 """Words and files to a Config: defaults, hints, exit codes, and no import of TensorFlow."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
 
-from pipeline.config import registry
+from pipeline.config import cli_parser, registry, type_hints
 from pipeline.config.command_line import configure
-from pipeline.config.config import Source
+from pipeline.config.config import Config, Source
 from pipeline.utils.errors import UsageError
 
 
@@ -51,6 +53,67 @@ def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
     assert configure([*saved, *words]).source == folder
 
 
+def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
+    short = "--epochs 3 --lr=0.1 --image-size 64 --no-progress --filters 8 --augment flip"
+    long = "--train.epochs 3 --train.learning-rate 0.1 --data.image-size 64 64 --log.no-progress "
+    long += "--model.options blocks=3 filters=8 --data.augment flip --runtime.time-limit 5min"
+    given = configure([*short.split(), "--model.blocks", "3", "--time-limit", "5min"])
+    assert given == configure(long.split())
+    assert given == configure([]).changed(
+        train={"epochs": 3, "learning_rate": 0.1},
+        data={"image_size": 64, "augment": {"flip": {}}},
+        model={"filters": 8},
+        runtime={"time_limit": "5min"},
+        log={"progress": False},
+    )
+    assert configure(["--clean", "--no-export"]) == configure([]).changed(
+        clean={"enabled": True}, export={"enabled": False}
+    )
+    assert configure(["--gpus", "2"]) == configure(["--runtime.replicas", "2"])
+    assert configure(["--gpus", "0,1"]) == configure(["--runtime.devices", "0,1"])
+    folder = Source(name="folder", options={"path": tmp_path})
+    for flag in ("--source.path", "--path"):
+        assert configure(["digits", flag, str(tmp_path)]).source == folder
+    tfds = configure(["cifar10_convnet", "--path", str(tmp_path)]).source  # it has this option
+    assert tfds == Source(name="tfds", options={"dataset": "cifar10", "path": tmp_path})
+    for flag, names in cli_parser.short_flags(Config).items():
+        assert all(name.endswith(f".{flag[2:]}") for name in names)
+        assert flag not in cli_parser.flags(Config), f"{flag} hides {names}"
+
+
+def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="runs/digits-1 is not a run: .* runs/ has no runs"):
+        configure(["--resume", "runs/digits-1"])
+    photos = {"name": "folder", "path": tmp_path / "photos"}
+    for path in ("photos", "moved", "runs/mine-1"):
+        Path(path).mkdir(parents=True)
+    begun = configure(["--epochs", "7"]).changed(source=photos)
+    Path("runs/mine-1/config.json").write_text(json.dumps(begun.as_json()))
+    run = begun.changed(run_directory="runs/mine-1")
+    assert configure(["--resume", "runs/mine-1"]) == run
+    assert configure(["--config", "runs/mine-1"]) == begun
+    words = ["--resume=runs/mine-1", "--epochs", "9", "--force"]
+    assert configure(words) == run.changed(train={"epochs": 9}, force=True)
+    Path("photos").rmdir()
+    moved = configure(["--resume", "runs/mine-1", "--source.path", "moved"])
+    assert moved == configure(["--source.path", "moved", "--epochs", "7"]).changed(
+        run_directory="runs/mine-1"
+    )
+    for words, message in {
+        "--resume runs/mine-2": "there is no such directory; did you mean 'runs/mine-1'?",
+        "--resume moved": "moved is not a run: it has no config.json; choose from runs/mine-1",
+        "--resume --force": "--resume needs a run, such as runs/digits-1",
+        "digits --resume runs/mine-1": "use only one of the recipe 'digits' and --resume",
+        "--resume runs/mine-1 --path moved --run-directory x": "only one of --resume and --run-dir",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            configure(words.split())
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="unknown option '--resume'"):
+        configure(["--resume", "runs/mine-1"], "python -m pipeline.inspect")
+
+
 # Words -> a part of the message. Each kind of check is here once.
 REFUSED = {
     # Names
@@ -62,16 +125,25 @@ REFUSED = {
     "json.dumps": "the recipe 'json.dumps' cannot be called: dumps() missing 1",
     "--source.name arrays": "arrays needs --source.path",
     "--train.lerning-rate 3": "unknown option '--train.lerning-rate'; did you mean '--train.learn",
-    "--epochs 3": "unknown option '--epochs'; did you mean '--train.epochs'?",
+    "--epoch 3": "unknown option '--epoch'; did you mean '--train.epochs'?",
+    "--train.lr 3": "unknown option '--train.lr'; did you mean '--train.learning-rate'?",
+    "-lr 3": "unknown option '-lr'; did you mean '--train.learning-rate'?",
+    "--gpu 1": "unknown option '--gpu'; did you mean '--gpus'?",
+    "--enabled": "ambiguous option '--enabled'; did you mean '--clean.enabled' or '--export.ena",
+    "--momentum 0.9": "did you mean '--model.momentum' or '--train.optimizer-options momentum=VA",
+    "--warmup 0.1": "unknown option '--warmup'; did you mean '--train.schedule-options warmup=",
+    "--epochs 3 digits": "got '3 digits'; the recipe comes first",
+    "--dry-run digits": "takes no value; got 'digits'; the recipe comes first",
+    "--source.path nothing": "--source.path of folder must be an existing directory; got 'nothing'",
     "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
-    "digits --config x.json": "is a complete config; remove the recipe 'digits'",
+    "digits --config x.json": "use only one of the recipe 'digits' and --config",
     # Values of one type
     "--train.epochs 0": "--train.epochs must be a whole number from 1 to 1,000,000,000; got '0'",
     "--train.epochs": "from 1 to 1,000,000,000; got no value",
     "--train.learning-rate -1": "--train.learning-rate must be a number above 0",
     "--data.validation 1": "--data.validation must be a number of at least 0 and below 1; got '1'",
-    "--data.image-size 8": "must be 2 values, each a whole number from 1 to 16,384 or None",
+    "--data.image-size 8 8 8": "from 1 to 16,384 or 2 values, each a whole number from 1 to 16,",
     "--data.cache ram": "must be one of auto, device, memory, disk, none; got 'ram'",
     "--data.augment crop padding=-1": "padding of crop must be a whole number of at least 0",
     "--data.augment erase area=0.3,0.1": "area of erase must be 2 values, each a number, in asc",
@@ -138,37 +210,75 @@ def test_help_lists_the_recipes(capsys):
         assert f"{name} " in text and registry.find("recipes", name).summary in text
 
 
-def test_help_of_a_recipe_shows_each_option_with_meaning_range_and_default(capsys, monkeypatch):
+def test_help_of_a_recipe_has_one_line_for_each_option(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     text = shown(capsys, "digits", "--help")
-    assert max(map(len, text.splitlines())) <= 90
-    assert "--recipe" not in text and "\ntrain: How the model is trained.\n" in text
-    whole = " ".join(text.split())
+    assert text == shown(capsys, "--help", "digits")
+    lines = [line for line in text.splitlines() if line.startswith("  --")]
+    assert max(map(len, text.splitlines())) <= 90 and "--recipe" not in text
+    listed = {line.split()[0].replace("[no-]", "") for line in lines}
+    short = {names[0]: flag for flag, names in cli_parser.short_flags(Config).items()}
+    flags = [flag for flag in cli_parser.flags(Config) if "no-" not in flag]
+    for flag in flags:
+        assert {flag, short.get(flag), re.sub(r"\.(name|enabled)$", "", flag)} & listed, flag
+    assert len(lines) == len(listed) and len(text.splitlines()) < 130
+    for line in (
+        f"  {'--epochs':30} Passes over the training split [40]",
+        f"  {'--model':30} The architecture [convnet]",
+        f"  {'--augment-on':30} Where images are augmented: on the host, by ... [auto]",
+    ):
+        assert line in lines
+    assert "  --[no-]export  " in text and "\ntrain: How the model is trained.\n" in text
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "--epochs" in shown(capsys, "digits", "--help")
+
+
+def test_help_of_a_section_shows_each_option_and_those_of_its_functions(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    train = shown(capsys, "digits", "--help", "train")
+    assert max(map(len, train.splitlines())) <= 90
+    whole = " ".join(train.split())
     for part in (
         "--train.epochs Passes over the training split. (a whole number from 1 to 1,000,000,000; "
         "default: 40)",
-        "--export.enabled, --export.no-enabled Write and verify",
-        "(airbench, application, convnet, keras_hub, lenet, linear, resnet, sequential, tiny, or "
-        "package.module:name; default: convnet)",
+        "--train.synchronized-batch-norm, --train.no-synchronized-batch-norm Compute",
+        "--train.optimizer adam: ",
+        "--train.optimizer-options beta_1=VALUE ",
+        "--train.schedule-options warmup=VALUE Fraction of the steps over which the rate first ",
     ):
         assert part in whole
+    for flag, option in cli_parser.flags(Config).items():
+        assert (f"  {flag}" in train) == (option.place[0] == "train" and option.switch is not False)
+    pages = {
+        ("digits", "--help", "model"): "--model.blocks Number of blocks; each halves height and "
+        "width. (a whole number of at least 1; default: 3)",
+        ("--model", "resnet", "--help", "model"): "--model.depth Number of layers with weights,",
+        ("digits", "--help", "augment"): "--data.augment crop padding=VALUE Pixels on each side; "
+        "less than the image's shorter side. (a whole number of at least 0; default: 1)",
+        ("--help", "learning-rate"): "train: How the model is trained. --train.learning-rate Peak",
+        ("--help", "--runtime.seed"): "runtime: How the run uses the machine. --runtime.seed Seed",
+        ("--help", "resnet"): "resnet: Residual networks: ",
+    }
+    for words, part in pages.items():
+        assert part in " ".join(shown(capsys, *words).split())
+    with pytest.raises(UsageError, match="--help modl: no section, .* did you mean 'model'"):
+        configure(["--help", "modl"])
 
 
 def test_help_describes_a_registry_with_every_option(capsys):
     for kind in registry.REGISTRIES:
-        lines = shown(capsys, "--help", kind).splitlines()
+        text = " ".join(shown(capsys, "--help", kind).split())
         for name in registry.names(kind):
             function = registry.find(kind, name)
-            at = lines.index(f"{name}: {function.summary}")
+            after = text.partition(f"{name}: {function.summary}")[2]
             for option, about in function.options.items():
-                at += 1
                 assert about.meaning, (kind, name, option)
-                assert lines[at] == f"    {option}: {about}. {about.meaning}", (kind, name)
-    assert "\n    momentum: " in shown(
-        capsys, "--help", "pipeline.training.optim.optimizers.muon:muon"
-    )
-    with pytest.raises(UsageError, match="unknown registry 'model'; did you mean 'models'"):
-        configure(["--help", "model"])
+                about_it = f" {option} {about.meaning} ({type_hints.describe(about.hint)}; "
+                assert about_it in after, (kind, name)
+                after = after.partition(about_it)[2]
+    muon = shown(capsys, "--help", "pipeline.training.optim.optimizers.muon:muon")
+    assert "\n  momentum\n" in muon and "default: 0.95)" in muon
+    assert "; required)" in shown(capsys, "--help", "application")
 
 
 def test_neither_help_nor_an_error_imports_tensorflow_or_numpy():
@@ -178,6 +288,7 @@ from pipeline.export.__main__ import main as export
 from pipeline.fit import main
 from pipeline.utils.errors import UsageError
 for words in (["--help"], ["--help", "models"], ["digits", "--help"], ["nothing"],
+              ["digits", "--help", "train"], ["--momentum", "1"], ["--resume", "nothing"],
               ["--run-directory", "/dev/null"], ["--train.epochs", "0"], ["--pin", "7"]):
     for command in (main, export):
         try:

@@ -27,7 +27,18 @@ NASTY = [
     *("a\nb", "../..", "/dev/null", "/dev/zero", "/proc/self/mem", "x" * 300, "x" * 5000),
     *("~", "\0", "{[]: 1}", "a={[]: 1}", "a=b=c", "=x", "'\\d'", "a=" + "[" * 300, "padding=1e400"),
     *("flip", "crop", "padding=2", "digits", "json.dumps", "os.path", "...", "a..b", "True"),
-    *("--config", "(" * 500, "bash", "[1, 2", "%s", "{0}", "*", "tensorflow.x"),
+    *(
+        "--config",
+        "--resume",
+        "--gpus",
+        "(" * 500,
+        "bash",
+        "[1, 2",
+        "%s",
+        "{0}",
+        "*",
+        "tensorflow.x",
+    ),
 ]
 SEEDED = {"deadline": None, "derandomize": True, "database": None}
 SEEDED["suppress_health_check"] = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -66,6 +77,7 @@ def one_of(words, size):
 
 CONFIG = [
     *cli_parser.flags(Config),
+    *cli_parser.short_flags(Config),
     *(
         f"{prefix}{option}".replace("_", "-")
         for prefix, kind in {"--source.": "sources", "--model.": "models"}.items()

@@ -136,7 +136,7 @@ def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
     for words, message in [
         (["--folds", "1"], "--folds must be a whole number from 2 to 1000; got 1"),
         (["--folds", "300"], "--folds 300: each fold needs an example of '8', which has only 174"),
-        (["--label-noise", "mine"], "mine is not a run directory: it has no config.json"),
+        (["--label-noise", "mine"], "mine is not a run: it has no config.json; choose"),
         (["--label-noise", "regression"], "requires classes, but the task of regression is reg"),
     ]:
         given = words if "--label-noise" in words else ["--label-noise", run, *words]

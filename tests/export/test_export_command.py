@@ -191,7 +191,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
     ("words", "message"),
     [
         ([], "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
-        (["run/1"], "run/1 is not a run: it has no config.json"),
+        (["run/1"], "run/1 is not a run: there is no such directory; runs/ has no runs"),
         (["digits", "--pin", "4"], "--pin 4: saved_models/digits has only the versions 1"),
         (["digit", "--pin", "1"], "saved_models has no exported model 'digit'; did you mean 'digi"),
         (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
@@ -199,7 +199,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
         (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
         (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
-        (["mine"], "mine has no checkpoint yet; train it: python -m pipeline.fit --config mine/"),
+        (["mine"], "mine has no checkpoint yet; train it: python -m pipeline.fit --resume mine"),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],
 )

@@ -320,7 +320,7 @@ def test_another_model_or_other_data_do_not_resume(go):
     with pytest.raises(UsageError, match="data in .* changed since"):
         go(model=network(), data=(other, Y), run_directory="run")
     result = run_python(
-        *("-m", "pipeline.fit", "--config", "run/config.json", "--run-directory", "run"),
+        *("-m", "pipeline.fit", "--resume", "run"),
         cwd=Path.cwd(),
     )
     assert result.returncode == 2 and "was an object of the Python process" in result.stderr
@@ -509,8 +509,8 @@ OPTIONS = [
 @pytest.mark.parametrize(
     ("engine", "replicas"),
     [
-        ("model_fit", 1),
         ("gradient_tape", 2),
+        pytest.param("model_fit", 1, marks=pytest.mark.long),
         pytest.param("model_fit", 2, marks=pytest.mark.long),
         pytest.param("gradient_tape", 1, marks=pytest.mark.long),
     ],

@@ -154,7 +154,7 @@ def test_all_differences_are_shown_old_and_new(config):
         "--train.epochs 40 60 --force accepts it",
         "--train.batch-size 32 64",
     ]
-    assert last == "its original options: --config mine/config.json --run-directory mine"
+    assert last == "its original options: --resume mine"
     assert max(map(len, rows)) < 100
 
 

@@ -65,7 +65,7 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypat
             fit("digits", run_directory=tmp_path, **changes())
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f"--run-directory {tmp_path} " in capsys.readouterr().out
+    assert f'run_directory="{tmp_path}") continues after step ' in capsys.readouterr().out
     run = fit("digits", run_directory=tmp_path, **changes())
     assert "resumed    " in capsys.readouterr().out
     require_equal(everything(run, tmp_path), whole)

@@ -31,7 +31,7 @@ def default_handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("1h30m", 5400), ("1.5s", 1.5)])
+@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("1h30min", 5400), ("1.5s", 1.5)])
 def test_durations_are_parsed(text, expected):
     assert parse_duration(text) == expected
 

@@ -74,7 +74,7 @@ def scan(source: Source) -> Scan:
         )
     counts = source.info.splits
     total = sum(counts.values())
-    progress_bar.stage("cleaning", f"{total:,} examples")
+    progress_bar.stage("scanning", f"{total:,} examples")
     columns: dict[str, np.ndarray] = {
         "id": np.zeros(total, np.int64),
         "label": np.zeros(total, np.int64),
@@ -176,7 +176,7 @@ def _measure(
         for name, values in batch.items():
             columns[name][places] = values
         done += len(places)
-        progress_bar.count("cleaning", done, count)
+        progress_bar.count("scanning", done, count)
     known = source.columns(split)
     for name in ("id", "label"):
         columns[name][:] = known[name]
