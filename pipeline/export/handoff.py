@@ -12,8 +12,10 @@ from pipeline.config import objects
 from pipeline.contracts import Metadata
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
+from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
+from pipeline.utils import progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
@@ -102,6 +104,7 @@ class Handoff:
     def _test(self) -> dict[str, Any]:
         """The result before the export: metrics of each split, calibration."""
         task, evaluated = self.data.task, self.evaluated
+        progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
@@ -115,6 +118,9 @@ class Handoff:
         }
         judged = evaluation_split(evaluated)
         evaluate.draw(calibrated, metrics[judged], self.run.path)
+        if self.config.log.tensorboard:
+            epoch = max(0, self.checkpoint.epoch - 1)
+            event_files.write_results(self.run, judged, epoch, metrics[judged])
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -131,6 +137,7 @@ class Handoff:
         """The result of `_test` with the export and its verification, or why there is none."""
         if not self.config.export.enabled:
             return result
+        progress_bar.stage("exporting", "the model, and verifying it in another process")
         splits = self.data.splits
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         metrics = {name: result[name] for name in splits if name in result}

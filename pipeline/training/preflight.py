@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+import sys
 from pathlib import Path
 
 from pipeline.config.config import RUNS, Config
@@ -62,6 +63,14 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the directory of the exported models; choose another"
             )
         models_config.pinned(target)  # an error now, not at the end of the run
+
+
+def summary(config: Config) -> str:
+    """What a run is going to do, for its first line."""
+    where = f" in {config.run_directory}" if config.run_directory else ""
+    what = f"{config.model.name} on {config.source.title}, {config.train.epochs:,} epochs"
+    then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
+    return f"{config.recipe}{where}: {what}{then}"
 
 
 def dry_run(config: Config, folder: Path) -> Config:
