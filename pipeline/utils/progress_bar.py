@@ -39,8 +39,9 @@ def is_due() -> bool:
 
 
 def update(name: str, text: str, share: float) -> None:
-    """Shows that a fraction is done, at most twice a second; as a line, about once a minute."""
-    if _bar and is_due():
+    """Shows that a fraction is done, up to the end at most twice a second; as a line, about once
+    a minute."""
+    if _bar and (is_due() or (share == 1 and _bar.in_place)):
         _bar.draw(name, text, share)
 
 
