@@ -60,6 +60,9 @@ class Handoff:
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()
+            if self.config.log.tensorboard:
+                epoch = max(0, self.checkpoint.epoch - 1)
+                event_files.write_results(self.run, judged, epoch, result[judged])
             run_result.write(result, self.run, fallback)  # the export may be killed
             result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
@@ -118,9 +121,6 @@ class Handoff:
         }
         judged = evaluation_split(evaluated)
         evaluate.draw(calibrated, metrics[judged], self.run.path)
-        if self.config.log.tensorboard:
-            epoch = max(0, self.checkpoint.epoch - 1)
-            event_files.write_results(self.run, judged, epoch, metrics[judged])
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
