@@ -31,7 +31,7 @@ def photos(tmp_path_factory):
     return root
 
 
-SMALL = "--epochs 2 --export.no-enabled --image-size 16 --model.widths 8,8 --batch-size 16"
+SMALL = "--epochs 2 --export.no-enabled --image-size 16 --model.name tiny --batch-size 16"
 
 
 def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):
