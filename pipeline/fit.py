@@ -69,7 +69,6 @@ def run(config: Config) -> Run:
     """Carries out a config; see `fit`."""
     config = run_directory.continued(config)
     preflight.check(config)
-    say("starting", preflight.summary(config))
     if not config.dry_run:
         return _fit(config)
     with temp_files.temporary() as folder:
@@ -80,6 +79,8 @@ def _fit(config: Config) -> Run:
     stops = Stops(config.runtime.time_limit)
     workers = cluster.of_run(config)
     is_chief = workers is None or workers.is_chief
+    if is_chief:
+        say("starting", preflight.summary(config))
     with stops.listening(), progress_bar.shown(is_chief and config.log.progress):
         return _run(config, workers, stops)
 
