@@ -79,7 +79,7 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.clean [RECIPE] [--section.option VALUE ...]`; returns 1 if a finding
+    """`python -m pipeline.clean [RECIPE or PATH] [--option VALUE ...]`; returns 1 if a finding
     stops runs."""
     config, folds, words = _configure(arguments)
     _check(config)
