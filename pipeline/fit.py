@@ -89,6 +89,7 @@ def _run(config: Config, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.report import results
     from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
@@ -108,9 +109,11 @@ def _run(config: Config, stops: Stops) -> Run:
         trainer.report()
         trained = trainer.train()
 
-        # Test, export, verification
+        # Test, pictures, export, verification
         handoff = Handoff(trainer, start)
-        result, written = handoff.conclude(trained)
+        if tested := handoff.test(trained):
+            results.show(tested, place.path, trainer.checkpoint.history, quiet=config.dry_run)
+        result, written = handoff.conclude()
         model = handoff.standalone()
         trainer.wait_for_workers()
     return Run(

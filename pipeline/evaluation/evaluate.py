@@ -1,25 +1,64 @@
 """Runs a model on all examples of a split, and computes metrics and calibration."""
 
-import io
-import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
+from pipeline.data.splits import Split
 from pipeline.training.distributed import explained
 from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.train_step import forward
 from pipeline.utils import files
-from pipeline.utils.errors import reason
 from pipeline.utils.tf_data import without_autotune
 
+Loss = Callable[[Any, Any], tf.Tensor]
 
-def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """A split with the answers to all its examples, and their metrics."""
+
+    split: str
+    """Name of the split."""
+    task: Task
+    """Calibrated, if the answers are to be."""
+    metrics: dict[str, Any]
+    columns: Mapping[str, np.ndarray]
+    """From `answers`, in the order of the examples."""
+    examples: Split
+    locate: Callable[[int], str]
+    """Returns the name of an example by its id."""
+
+    @functools.cached_property
+    def answers(self) -> dict[str, np.ndarray]:
+        """The columns with the answers of the calibrated task."""
+        if "outputs" not in self.columns:
+            return dict(self.columns)
+        outputs, batch = tf.constant(self.columns["outputs"]), {"id": self.columns["id"]}
+        answers = self.task.answer(outputs, batch).items()
+        return {**self.columns, **{name: np.asarray(values) for name, values in answers}}
+
+    def location(self, position: int) -> str:
+        """The name of an example in files of the run, without the home directory."""
+        return files.collapse_home(self.locate(int(self.columns["id"][position])))
+
+
+def answers(
+    model: SteppedModel, task: Task, batches: Batches, loss: Loss | None = None
+) -> dict[str, np.ndarray]:
     """The model's answers to all examples, without padding, in the order of the split.
+
+    Args:
+        model: With its step, or a network without one.
+        task: The problem to solve.
+        batches: From `batching.evaluation`.
+        loss: For a network without a step; None: the loss of the task.
 
     Returns:
         The columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
@@ -27,7 +66,7 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
         they are a single tensor.
     """
     dataset = batches.dataset
-    traced = _traced(model, task, batches, dataset.element_spec)
+    traced = _traced(model, task, batches, loss)
     with explained(batches, 0, batches.last_step):
         parts = [traced(ticket) for ticket in without_autotune(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
@@ -36,19 +75,21 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 
 
 def _traced(
-    model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
+    model: SteppedModel, task: Task, batches: Batches, loss: Loss | None
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits with equal batches; tracing takes as long as that of a step."""
+    tickets = batches.dataset.element_spec
     any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
     key = ("answers", task, batches.materialize, *any_size.items())
     compiled = model.step.compiled if model.step else {}  # inference copies have no step
     if key not in compiled:
-        loss, materialize = model.step.loss if model.step else task.loss(), batches.materialize
+        losses, materialize = loss or task.loss(), batches.materialize
+        losses = model.step.loss if model.step else losses
 
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
             batch = materialize(ticket)
             y, outputs, weight = forward(task, model, batch)
-            known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+            known = {"loss": losses(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
             return {**task.answer(outputs, batch), **raw, **known}
 
@@ -61,10 +102,15 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
     return measured(model, task, answers(model, task, batches))
 
 
-def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Metrics of answers as plain JSON values: the task's metrics, and those of `train.metrics`."""
+def measured(
+    model: SteppedModel,
+    task: Task,
+    columns: Mapping[str, np.ndarray],
+    added: Sequence[keras.metrics.Metric] = (),
+) -> dict[str, Any]:
+    """Metrics of answers as plain JSON values: the task's, and those of the step or `added`."""
     found = task.evaluate(columns)
-    for metric in model.step.added_metrics if model.step else ():
+    for metric in model.step.added_metrics if model.step else added:
         fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
         fresh.update_state(columns["truth"], columns["outputs"])
         found[metric.name] = np.asarray(fresh.result()).tolist()
@@ -80,17 +126,3 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
 def calibrated_by(task: Task, calibration: Metadata) -> Task:
     """The task with calibrated answers; `calibration` is the result of the function above."""
     return type(task)({**task.metadata, **calibration}) if calibration else task
-
-
-def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
-    """Writes the task's plots of these metrics into a directory; prints a note if that fails."""
-    with warnings.catch_warnings():
-        # Characters that matplotlib's font does not have are drawn as boxes.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        try:
-            for name, figure in task.pictures(metrics).items():
-                drawn = io.BytesIO()
-                figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
-                files.write_bytes(folder / name, drawn.getvalue())
-        except Exception as error:  # such as a broken matplotlibrc, which must not end the run
-            print(f"note       plots could not be drawn: {reason(error)}", flush=True)

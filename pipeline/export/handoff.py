@@ -11,6 +11,7 @@ import keras
 from pipeline.config import objects
 from pipeline.contracts import Metadata
 from pipeline.evaluation import evaluate
+from pipeline.evaluation.evaluate import Evaluated
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
 from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
@@ -24,7 +25,7 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
 
 
 class Handoff:
-    """Tests, exports and publishes a trained model.
+    """Tests, exports and publishes a trained model; between both, the caller can show the test.
 
     Args:
         trainer: After `resume`, and perhaps `train`.
@@ -35,36 +36,43 @@ class Handoff:
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
         self.evaluated, self.start = trainer.evaluated, start
+        self.fallback = run_result.fallback(self.run)
+        self.result: dict[str, Any] = {}
+        self.is_new = False
+        """Whether `test` has found a new result."""
 
-    def conclude(self, trained: bool) -> tuple[dict[str, Any], Path | None]:
-        """Tests, exports and reports; returns the result and the path of `result.json`.
+    def test(self, trained: bool) -> Evaluated | None:
+        """Chooses and tests the final weights, and writes the metrics to `result.json`.
 
-        A finished run keeps its result unless this process `trained`.
+        A finished run keeps its result unless this process `trained`; then there is no test.
         """
-        fallback = run_result.fallback(self.run)
-        self.checkpoint.save_unsaved(fallback.checkpoints)
+        self.checkpoint.save_unsaved(self.fallback.checkpoints)
         self._choose_weights()
         self.model.give_back()
-        judged = evaluation_split(self.evaluated)
-        step = self.checkpoint.step
+        judged, step = evaluation_split(self.evaluated), self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
+        if result is not None and judged in result:
+            self.result = result
+            nothing = "nothing was trained, tested or exported again"
+            say("finished", f"{self.run} was complete; {nothing}")
+            run_report.tested(self.config, result, judged)
+            return None
+        self.is_new = True
+        self.result, found = self._test()
+        run_result.write(self.result, self.run, self.fallback)  # the rest may be killed
+        return found
+
+    def conclude(self) -> tuple[dict[str, Any], Path | None]:
+        """Exports what `test` has tested; returns the result and the path of `result.json`."""
         written: Path | None = self.run.result
         why = ""
-        if result is not None and judged in result:
-            say(
-                "finished",
-                f"{self.run} was complete; nothing was trained, tested or exported again",
-            )
-            run_report.tested(self.config, result, judged)
-        else:
-            result = self._test()
-            run_result.write(result, self.run, fallback)  # the export may be killed
-            result = self._export(result)
-            written, why = run_result.write(result, self.run, fallback)
+        if self.is_new:
+            self.result = self._export(self.result)
+            written, why = run_result.write(self.result, self.run, self.fallback)
         if not self.config.dry_run:
-            run_report.written(self.run, fallback, self.checkpoint, why)
-        run_report.exported(self.config, self.run, result)
-        return result, written
+            run_report.written(self.run, self.fallback, self.checkpoint, why)
+        run_report.exported(self.config, self.run, self.result)
+        return self.result, written
 
     def standalone(self) -> keras.Model:
         """The trained network as a plain Keras model, which is also written to `model.keras`."""
@@ -90,7 +98,7 @@ class Handoff:
         self._choose_weights()
         needed = (evaluation_split(self.evaluated), "validation")
         self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
-        result = self._export(self._test())
+        result = self._export(self._test()[0])
         run_report.exported(self.config, self.run, result)
         return result
 
@@ -99,22 +107,22 @@ class Handoff:
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
-    def _test(self) -> dict[str, Any]:
-        """The result before the export: metrics of each split, calibration."""
+    def _test(self) -> tuple[dict[str, Any], Evaluated]:
+        """The result before the export: metrics of each split, calibration; and the answers."""
         task, evaluated = self.data.task, self.evaluated
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        # One trace of the network for all splits, regardless of the calibration.
-        metrics = {
-            name: evaluate.measured(
-                self.model, calibrated, evaluate.answers(self.model, task, batches)
-            )
-            for name, batches in evaluated.items()
-        }
-        judged = evaluation_split(evaluated)
-        evaluate.draw(calibrated, metrics[judged], self.run.path)
+        judged, metrics = evaluation_split(evaluated), dict[str, Any]()
+        kept: dict[str, Any] = {}
+        for name, batches in evaluated.items():
+            # One trace of the network for all splits, regardless of the calibration.
+            columns = evaluate.answers(self.model, task, batches)
+            metrics[name] = evaluate.measured(self.model, calibrated, columns)
+            kept = columns if name == judged else kept
+        examples, locate = self.data.splits[judged], self.data.source.location
+        found = Evaluated(judged, calibrated, metrics[judged], kept, examples, locate)
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -125,7 +133,7 @@ class Handoff:
             "left_out": len(self.data.cleaning.dropped),
         }
         run_report.tested(self.config, result, judged)
-        return result
+        return result, found
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
         """The result of `_test` with the export and its verification, or why there is none."""
