@@ -14,7 +14,7 @@ from pipeline.config.validation import require
 from pipeline.data.cleaning import manifest
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import console, files
+from pipeline.utils import console, files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
@@ -91,7 +91,8 @@ def main(arguments: list[str]) -> int:
     from pipeline.data.cleaning import apply, issues
 
     source, _ = dataset.opened(config)
-    found = apply.Found(source, config)
+    with progress_bar.shown(True):
+        found = apply.Found(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
     if folds:

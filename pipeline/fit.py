@@ -11,7 +11,8 @@ from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
-from pipeline.utils import temp_files
+from pipeline.utils import progress_bar, temp_files
+from pipeline.utils.console import say
 from pipeline.utils.errors import run_command
 
 __all__ = ["Run", "fit", "main"]
@@ -67,6 +68,7 @@ def fit(
 def run(config: Config) -> Run:
     """Carries out a config; see `fit`."""
     preflight.check(config)
+    say("starting", preflight.summary(config))
     if not config.dry_run:
         return _fit(config)
     with temp_files.temporary() as folder:
@@ -75,15 +77,16 @@ def run(config: Config) -> Run:
 
 def _fit(config: Config) -> Run:
     stops = Stops(config.runtime.time_limit)
-    with stops.listening():
-        return _run(config, stops)
+    workers = cluster.of_run(config)
+    is_chief = workers is None or workers.is_chief
+    with stops.listening(), progress_bar.shown(is_chief and config.log.progress):
+        return _run(config, workers, stops)
 
 
-def _run(config: Config, stops: Stops) -> Run:
+def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     from pipeline.runtime import environment
 
     start = time.monotonic()
-    workers = cluster.of_run(config)
     # Imports TensorFlow, as do the modules below
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
@@ -97,7 +100,7 @@ def _run(config: Config, stops: Stops) -> Run:
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()
-    if workers is not None and not workers.is_chief:
+    if not machine.is_chief:
         trainer.work()
         path, history, net = trainer.run.path, trainer.checkpoint.history, trainer.model
         return Run(config, path, history, {}, net, net, data.task, data.splits, None, {}, None)

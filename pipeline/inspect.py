@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
-from pipeline.utils import files
+from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
@@ -107,7 +107,9 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.inspect [RECIPE] [--section.option VALUE ...]`."""
-    inspect(command_line.configure(arguments, PROGRAM, PURPOSE))
+    config = command_line.configure(arguments, PROGRAM, PURPOSE)
+    with progress_bar.shown(True):
+        inspect(config)
     return 0
 
 

@@ -65,6 +65,13 @@ def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script)
         assert min(seconds) < 0.4, words
 
 
+def test_the_first_line_comes_before_tensorflow_is_imported(workplace):
+    code = "import sys; sys.modules['tensorflow'] = None; import pipeline.fit as f; f.main([])"
+    done = run_python("-c", code, cwd=workplace, fresh=True)
+    said = "starting   digits: convnet on digits, 40 epochs; importing TensorFlow\n"
+    assert done.stdout == said and "import of tensorflow halted" in done.stderr
+
+
 def test_a_function_in_the_working_directory_is_found_and_a_stray_file_shadows_nothing(
     script, workplace
 ):

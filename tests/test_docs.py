@@ -110,6 +110,10 @@ def test_links_files_commands_and_options_exist(path):
         section, _, option = flag.removeprefix("--").partition(".")
         known = section in ("source", "task") and option in options
         assert known or flag in cli_parser.flags(Config) or flag == "--section.option", flag
+    short = {"--help", "--config", "--resume", "--lr", "--gpus", "--label-noise"}
+    short |= cli_parser.flags(Config).keys() | cli_parser.short_flags(Config).keys()
+    for line in re.findall(r"^pipeline (?:fit|clean|inspect) ([^#\n]*)", text, re.MULTILINE):
+        assert set(re.findall(r"(?<!\S)--[a-z-]+(?![\w.-])", line)) <= short, line
 
 
 def test_every_promise_names_tests_that_exist():

@@ -3,7 +3,8 @@
 `--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
 `--section.no-option`; `_` is read as `-`. If a flag is repeated, the last value is used.
 In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
-any other flag of the section is an option of the registered function: `--source.path DIR`.
+any other flag of the section is an option of the registered function: `--source.path DIR`. In one
+with the field `enabled`, `--section` and `--no-section` set it.
 `--option` is short for `--section.option` if no other section has this option.
 """
 
@@ -156,6 +157,9 @@ def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
             found |= flags(nested, place)
             if f"--{field.name}.options" in found:
                 found[f"--{field.name}"] = found[f"--{field.name}.name"]
+            if f"--{field.name}.enabled" in found:
+                found[f"--{field.name}"] = found[f"--{field.name}.enabled"]
+                found[f"--no_{field.name}"] = found[f"--{field.name}.no-enabled"]
         elif hint is bool:
             found[f"{prefix}{field.name}"] = Flag(place, hint, True)
             found[f"{prefix}no_{field.name}"] = Flag(place, hint, False)

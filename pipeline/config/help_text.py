@@ -58,7 +58,13 @@ def overview(program: str, about: str, options: Any) -> str:
     short = {
         names[0]: flag for flag, names in cli_parser.short_flags(kind).items() if not names[1:]
     }
-    short |= {f"--{one.section}.name": f"--{one.section}" for one in registry.choices(kind)}
+    known = cli_parser.flags(kind)  # `--model` and `--model.name` are one flag
+    short |= {
+        name: flag
+        for flag in known
+        for name in known
+        if known[name] is known[flag] and "." not in flag
+    }
     lines = [f"usage: {program} [--option VALUE ...]", "", *_filled(about, 0), ""]
     lines += _filled(_OVERVIEW, 0)
     for name, (title, section) in _sections(options).items():

@@ -336,6 +336,6 @@ class Log(Checked):
     """What is printed and logged during training."""
 
     progress: bool = True
-    """Print one line per epoch."""
+    """Show what is being done, a bar within each epoch, and one line per epoch."""
     tensorboard: bool = True
-    """Write scalars for TensorBoard into the run directory."""
+    """Write metrics, the config and pictures for TensorBoard into the run directory."""

@@ -21,6 +21,7 @@ from pipeline.data.example_store import (
 )
 from pipeline.data.split_names import SPLITS
 from pipeline.data.splits import Split, divide, require_disjoint, shares, without_copies
+from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
@@ -47,6 +48,8 @@ def load(
     decision = cache_policy.decided(source, task, options)
     excluded = np.fromiter(dropped or {}, np.int64)
     splits, notes = {}, [decision.reason]
+    if decision.value != "none":
+        progress_bar.stage("decoding", f"{sum(source.info.splits.values()):,} examples")
     for name in source.info.splits:
         store, note = _store(decision.value, source, task, config, name, excluded)
         notes += [f"{name} {note}"] * bool(note)
@@ -147,6 +150,7 @@ def _decoded(
         for batch in without_autotune(decoded.batch(block).prefetch(2)).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
+            progress_bar.count("decoding", at, count)
     except READ_ERRORS as error:
         columns = source.columns(split)  # names a damaged record, if there are records
         left = np.flatnonzero(~np.isin(columns["id"], dropped))[at : at + block]

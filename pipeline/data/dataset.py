@@ -15,7 +15,7 @@ from pipeline.data.cleaning.apply import Cleaning
 from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, safe_io
+from pipeline.utils import files, progress_bar, safe_io
 from pipeline.utils.errors import UsageError
 
 
@@ -149,6 +149,7 @@ def load(config: Config) -> Data:
 
     Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
+    progress_bar.stage("opening", config.source.title)
     source, known = opened(config)
     task = task_of(config, source.info)
     clean = apply.clean(source, config)

@@ -13,8 +13,10 @@ from pipeline.contracts import Metadata
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.evaluate import Evaluated
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
+from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
+from pipeline.utils import progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
@@ -67,6 +69,9 @@ class Handoff:
         written: Path | None = self.run.result
         why = ""
         if self.is_new:
+            if self.config.log.tensorboard:  # also the pictures, which the caller has drawn
+                judged, epoch = evaluation_split(self.evaluated), max(0, self.checkpoint.epoch - 1)
+                event_files.write_results(self.run, judged, epoch, self.result[judged])
             self.result = self._export(self.result)
             written, why = run_result.write(self.result, self.run, self.fallback)
         if not self.config.dry_run:
@@ -110,6 +115,7 @@ class Handoff:
     def _test(self) -> tuple[dict[str, Any], Evaluated]:
         """The result before the export: metrics of each split, calibration; and the answers."""
         task, evaluated = self.data.task, self.evaluated
+        progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
@@ -139,6 +145,7 @@ class Handoff:
         """The result of `_test` with the export and its verification, or why there is none."""
         if not self.config.export.enabled:
             return result
+        progress_bar.stage("exporting", "the model, and verifying it in another process")
         splits = self.data.splits
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         metrics = {name: result[name] for name in splits if name in result}

@@ -11,6 +11,7 @@ from pipeline.contracts import Batches, Decision
 from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
+from pipeline.utils import progress_bar
 
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
@@ -105,6 +106,7 @@ def precision(
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:
+        progress_bar.stage("timing", f"a step in {model.dtype_policy.name}")
         with machine.strategy.scope(), watchdog.watching():
             model.step.set_inputs(train, validation)
             return seconds_per_step(model, train)

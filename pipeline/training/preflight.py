@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+import sys
 from pathlib import Path
 
 from pipeline.config.config import RUNS, Config
@@ -62,6 +63,16 @@ def _check(config: Config) -> None:
                 f"--run-directory: {place} is the directory of the exported models; choose another"
             )
         models_config.pinned(target)  # an error now, not at the end of the run
+
+
+def summary(config: Config) -> str:
+    """What a run is going to do, for its first line."""
+    where = f" in {config.run_directory}" if config.run_directory else ""
+    length = f"{config.train.epochs:,} epochs"
+    if config.train.steps is not None:
+        length = f"at most {config.train.steps:,} steps"
+    text = f"{config.recipe}{where}: {config.model.name} on {config.source.title}, {length}"
+    return text if sys.modules.get("tensorflow") else f"{text}; importing TensorFlow"
 
 
 def dry_run(config: Config, folder: Path) -> Config:

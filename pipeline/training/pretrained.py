@@ -29,7 +29,9 @@ def load(model: SteppedModel, path: Path) -> str:
     try:
         if file.name.endswith(".weights.h5"):
             with warnings.catch_warnings(action="error", category=UserWarning):
-                model.plain().load_weights(file)
+                plain = model.plain()
+                plain.load_weights(file)
+            model.set_weights(plain.get_weights())  # those of `plain` may be copies
             return f"weights of {path}"
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:

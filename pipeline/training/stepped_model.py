@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from pipeline.contracts import Task
+from pipeline.models._fused_batch_norm import with_stock_layers
 from pipeline.training.train_step import Step
 
 
@@ -28,9 +29,11 @@ class SteppedModel(keras.Model):
     def plain(self) -> keras.Model:
         """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
 
+        All layers are Keras's own, unless the network of a user has others.
+
         It is compiled with the usual loss and metric for labels as whole numbers, or a target.
         """
-        plain = self.task.standalone(self, self.ends_in)
+        plain = with_stock_layers(self.task.standalone(self, self.ends_in))
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
         if is_classifier and self.ends_in == "linear":

@@ -23,7 +23,7 @@ from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
-from pipeline.utils import files
+from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
@@ -79,6 +79,7 @@ class Trainer:
             self.model = self._built(self.machine)
 
     def _built(self, machine: Runtime) -> keras.Model:
+        progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
         in_step = self.batches is self.plain
         return build(self.data.task, self.plan.settings, machine, self.plain, in_step)
 
@@ -183,6 +184,7 @@ class Trainer:
                 raise UsageError("--run-directory must be on a disk that all workers share")
             callbacks = [watchdog, *standard_callbacks(context)]
             reasons = [c.per_batch for c in callbacks if getattr(c, "per_batch", None)]
+            progress_bar.stage("tracing", "the training step")
             with watchdog.watching():
                 decision = autotune.steps_per_call(
                     self.model, config.train.steps_per_call, batches, validation, reasons

@@ -1,6 +1,7 @@
 """Words and files to a Config: defaults, hints, exit codes, and no import of TensorFlow."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,9 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
         model={"filters": 8},
         runtime={"time_limit": "5min"},
         log={"progress": False},
+    )
+    assert configure(["--clean", "--no-export"]) == configure([]).changed(
+        clean={"enabled": True}, export={"enabled": False}
     )
     assert configure(["--gpus", "2"]) == configure(["--runtime.replicas", "2"])
     assert configure(["--gpus", "0,1"]) == configure(["--runtime.devices", "0,1"])
@@ -215,7 +219,8 @@ def test_help_of_a_recipe_has_one_line_for_each_option(capsys, monkeypatch):
     listed = {line.split()[0].replace("[no-]", "") for line in lines}
     short = {names[0]: flag for flag, names in cli_parser.short_flags(Config).items()}
     flags = [flag for flag in cli_parser.flags(Config) if "no-" not in flag]
-    assert all({flag, short.get(flag), flag.removesuffix(".name")} & listed for flag in flags)
+    for flag in flags:
+        assert {flag, short.get(flag), re.sub(r"\.(name|enabled)$", "", flag)} & listed, flag
     assert len(lines) == len(listed) and len(text.splitlines()) < 130
     for line in (
         f"  {'--epochs':30} Passes over the training split [40]",
@@ -223,7 +228,7 @@ def test_help_of_a_recipe_has_one_line_for_each_option(capsys, monkeypatch):
         f"  {'--augment-on':30} Where images are augmented: on the host, by ... [auto]",
     ):
         assert line in lines
-    assert "  --export.[no-]enabled " in text and "\ntrain: How the model is trained.\n" in text
+    assert "  --[no-]export  " in text and "\ntrain: How the model is trained.\n" in text
     monkeypatch.setenv("COLUMNS", "1")
     assert "--epochs" in shown(capsys, "digits", "--help")
 

@@ -9,7 +9,7 @@ from pipeline.utils.errors import UsageError
 
 
 def test_every_public_function_of_any_file_is_registered():
-    models = "airbench application convnet keras_hub lenet linear resnet sequential tiny"
+    models = "airbench application convnet keras_hub lenet linear residual resnet sequential tiny"
     assert registry.names("models") == models.split()
     assert "muon" in registry.names("optimizers")
     assert registry.find("recipes", "digits").summary.startswith("8x8 handwritten digits")

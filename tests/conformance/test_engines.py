@@ -26,7 +26,7 @@ class Calls(keras.callbacks.Callback):
         self.points.append(("epoch", epoch))
 
     def on_train_batch_end(self, batch, logs=None):
-        self.points.append(batch)
+        self.points.append((batch, logs))  # the metrics so far
 
     def on_epoch_end(self, epoch, logs=None):
         self.points.append(("end", epoch, *sorted(logs)))

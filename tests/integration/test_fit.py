@@ -24,6 +24,7 @@ QUICK = {
     "model": {"name": "tiny"},
     "export": {"enabled": False},
 }
+STAGES = ["opening", "decoding", "building", "tracing", "testing", "exporting"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,10 @@ def test_the_main_job_ends_with_a_good_verified_model(main_job):
 def test_the_console_names_every_output(main_job):
     process = main_job[1]
     lines = process.stdout.splitlines()
-    assert lines[0] == "run        digits in runs/digits-1"
+    assert lines[0] == "starting   digits: convnet on digits, 40 epochs"
+    names = dict.fromkeys(line.partition(" ")[0] for line in lines)
+    assert [name for name in names if name in STAGES] == STAGES, "no silence of many seconds"
+    assert "run        digits in runs/digits-1" in lines
     assert any(
         line.startswith("data       train 1,258, validation 178") and "image 8x8x1 uint8" in line
         for line in lines
@@ -87,7 +91,7 @@ def test_the_run_directory_contains_what_is_promised(main_job):
     assert len(json.loads((run / "metadata.json").read_text())["class_names"]) == 10
     for decision in json.loads((run / "decisions.json").read_text()):
         assert decision["name"] and decision["value"] and decision["reason"]
-    assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation"}
+    assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation", "test"}
     assert 1 <= len(list((run / "checkpoints").iterdir())) <= 3, "only the two newest and the best"
 
 

@@ -45,6 +45,12 @@ PARAMETERS = {
     ("application", (32, 32, 3)): 14_714_688 + dense(512, 10),
     # 269,722 are trained (see test_large_models); two moving statistics of each channel are not.
     ("resnet", (32, 32, 3)): 269_722 + 2 * (16 + 6 * (16 + 32 + 64)),
+    # A convolution and four vectors of normalization each; 1x1 shortcuts into the last two stages.
+    ("residual", (32, 32, 3)): 9 * (3 * 64 + 4 * 64**2 + 64 * 128 + 3 * 128**2)
+    + 9 * (128 * 256 + 3 * 256**2)
+    + (64 * 128 + 128 * 256)
+    + 4 * (5 * 64 + 5 * 128 + 5 * 256)
+    + dense(256, 10),
     # arXiv 2404.00498: 1.97 million. Normalisations have three vectors, there is no gamma.
     ("airbench", (32, 32, 3)): conv(2, 3, 24)
     + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256)

@@ -58,7 +58,7 @@ def scalars(folder):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
-                if "examples_per_second" not in value.tag:
+                if value.tag.startswith("epoch_") and "examples_per_second" not in value.tag:
                     number = value.simple_value
                     found.append((path.parent.name, value.tag, event.step, number))
     return found

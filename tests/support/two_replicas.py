@@ -71,7 +71,7 @@ def sample_order(two):
 def overflows(machine, rounds):
     """How often an overflow on one replica changed no variable but halved the scale if the loss was
     finite, and how often the next step was right."""
-    settings = settings_of(model={"name": "convnet", "options": {"filters": 4, "blocks": 1}})
+    settings = settings_of(model={"name": "residual", "options": {"widths": (4,), "blocks": 1}})
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
     (ticket, *_) = batching.training(small.random_split(BATCH), settings.train, 0).dataset

@@ -8,19 +8,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from saved import checkpoints_of, small_model
 from stopping import scalars
+from tensorboard.backend.event_processing import event_accumulator
 
 from pipeline.config.sections import Log, Train
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, Stops
+from pipeline.training import event_files
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.callbacks.progress import Progress
 from pipeline.training.callbacks.throughput import Throughput
+from pipeline.utils import progress_bar
 from pipeline.utils.errors import Terminated
 
+POINT = (("batch_loss", 0.75), ("batch_learning_rate", 0.5))
 # Five steps per epoch; these callbacks read no data.
 STEPS = Batches(None, None, None, batch_size=4, steps_per_epoch=5, last_step=50)
 
@@ -126,6 +131,9 @@ class Logged:
         self.losses = [0.4, 0.3, 0.2, 0.1]
         seconds = [1.0, 2.0, 3.0, 4.0]
         self.saved = SimpleNamespace(epoch=0, history={"loss": self.losses}, seconds=seconds)
+        self.saved.step = 0
+        self.step = SimpleNamespace(position=0, update=SimpleNamespace())
+        self.model = SimpleNamespace(step=self.step, optimizer=SimpleNamespace(learning_rate=0.5))
 
     def context(self):
         return SimpleNamespace(
@@ -133,15 +141,25 @@ class Logged:
         )
 
     def logger(self):
-        return MetricLogger(self.context())
+        made = MetricLogger(self.context())
+        made.set_model(self.model)
+        return made
 
     def train(self, logger, epochs=1):
         for _ in range(epochs):
-            self.saved.epoch += 1
+            self.step.position += 2
+            logger.on_train_batch_end(1, {"loss": 0.75})
+            self.step.position += 3
+            self.saved.epoch, self.saved.step = self.saved.epoch + 1, self.step.position
             logger.on_epoch_end(self.saved.epoch - 1)
 
     def read(self):
         return [json.loads(line)["loss"] for line in self.run.log.read_text().splitlines()]
+
+    def read_within(self):
+        events = event_files.read(self.run.tensorboard / "train")
+        values = [(event.step, value) for event in events for value in event.summary.value]
+        return [(step, v.tag, v.simple_value) for step, v in values if v.tag.startswith("batch_")]
 
     def read_scalars(self):
         return pytest.approx([value for *_, value in scalars(self.run.path)])
@@ -152,15 +170,33 @@ def logged(tmp_path):
     return Logged(tmp_path)
 
 
-def test_each_epoch_has_a_line_in_the_log_and_on_the_console(logged, capsys):
+def test_each_epoch_has_a_line_in_the_log(logged):
     logged.train(logged.logger(), 2)
-    progress = Progress(logged.context())
-    for epoch in range(2):
-        progress.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
     second = json.loads(logged.run.log.read_text().splitlines()[1])
     assert second == {"epoch": 2, "step": 10, "seconds": 2.0, "loss": 0.3}
-    shown = capsys.readouterr().out.splitlines()[1]
-    assert shown.startswith("epoch  2/10  loss 0.2500  1,234 examples/s") and "left" in shown
+
+
+def test_progress_within_and_after_epochs(logged, capsys, monkeypatch):
+    now, progress = [1000.0], Progress(logged.context())
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress.set_model(logged.model)
+    with progress_bar.shown(True):
+        for epoch in range(2):
+            progress.on_epoch_begin(epoch)
+            for batch in (1, 4):
+                logged.step.position, now[0] = 5 * epoch + batch, now[0] + 60
+                progress.on_train_batch_end(batch, {"loss": 0.5, "accuracy": batch / 5})
+            now[0] += 60
+            progress.on_test_batch_begin(0)
+            logged.step.position = 5 * epoch + 5
+            progress.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
+    assert capsys.readouterr().out.splitlines()[:5] == [
+        "epoch  1/10 20%  4:00 left (run 49:00)  loss 0.5000  accuracy 0.2000  0.1 examples/s",
+        "epoch  1/10 80%  0:30 left (run 23:00)  loss 0.5000  accuracy 0.8000  0.2 examples/s",
+        "epoch  1/10 80%  validation",
+        "epoch  1/10  loss 0.2500  1,234 examples/s  27:00 left",
+        "epoch  2/10 20%  2:40 left (run 29:20)  loss 0.5000  accuracy 0.2000  0.1 examples/s",
+    ]
 
 
 def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monkeypatch, capsys):
@@ -177,6 +213,43 @@ def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monk
     logged.saved.epoch = 2  # resumed from an older checkpoint
     logged.logger().on_train_begin()
     assert logged.read() == logged.losses[:2] == logged.read_scalars()
+
+
+def test_points_within_epochs_are_kept_up_to_the_checkpoint(logged, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    logged.run.config.write_text('{"seed": 1}')
+    logger = logged.logger()
+    logger.on_train_begin()
+    for seconds in (0.5, 0.9, 1.6, 5.0):
+        now[0] = seconds
+        logged.train(logger)
+    steps = [2, 12, 17]  # the second point came too early
+    rates = [(step, tag, value) for step in steps for tag, value in POINT]
+    assert logged.read_within() == rates
+    logged.saved.epoch, logged.saved.step = 2, 12  # killed, and resumed within the third epoch
+    logged.logger().on_train_begin()
+    assert logged.read_within() == rates[:4] and logged.read_scalars() == logged.losses[:2]
+    board = event_accumulator.EventAccumulator(str(logged.run.tensorboard / "train"))
+    board.Reload()
+    (text,) = board.Tensors("config")
+    assert text.tensor_proto.string_val == [b'    {"seed": 1}\n']
+
+
+def test_the_results_and_pictures_are_shown_once(logged):
+    picture = np.zeros((3, 5, 3), np.uint8)
+    for name in ("confusion_matrix.png", "mistakes.png"):
+        (logged.run.path / name).write_bytes(tf.io.encode_png(picture).numpy())
+    for accuracy in (0.5, 0.75):
+        metrics = {"accuracy": accuracy, "examples": 7, "per_class": {}}
+        event_files.write_results(logged.run, "test", 3, metrics)
+    board = event_accumulator.EventAccumulator(str(logged.run.tensorboard / "test"))
+    board.Reload()
+    assert board.Tags()["images"] == ["confusion_matrix", "mistakes"]
+    (image,) = board.Images("mistakes")
+    assert (image.width, image.height) == (5, 3)
+    (point,) = board.Scalars("epoch_accuracy")
+    assert (point.step, point.value) == (3, 0.75) and board.Tags()["scalars"] == ["epoch_accuracy"]
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -16,7 +16,11 @@ from pipeline.utils.errors import UsageError
 
 
 def mixup(
-    batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 0.2
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    alpha: Annotated[float, (0.01, 100)] = 0.2,
+    probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
     """Replaces each image by a weighted mean with another one; labels get the same weights.
 
@@ -27,10 +31,12 @@ def mixup(
         batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32, (batch,)),
             the weight of the original image.
         alpha: The weight is drawn from Beta(alpha, alpha).
+        probability: Probability that an image is changed.
     """
     batch = _labelled(batch, "mixup")
     images = batch["image"]
-    share = draw.choice(seeds, _shares(alpha))
+    chosen = draw.uniform(seeds, draw=1) < probability
+    share = tf.where(chosen, draw.choice(seeds, _shares(alpha)), 1.0)
     own, other = (tf.cast(i, tf.float32) for i in (images, _swapped(images)))
     weight = share[:, None, None, None]
     mixed = own * weight + other * (1 - weight)
@@ -38,7 +44,11 @@ def mixup(
 
 
 def cutmix(
-    batch: Example, seeds: tf.Tensor, *, alpha: Annotated[float, (0.01, 100)] = 1.0
+    batch: Example,
+    seeds: tf.Tensor,
+    *,
+    alpha: Annotated[float, (0.01, 100)] = 1.0,
+    probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
     """Pastes a rectangle of another image into each image; labels are weighted by area.
 
@@ -49,11 +59,13 @@ def cutmix(
         batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
             the area fraction of the original image, rounded to 2**-16.
         alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
+        probability: Probability that an image is changed.
     """
     batch = _labelled(batch, "cutmix")
     images = batch["image"]
     # Roots are read from a table, because devices round them differently.
     side = draw.choice(seeds, np.sqrt(1 - _shares(alpha)))
+    side = tf.where(draw.uniform(seeds, draw=3) < probability, side, 0.0)
     inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
     for axis, size in enumerate(images.shape[1:3]):

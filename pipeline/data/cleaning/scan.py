@@ -11,7 +11,7 @@ from pipeline.contracts import Source
 from pipeline.data import image_decoding
 from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
-from pipeline.utils import html_pages
+from pipeline.utils import html_pages, progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
@@ -74,6 +74,7 @@ def scan(source: Source) -> Scan:
         )
     counts = source.info.splits
     total = sum(counts.values())
+    progress_bar.stage("scanning", f"{total:,} examples")
     columns: dict[str, np.ndarray] = {
         "id": np.zeros(total, np.int64),
         "label": np.zeros(total, np.int64),
@@ -164,7 +165,7 @@ def _measure(
     """Fills the columns of a split; returns position -> error of the undecodable examples."""
     read = source.reader(split)
     describe = _traced(source.info.fields["image"], _channels(source))
-    seen = np.zeros(count, bool)
+    seen, done = np.zeros(count, bool), 0
     examples = tf.data.Dataset.range(count).map(
         lambda position: describe(position, read(position)["image"]), tf.data.AUTOTUNE
     )
@@ -174,6 +175,8 @@ def _measure(
         seen[places] = True
         for name, values in batch.items():
             columns[name][places] = values
+        done += len(places)
+        progress_bar.count("scanning", done, count)
     known = source.columns(split)
     for name in ("id", "label"):
         columns[name][:] = known[name]

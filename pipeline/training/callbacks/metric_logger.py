@@ -1,19 +1,22 @@
-"""Logs the metrics of each epoch, as lines of JSON and as scalars for TensorBoard."""
+"""Logs metrics: of each epoch as lines of JSON, and within epochs as well for TensorBoard."""
 
 import json
 import time
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from pipeline.training import event_files
 from pipeline.training.callback_context import CallbackContext
+from pipeline.training.event_files import EventFile
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
-# TensorBoard looks for `tfevents` in the name; TensorFlow's own writer would add the host name.
-_EVENTS = "events.out.tfevents.scalars"
+_SECONDS = 1.0  # between points within an epoch
+_WITHIN = "batch_"  # the tags of such points begin with this, as in Keras
 
 
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
@@ -25,25 +28,41 @@ class MetricLogger(keras.callbacks.Callback):
     """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run, all metrics.
 
     The same values are written for TensorBoard, with Keras's names (`epoch_loss`, ...), in the runs
-    `train` and `validation`.
+    `train` and `validation`. `train` also has the config, and points within epochs against the step
+    (`batch_loss`, ...), at most one a second: the metrics of the epoch so far, the learning rate.
 
     Both contain the history of the checkpoint callback, which is called first. They are rewritten
     when a run resumes and after a failed write, so that no epoch is missing or duplicated, no
-    matter when a process was killed.
+    matter when a process was killed. Points after the checkpoint are then removed.
     """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
         self._run, self._batches = context.run, context.batches
         self._checkpoint, self._tensorboard = context.checkpoint, context.log.tensorboard
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, EventFile] = {}
         self._is_current = False
         """Whether all earlier epochs have been written."""
         self._reported = False
+        self._due = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
         if not self._is_current:
             self.write()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        if not (self._is_current and self._tensorboard) or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _SECONDS
+        rate = float(np.asarray(self.model.optimizer.learning_rate))
+        values = {**(logs or {}), "learning_rate": rate}
+        try:
+            writer = self._writer("train")
+            for name, value in values.items():
+                writer.add(self.model.step.position, f"{_WITHIN}{name}", simple_value=value)
+            writer.flush()
+        except (OSError, tf.errors.OpError) as error:
+            self._failed(error)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.write(epoch if self._is_current else 0)
@@ -58,14 +77,19 @@ class MetricLogger(keras.callbacks.Callback):
                     file.write(lines)
             else:
                 files.write_text(self._run.log, lines)
+            if not self._is_current:
+                self._begin_scalars()
             self._write_scalars(epochs)
             self._is_current = True
         except (OSError, tf.errors.OpError) as error:
-            self._is_current = False
-            if not self._reported:
-                self._reported = True
-                why = getattr(error, "strerror", None) or reason(error)
-                say("warning", f"{self._run.log} cannot be written: {why}; training continues")
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._is_current = False
+        if not self._reported:
+            self._reported = True
+            why = getattr(error, "strerror", None) or reason(error)
+            say("warning", f"{self._run.log} cannot be written: {why}; training continues")
 
     def _line(self, epoch: int) -> str:
         values = {name: values[epoch] for name, values in self._checkpoint.history.items()}
@@ -73,31 +97,35 @@ class MetricLogger(keras.callbacks.Callback):
         entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
         return json.dumps(files.strict(entry)) + "\n"
 
+    def _begin_scalars(self) -> None:
+        """Starts over with the config and the points within epochs up to the checkpoint."""
+        train, self._writers = self._run.tensorboard / "train", {}
+        values = [(event.step, x) for event in event_files.read(train) for x in event.summary.value]
+        kept = [
+            (step, value)
+            for step, value in values
+            if value.tag.startswith(_WITHIN) and step <= self._checkpoint.step
+        ]
+        for part in ("train", "validation"):
+            event_files.remove(self._run.tensorboard / part)
+        if self._tensorboard:
+            writer = self._writer("train")
+            if self._run.config.is_file():
+                writer.add_text("config", self._run.config.read_text(encoding="utf-8"))
+            for step, value in kept:
+                writer.add(step, value.tag, simple_value=value.simple_value)
+
     def _write_scalars(self, epochs: range) -> None:
-        if epochs.start == 0:
-            self._writers = {}
-            for part in ("train", "validation"):
-                (self._run.tensorboard / part / _EVENTS).unlink(missing_ok=True)
         if not self._tensorboard:
             return
         for epoch in epochs:
             for name, values in self._checkpoint.history.items():
-                tag = f"epoch_{name.removeprefix('val_')}"
-                scalar = tf.compat.v1.Summary.Value(tag=tag, simple_value=values[epoch])
-                summary = tf.compat.v1.Summary(value=[scalar])
                 writer = self._writer("validation" if name.startswith("val_") else "train")
-                writer.write(_event(step=epoch, summary=summary))
+                writer.add(epoch, f"epoch_{name.removeprefix('val_')}", simple_value=values[epoch])
         for writer in self._writers.values():
             writer.flush()
 
-    def _writer(self, part: str) -> Any:
+    def _writer(self, part: str) -> EventFile:
         if part not in self._writers:
-            directory = self._run.tensorboard / part
-            directory.mkdir(parents=True, exist_ok=True)
-            self._writers[part] = tf.io.TFRecordWriter(str(directory / _EVENTS))
-            self._writers[part].write(_event(file_version="brain.Event:2"))
+            self._writers[part] = EventFile(self._run.tensorboard / part)
         return self._writers[part]
-
-
-def _event(**fields: Any) -> bytes:
-    return tf.compat.v1.Event(wall_time=time.time(), **fields).SerializeToString()

@@ -1,4 +1,4 @@
-"""A progress line for each epoch."""
+"""How far training is: a line for each epoch, and a bar within it."""
 
 import time
 from typing import Any
@@ -6,41 +6,88 @@ from typing import Any
 import keras
 
 from pipeline.training.callback_context import CallbackContext
+from pipeline.utils import progress_bar
 
 # Shown in another form, or only in the log.
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
 
 
 def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Prints one line per epoch: metrics, examples per second, time left."""
+    """Shows metrics, examples per second and time left: in a bar, and in a line per epoch."""
     return Progress(context) if context.is_chief and context.log.progress else None
 
 
 class Progress(keras.callbacks.Callback):
-    """Prints one line per epoch."""
+    """Prints one line per epoch, and updates the bar between calls.
+
+    A call's logs are the metrics of its epoch so far. Keras's callback list has already read them
+    from the device for all callbacks, so that this adds no synchronization.
+    """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
         self._batches, self._stops = context.batches, context.stops
-        self._start = time.monotonic()
+        self._name, self._epoch = "", 0
+        self._start: tuple[float, int] | None = None
+        """Time and step at which this process began to train."""
+        self._shown = (0.0, 0)
+        """Time and step of the last update, or of the beginning of the epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._name = epoch, self._name_of(epoch)
+        self._shown = self._now()
+        self._start = self._start or self._shown
+        self._update("")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not progress_bar.is_due():
+            return
+        end = self._batches.end_of(self._epoch)
+        (before, first), (now, step) = self._shown, self._now()
+        self._shown = now, step
+        speed = (step - first) * self._batches.batch_size / max(now - before, 1e-9)
+        run = self._left(self._batches.last_step)
+        self._update(f"{self._left(end)} left (run {run})  {_metrics(logs or {}, speed)}")
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._update("validation")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        speed, epochs = logs.get("examples_per_second"), self._batches.epochs
-        metrics = "  ".join(
-            f"{name} {_number(name, value)}"
-            for name, value in logs.items()
-            if name not in _HIDDEN and (value or name != "skipped_steps")
-        )
-        done = epoch + 1 - self._batches.first_epoch
-        left = (time.monotonic() - self._start) / done * (epochs - epoch - 1)
+        metrics = _metrics(logs, logs.get("examples_per_second"))
+        left = self._left(self._batches.last_step)
+        following = self._name_of(epoch + 1) if epoch + 1 < self._batches.epochs else ""
+        progress_bar.finish(f"{self._name}  {metrics}  {left} left", following)
+
+    def _name_of(self, epoch: int) -> str:
+        epochs = self._batches.epochs
+        return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}"
+
+    def _update(self, text: str) -> None:
+        steps = self._batches.steps_per_epoch
+        done = self.model.step.position - self._epoch * steps
+        progress_bar.update(self._name, text, min(1.0, done / steps))
+
+    def _now(self) -> tuple[float, int]:
+        return time.monotonic(), self.model.step.position
+
+    def _left(self, end: int) -> str:
+        """The time until step `end` at the average speed so far, which includes validation."""
+        (start, first), (now, step) = self._start or self._now(), self._now()
+        left = (now - start) / max(1, step - first) * (end - step)
         if self._stops.left is not None:
             left = min(left, max(0.0, self._stops.left))
-        print(
-            f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {metrics}"
-            + (f"  {speed:,.0f} examples/s" if speed and speed > 0 else "")
-            + f"  {_clock(left)} left",
-            flush=True,
-        )
+        return _clock(left)
+
+
+def _metrics(logs: dict[str, Any], speed: float | None) -> str:
+    texts = [
+        f"{name} {_number(name, value)}"
+        for name, value in logs.items()
+        if name not in _HIDDEN and (value or name != "skipped_steps")
+    ]
+    if speed and speed > 0:
+        texts.append(f"{speed:,.{0 if speed >= 10 else 1}f} examples/s")
+    return "  ".join(texts)
 
 
 def _number(name: str, value: float) -> str:

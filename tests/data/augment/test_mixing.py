@@ -74,6 +74,19 @@ def test_cutmix_puts_one_rectangle_in_and_counts_it():
     assert 0.55 < np.mean(done["share"]) < 0.70
 
 
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_share_of_the_images_is_changed(name):
+    batch, own = batch_of(2000)
+    done = MIXERS[name](batch, own, probability=0.25)
+    always = MIXERS[name](batch, own)
+    share = done["share"].numpy()
+    changed = share < 1
+    assert 0.15 < changed.mean() < 0.28  # small rectangles and weights are rounded to nothing
+    np.testing.assert_array_equal(done["image"][~changed], batch["image"].numpy()[~changed])
+    np.testing.assert_array_equal(done["image"][changed], always["image"].numpy()[changed])
+    np.testing.assert_array_equal(share[changed], always["share"].numpy()[changed])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -1,0 +1,88 @@
+"""A compact residual network for photographs, built for fast training on CPUs and GPUs."""
+
+from typing import Annotated
+
+import keras
+
+from pipeline.models import _layers
+from pipeline.models._fused_batch_norm import FusedBatchNormalization
+
+
+def residual(
+    x: keras.KerasTensor,
+    *,
+    widths: tuple[Annotated[int, (1, None)], ...] = (64, 128, 256),
+    blocks: Annotated[int, (1, None)] = 2,
+    stem_stride: Annotated[int, (1, 4)] = 2,
+    momentum: Annotated[float, (0, 1)] = 0.9,
+) -> keras.KerasTensor:
+    """A compact residual network for photographs, built for fast training on CPUs and GPUs.
+
+    Takes (batch, height, width, channels) of any size, returns (batch, last of `widths`).
+
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016: blocks of two
+    3x3 convolutions, each with batch normalization, and He's initialization. As in ResNet-D (He et
+    al., "Bag of Tricks for Image Classification", CVPR 2019), a shortcut into the next stage
+    averages 2x2 pixels before its 1x1 convolution, and the last normalization of a block starts at
+    zero, so that a block starts as its shortcut. Global average pooling ends the network. With the
+    defaults, 2.8 million parameters.
+
+    `FusedBatchNormalization` normalizes in one operation; with bfloat16 on a CPU that has it, a
+    step is several times as fast as with Keras's layer in float32.
+
+    Args:
+        x: Images.
+        widths: Channels of each stage; every stage after the first halves height and width.
+        blocks: Number of blocks in each stage.
+        stem_stride: Stride of the first convolution: 2, or 1 for images of about 32 pixels.
+        momentum: Weight of the old value in the moving mean and variance.
+    """
+    _layers.sides(x)  # refuses other inputs than images
+    x = _convolution(x, widths[0], "stem_", momentum, stride=stem_stride)
+    x = keras.layers.ReLU(name="stem_relu")(x)
+    for stage, width in enumerate(widths, 1):
+        for block in range(1, blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            x = _block(x, width, stride, f"stage{stage}_block{block}_", momentum)
+    return keras.layers.GlobalAveragePooling2D(name="average")(x)
+
+
+def _block(
+    x: keras.KerasTensor, width: int, stride: int, place: str, momentum: float
+) -> keras.KerasTensor:
+    """ReLU(shortcut + branch); `place` is the prefix of the layers' names."""
+    branch = _convolution(x, width, place, momentum, stride=stride, number="1")
+    branch = keras.layers.ReLU(name=f"{place}relu1")(branch)
+    branch = _convolution(branch, width, place, momentum, number="2", gamma="zeros")
+    if stride > 1:
+        x = keras.layers.AveragePooling2D(2, padding="same", name=f"{place}shortcut_pool")(x)
+    if x.shape[-1] != width:
+        x = _convolution(x, width, f"{place}shortcut_", momentum, kernel=1)
+    x = keras.layers.Add(name=f"{place}add")([x, branch])
+    return keras.layers.ReLU(name=f"{place}relu")(x)
+
+
+def _convolution(
+    x: keras.KerasTensor,
+    width: int,
+    place: str,
+    momentum: float,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    number: str = "",
+    gamma: str = "ones",
+) -> keras.KerasTensor:
+    """Convolution and normalization; a side of n pixels becomes ceil(n / stride)."""
+    x = keras.layers.Conv2D(
+        width,
+        kernel,
+        stride,
+        padding="same",
+        use_bias=False,
+        kernel_initializer="he_normal",
+        name=f"{place}convolution{number}",
+    )(x)
+    return FusedBatchNormalization(
+        momentum=momentum, gamma_initializer=gamma, name=f"{place}normalization{number}"
+    )(x)

@@ -1,0 +1,123 @@
+"""A bar with what is being done, on a terminal or in a notebook; in a file or a pipe, lines.
+
+It is shown only within the block of `shown`. On a terminal, whatever is printed appears above it.
+"""
+
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.utils.console import say
+from pipeline.utils.errors import plain
+
+
+@contextlib.contextmanager
+def shown(enabled: bool) -> Iterator[None]:
+    """Shows stages and progress during the block, if enabled; removes the bar at its end."""
+    global _bar
+    before = _bar
+    if before:
+        before.remove()
+    _bar = _Bar() if enabled else None
+    try:
+        yield
+    finally:
+        if _bar:
+            _bar.remove()
+        _bar = before
+
+
+def stage(name: str, text: str) -> None:
+    """Shows at once what is being done from now on."""
+    if _bar:
+        _bar.draw(name, text, None)
+
+
+def is_due() -> bool:
+    """Whether `update` would show something now."""
+    return _bar is not None and time.monotonic() >= _bar.due
+
+
+def update(name: str, text: str, share: float) -> None:
+    """Shows that a fraction is done, at most twice a second; as a line, about once a minute."""
+    if _bar and is_due():
+        _bar.draw(name, text, share)
+
+
+def count(name: str, done: int, total: int) -> None:
+    """Shows how many of the examples are done."""
+    update(name, f"{done:,} of {total:,} examples", done / max(total, 1))
+
+
+def finish(line: str, following: str) -> None:
+    """Prints a line that stays; then a bar begins with the name of what follows, if anything."""
+    print(line, flush=True)
+    if _bar:
+        _bar.due = time.monotonic() + _bar.seconds
+        if _bar.in_place:
+            _bar.draw(following, "", 0.0 if following else None)
+
+
+class _Bar:
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        class Plain(Console):
+            """Prints text unchanged; a process that is killed leaves the cursor visible."""
+
+            def show_cursor(self, show: bool = True) -> bool:
+                return False
+
+        self._console = Plain(soft_wrap=True, markup=False, emoji=False, highlight=False)
+        self._in_notebook = self._console.is_jupyter
+        can_change = self._console.is_terminal and not self._console.is_dumb_terminal
+        is_terminal = can_change and sys.stdout is not None and sys.stdout.isatty()
+        self.in_place = self._in_notebook or is_terminal
+        self.seconds = 0.5 if self.in_place else 50.0
+        self._length = 20 if self._console.width >= 100 else 10
+        self.due = time.monotonic() + self.seconds
+        self._display: Any = None  # rich's Live, or the identifier of an output of a cell
+
+    def draw(self, name: str, text: str, share: float | None) -> None:
+        self.due = time.monotonic() + self.seconds
+        if not self.in_place:
+            say(name, text if share is None else f"{share:.0%}  {text}")
+            return
+        bar = ""
+        if share is not None:
+            done, left = "█░" if self._console.encoding.startswith("utf") else "#."
+            length = round(share * self._length)
+            bar = f"{done * length}{left * (self._length - length)} {share:4.0%}  "
+        self._show(plain(f"{name:<10} {bar}{text}"))
+
+    def _show(self, line: str) -> None:
+        if self._in_notebook:
+            from IPython.display import display
+
+            is_new = self._display is None
+            self._display = self._display or uuid.uuid4().hex
+            display({"text/plain": line}, raw=True, display_id=self._display, update=not is_new)
+            return
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._display is None:
+            both = sys.stderr is not None and sys.stderr.isatty()
+            options: Any = {"auto_refresh": False, "transient": True, "redirect_stderr": both}
+            self._display = Live(console=self._console, **options)
+            self._display.start()
+        self._display.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def remove(self) -> None:
+        if self._display is not None and self._in_notebook:
+            self._show("")
+        elif self._display is not None:
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._display.stop()
+        self._display = None
+
+
+_bar: _Bar | None = None
