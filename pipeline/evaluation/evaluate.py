@@ -2,10 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,15 +16,12 @@ from pipeline.training.train_step import forward
 from pipeline.utils import files
 from pipeline.utils.tf_data import without_autotune
 
-Loss = Callable[[Any, Any], tf.Tensor]
-
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """A split with the answers to all its examples, and their metrics."""
+    """The answers to all examples of a split, and their metrics."""
 
     split: str
-    """Name of the split."""
     task: Task
     """Calibrated, if the answers are to be."""
     metrics: dict[str, Any]
@@ -44,21 +40,14 @@ class Evaluated:
         answers = self.task.answer(outputs, batch).items()
         return {**self.columns, **{name: np.asarray(values) for name, values in answers}}
 
-    def location(self, position: int) -> str:
-        """The name of an example in files of the run, without the home directory."""
-        return files.collapse_home(self.locate(int(self.columns["id"][position])))
+    @functools.cached_property
+    def locations(self) -> list[str]:
+        """The name of each example, without the home directory."""
+        return files.collapse_home([self.locate(id) for id in self.columns["id"].tolist()])
 
 
-def answers(
-    model: SteppedModel, task: Task, batches: Batches, loss: Loss | None = None
-) -> dict[str, np.ndarray]:
+def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
     """The model's answers to all examples, without padding, in the order of the split.
-
-    Args:
-        model: With its step, or a network without one.
-        task: The problem to solve.
-        batches: From `batching.evaluation`.
-        loss: For a network without a step; None: the loss of the task.
 
     Returns:
         The columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
@@ -66,7 +55,7 @@ def answers(
         they are a single tensor.
     """
     dataset = batches.dataset
-    traced = _traced(model, task, batches, loss)
+    traced = _traced(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
         parts = [traced(ticket) for ticket in without_autotune(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
@@ -75,21 +64,19 @@ def answers(
 
 
 def _traced(
-    model: SteppedModel, task: Task, batches: Batches, loss: Loss | None
+    model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits with equal batches; tracing takes as long as that of a step."""
-    tickets = batches.dataset.element_spec
     any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
     key = ("answers", task, batches.materialize, *any_size.items())
     compiled = model.step.compiled if model.step else {}  # inference copies have no step
     if key not in compiled:
-        losses, materialize = loss or task.loss(), batches.materialize
-        losses = model.step.loss if model.step else losses
+        loss, materialize = model.step.loss if model.step else task.loss(), batches.materialize
 
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
             batch = materialize(ticket)
             y, outputs, weight = forward(task, model, batch)
-            known = {"loss": losses(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+            known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
             return {**task.answer(outputs, batch), **raw, **known}
 
@@ -102,15 +89,10 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
     return measured(model, task, answers(model, task, batches))
 
 
-def measured(
-    model: SteppedModel,
-    task: Task,
-    columns: Mapping[str, np.ndarray],
-    added: Sequence[keras.metrics.Metric] = (),
-) -> dict[str, Any]:
-    """Metrics of answers as plain JSON values: the task's, and those of the step or `added`."""
+def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Metrics of answers as plain JSON values: the task's metrics, and those of `train.metrics`."""
     found = task.evaluate(columns)
-    for metric in model.step.added_metrics if model.step else added:
+    for metric in model.step.added_metrics if model.step else ():
         fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
         fresh.update_state(columns["truth"], columns["outputs"])
         found[metric.name] = np.asarray(fresh.result()).tolist()

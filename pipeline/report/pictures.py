@@ -1,11 +1,9 @@
 """Figures of a run: its curves, its worst answers, and the plots of its task."""
 
 import contextlib
-import dataclasses
-import functools
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,8 @@ from pipeline.utils.console import say, shortened
 from pipeline.utils.errors import reason
 
 CURVES, MISTAKES = "curves.png", "mistakes.png"
-SHOWN = 24
-"""Examples in a figure of mistakes."""
-_COLUMNS = 6
-_DPI = 150
+SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "skipped_steps")
-_FONT = "DejaVu Sans"  # comes with matplotlib
 
 
 class Picture(Figure):
@@ -40,7 +34,7 @@ class Picture(Figure):
 def png(figure: Figure) -> bytes:
     """The figure as the content of a PNG file."""
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
+    figure.savefig(drawn, format="png", dpi=150)
     return drawn.getvalue()
 
 
@@ -48,8 +42,7 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
     """Loss, metrics and learning rate of each epoch, for training and validation."""
     names = dict.fromkeys(name.removeprefix("val_") for name in history if name not in _HIDDEN)
     shown = sorted(names, key=lambda name: (name != "loss", name == "learning_rate"))
-    columns = min(3, max(1, len(shown)))
-    rows = max(1, -(-len(shown) // columns))
+    columns, rows = min(3, len(shown)) or 1, -(-len(shown) // 3) or 1
     picture = Picture(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
     if not shown:
         picture.text(0.5, 0.5, "no epoch is complete yet", ha="center")
@@ -60,8 +53,7 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
             known = values[np.isfinite(values)]
             if not len(known):
                 continue
-            mark = "." if len(values) < 30 else ""
-            label = f"{part} {known[-1]:.4g}"
+            mark, label = "." if len(values) < 30 else "", f"{part} {known[-1]:.4g}"
             axes.plot(np.arange(1, len(values) + 1), values, marker=mark, label=label)
             if "loss" in name and known.min() > 0 and known.max() > 50 * known.min():
                 axes.set_yscale("log")
@@ -70,66 +62,50 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if number > len(shown) - columns:
-            axes.set_xlabel("epoch")
+        axes.set_xlabel("epoch" if number > len(shown) - columns else "")
     return picture
 
 
-def mistakes(found: Evaluated, count: int = SHOWN) -> Picture:
+def mistakes(found: Evaluated) -> Picture:
     """The worst answers with their examples and the names of their files."""
     order = found.task.mistakes(found.answers)
-    some = order[:count]
-    title = f"{found.split}: {summary(found, order)}"
+    some, total = order[:SHOWN], f"{len(found.answers['id']):,} answers of {found.split}"
     if not len(some):
         picture = Picture(figsize=(6, 1))
-        picture.text(0.5, 0.5, title, ha="center", va="center")
+        picture.text(0.5, 0.5, f"all {total} are right", ha="center", va="center")
         return picture
     examples = found.examples.take(some)
-    columns = min(_COLUMNS, len(some))
-    rows = -(-len(some) // columns)
+    columns, rows = min(_COLUMNS, len(some)), -(-len(some) // _COLUMNS)
     width, height = max(2.05 * columns, 5.5), 2.45 * rows + 0.5
     picture = Picture(figsize=(width, height))
+    all_wrong = len(order) == len(found.answers["id"])
+    title = f"the worst of {total}" if all_wrong else f"{len(order):,} of {total} are wrong"
     picture.suptitle(title, fontsize=10, y=1 - 0.12 / height, va="top")
     for at, position in enumerate(some):
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
         found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
-        file = shortened(found.location(position), 32)
-        gray: dict[str, Any] = {"color": "dimgray", "fontsize": 7, "parse_math": False}
-        axes.text(0.5, -0.03 if not axes.axison else -0.16, file, **gray, ha="center", va="top",
-                  transform=axes.transAxes)  # fmt: skip
-    below, above, side = 0.25 / height, 1 - 0.75 / height, 0.1 / width
-    spread = {"left": side if not axes.axison else 0.8 / width, "right": 1 - side}
-    picture.subplots_adjust(bottom=below, top=above, wspace=0.08 if not axes.axison else 0.7,
-                            hspace=0.42, **spread)  # fmt: skip
+        font: dict[str, Any] = {"color": "dimgray", "fontsize": 7, "parse_math": False}
+        file = shortened(found.locations[position], 32)
+        below = -0.16 if axes.axison else -0.03
+        axes.text(0.5, below, file, ha="center", va="top", transform=axes.transAxes, **font)
+    left, space = (0.8, 0.7) if axes.axison else (0.1, 0.08)  # for numbers beside the axes
+    picture.subplots_adjust(left / width, 0.25 / height, 1 - 0.1 / width, 1 - 0.75 / height)
+    picture.subplots_adjust(wspace=space, hspace=0.42)
     return picture
 
 
-def summary(found: Evaluated, order: np.ndarray) -> str:
-    """A sentence about the mistakes; `order` is from `Task.mistakes`."""
-    total = len(found.answers["id"])
-    if "correct" not in found.task.predictions(found.answers):
-        return f"the {min(len(order), SHOWN)} worst of {total:,} answers"
-    if not len(order):
-        return f"all {total:,} answers are right"
-    return f"{len(order):,} of {total:,} answers are wrong, the most confident first"
+def write(found: Evaluated, folder: Path, history: Mapping[str, list[float]] | None) -> None:
+    """Writes all pictures into a directory, curves only if there is a history.
 
-
-def write(found: Evaluated, folder: Path, history: Mapping[str, list[float]] | None = None) -> None:
-    """Writes all pictures into a directory; prints a note if one cannot be drawn.
-
-    Args:
-        found: The answers and their metrics.
-        folder: An existing directory.
-        history: Metric -> value per epoch; None: no curves.
+    Prints a note if one cannot be drawn.
     """
-    with fonts(found) as shown:
-        kinds: dict[str, Callable[[], Mapping[str, Figure]]] = {
-            "plots": lambda: shown.task.pictures(found.metrics),
-            MISTAKES: lambda: {MISTAKES: mistakes(shown)},
-        }
-        if history is not None:
-            kinds[CURVES] = lambda: {CURVES: curves(history)}
+    kinds: Any = {
+        CURVES: lambda: {CURVES: curves(history or {})} if history is not None else {},
+        "plots": lambda: found.task.pictures(found.metrics),
+        MISTAKES: lambda: {MISTAKES: mistakes(found)},
+    }
+    with fonts([*(found.task.metadata.get("class_names") or ()), *found.locations]):
         for kind, draw in kinds.items():
             try:
                 for name, figure in draw().items():
@@ -139,41 +115,18 @@ def write(found: Evaluated, folder: Path, history: Mapping[str, list[float]] | N
 
 
 @contextlib.contextmanager
-def fonts(found: Evaluated) -> Iterator[Evaluated]:
-    """Adds installed fonts for the characters of names that matplotlib's own font lacks.
-
-    Yields the same with numbers in place of those class names that no font can draw.
-    """
-    names = found.task.metadata.get("class_names") or []
-    places = [found.location(position) for position in range(len(found.columns["id"]))]
-    families, none = _families(_lacking("".join([*names, *places])))
-    if none & {*"".join(names)}:
-        missing = "".join(sorted(none))[:20]
-        say("note", f"no installed font has {missing}; pictures number the classes concerned")
-        plain = [f"class {n}" if none & {*name} else name for n, name in enumerate(names)]
-        task = type(found.task)({**found.task.metadata, "class_names": plain})
-        found = dataclasses.replace(found, task=task)
-    with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of file names
-        yield found
-
-
-def _lacking(text: str) -> frozenset[str]:
-    """The characters that matplotlib's own font does not have."""
-    own = FT2Font(font_manager.findfont(_FONT)).get_charmap()
-    return frozenset(char for char in set(text) if ord(char) not in own and char.isprintable())
-
-
-@functools.cache
-def _families(missing: frozenset[str]) -> tuple[list[str], frozenset[str]]:
-    """Fonts that have some of the characters, after matplotlib's; the characters that none has."""
-    found = [_FONT]
+def fonts(names: list[str]) -> Iterator[None]:
+    """Uses matplotlib's own font, and installed ones for characters that it lacks."""
+    families, missing = ["DejaVu Sans"], {ord(c) for c in "".join(names) if c.isprintable()}
+    missing -= FT2Font(font_manager.findfont(families[0])).get_charmap().keys()
     for entry in font_manager.fontManager.ttflist if missing else ():
-        if entry.name.startswith("Last Resort"):  # boxes for all characters
-            continue
         with contextlib.suppress(RuntimeError, OSError):  # such as fonts of bitmaps
-            known = FT2Font(entry.fname).get_charmap()
-            if some := {char for char in missing if ord(char) in known}:
-                found.append(entry.name)
-                missing -= some
-    return found, missing
+            some = missing & FT2Font(entry.fname).get_charmap().keys()
+            if some and not entry.name.startswith("Last Resort"):  # has a box for each character
+                families, missing = [*families, entry.name], missing - some
+    if missing:
+        some_of = "".join(map(chr, sorted(missing)))[:20]
+        say("note", f"no installed font has {some_of}: pictures show boxes instead")
+    with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
