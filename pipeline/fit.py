@@ -91,7 +91,7 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
-    from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.export.handoff import Handoff
     from pipeline.report import results
     from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
@@ -102,36 +102,30 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     trainer.build()
     if not machine.is_chief:
         trainer.work()
-        path, history, net = trainer.run.path, trainer.checkpoint.history, trainer.model
-        return Run(config, path, history, {}, net, net, data.task, data.splits, None, {}, None)
+        known = {"network": trainer.model, "task": data.task, "splits": data.splits}
+        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, **known)
 
     # Training
-    with run_directory.opened(config) as place, recovery.interruptible(config, place):
-        trainer.resume(place)
-        data.write(place)
-        trainer.report()
-        trained = trainer.train()
+    try:
+        with run_directory.opened(config) as place, recovery.interruptible(config, place):
+            trainer.resume(place)
+            data.write(place)
+            trainer.report()
+            trained, history = trainer.train(), trainer.checkpoint.history
 
-        # Test, pictures, export, verification
-        handoff = Handoff(trainer, start)
-        if tested := handoff.test(trained):
-            results.show(tested, place.path, trainer.checkpoint.history, quiet=config.dry_run)
-        result, written = handoff.conclude()
-        model = handoff.standalone()
-        trainer.wait_for_workers()
-    return Run(
-        config=config,
-        directory=place.path,
-        history=trainer.checkpoint.history,
-        test=result[evaluation_split(data.splits)],
-        model=model,
-        network=trainer.model,
-        task=evaluate.calibrated_by(data.task, result.get("calibration", {})),
-        splits=data.splits,
-        export=Path(result["export"]) if result["export"] else None,
-        result=result,
-        result_file=written,
-    )
+            # Test, pictures, export, verification
+            handoff = Handoff(trainer, start)
+            known = {"network": trainer.model, "splits": data.splits}
+            if tested := handoff.test(trained):
+                known["evaluation"] = found = results.Evaluation.of(tested)
+                results.show(found, place.path, history, quiet=config.dry_run)
+            result, written = handoff.conclude()
+            known["model"] = handoff.standalone()
+            known["task"] = evaluate.calibrated_by(data.task, result.get("calibration", {}))
+            trainer.wait_for_workers()
+    except BaseException as error:
+        return Run.unfinished(trainer, error)
+    return Run(config, place.path, history, result, written, **known)
 
 
 def main(arguments: list[str]) -> int:

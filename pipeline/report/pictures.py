@@ -5,7 +5,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.evaluation.evaluate import Evaluated
 from pipeline.utils import files
 from pipeline.utils.console import say, shortened
 from pipeline.utils.errors import reason
+
+if TYPE_CHECKING:  # curves need no TensorFlow
+    from pipeline.evaluation.evaluate import Evaluated
 
 CURVES, MISTAKES = "curves.png", "mistakes.png"
 SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
@@ -66,7 +68,7 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
     return picture
 
 
-def mistakes(found: Evaluated) -> Picture:
+def mistakes(found: "Evaluated") -> Picture:
     """The worst answers with their examples and the names of their files."""
     order = found.task.mistakes(found.answers)
     some, total = order[:SHOWN], f"{len(found.answers['id']):,} answers of {found.split}"
@@ -95,7 +97,7 @@ def mistakes(found: Evaluated) -> Picture:
     return picture
 
 
-def write(found: Evaluated, folder: Path, history: Mapping[str, list[float]] | None) -> None:
+def write(found: "Evaluated", folder: Path, history: Mapping[str, list[float]] | None) -> None:
     """Writes all pictures into a directory, curves only if there is a history.
 
     Prints a note if one cannot be drawn.

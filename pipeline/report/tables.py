@@ -3,7 +3,7 @@
 import csv
 import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ _ENDS = 10  # first and last rows of a long table
 class Columns(dict[str, Any]):
     """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)` takes it."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return console.table(self._rows(), list(self), right=range(len(self)))
 
     def _repr_html_(self) -> str:
@@ -41,6 +41,13 @@ def cell(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def numbers(metrics: Mapping[str, Any]) -> str:
+    """The metrics that are one number, and how many examples they are from."""
+    shown = [f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float)]
+    examples = f" ({metrics['examples']:,} examples)" if "examples" in metrics else ""
+    return "  ".join(shown) + examples
 
 
 def html_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

@@ -135,8 +135,8 @@ def build(
             update,
             random_states,
             augmenter=Augmenter(operations, seed),
-            loss=_loss(task, settings.train, model.ends_in),
-            metrics=_metrics(task, settings.train),
+            loss=loss_of(task, settings.train, model.ends_in),
+            metrics=metrics_of(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
@@ -183,9 +183,10 @@ def _optimizer(
     return optimizer
 
 
-def _loss(
+def loss_of(
     task: Task, options: config.Train, ends_in: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
+    """The loss of `--train.loss`, (y, outputs) -> (batch,); None: that of the task."""
     if options.loss is None:
         return None
     metadata = {**task.metadata, "ends_in": ends_in}
@@ -209,7 +210,8 @@ def _loss(
     return loss
 
 
-def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
+def metrics_of(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
+    """New metrics of `--train.metrics`."""
     made = {n: registry.call("metrics", n, o, task.metadata) for n, o in options.metrics.items()}
     for name, metric in made.items():
         _require_kind(metric, keras.metrics.Metric, f"--train.metrics: {name}", "a Keras metric")

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from pipeline.config import registry
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
-from pipeline.evaluation.evaluate import Evaluated
 from pipeline.report import pictures, results, tables
+from pipeline.report.results import Evaluation
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
 
@@ -42,7 +42,7 @@ def made(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     metadata = {"class_names": names, "image_shape": list(shape)}
     task = registry.load("tasks", "image_classification")(metadata)
     split = Split(Memory(examples), np.arange(count))
-    return Evaluated(
+    return Evaluation(
         "test", task, task.evaluate(columns), columns, split, lambda id: f"{names[0]}/{id}.jpg"
     )
 
@@ -120,7 +120,7 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion(capsys):
     found = made([f"class {n:02}" for n in range(20)], wrong=[3, 23, 43], count=200)
-    results.say_answers(found, results.predictions(found))
+    results.say_answers(found)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
         *("class", "examples", "precision", "recall", "f1", "most", "often", "confused", "with"),
