@@ -117,7 +117,7 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
             handoff = Handoff(trainer, start)
             known = {"network": trainer.model, "splits": data.splits}
             if tested := handoff.test(trained):
-                known["evaluation"] = found = results.Evaluation.of(tested)
+                known["evaluation"] = found = results.Evaluation(**tested)
                 results.show(found, place.path, history, quiet=config.dry_run)
             result, written = handoff.conclude()
             known["model"] = handoff.standalone()

@@ -10,6 +10,7 @@ with the field `enabled`, `--section` and `--no-section` set it.
 
 import dataclasses
 import functools
+import os
 import re
 import typing
 from collections.abc import Iterable, Sequence
@@ -84,7 +85,9 @@ def _of_functions(option: str, kind: type) -> list[str]:
     """What an option of registered functions can stand for, such as `--source.path` for `path`."""
     found = dict[str, None]()
     for choice in registry.choices(kind):
-        for name in (*registry.names(choice.registry), *keras_names.names(choice.registry)):
+        # Not Keras's metrics: reading them all takes long.
+        others = keras_names.names(choice.registry) if choice.options != choice.field else ()
+        for name in (*registry.names(choice.registry), *others):
             if option in registry.find(choice.registry, name).options:
                 found[choice.written(name, option)] = None
     return list(found)
@@ -121,9 +124,10 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _value(name: str, flag: Flag, given: list[str]) -> Any:
-    first = "; the recipe comes first" * (
-        given[-1:] != [] and given[-1] in registry.names("recipes")
-    )
+    first, last = "", given[-1] if given else ""
+    if flag.switch is not None or given[1:]:
+        is_recipe = last in registry.names("recipes") or os.path.exists(last)
+        first = f"; {quoted(last)} comes before all options" * is_recipe
     if flag.switch is not None:
         if given:
             raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}{first}")

@@ -1,7 +1,5 @@
 """Runs a model on all examples of a split, and computes metrics and calibration."""
 
-import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,41 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
-from pipeline.data.splits import Split
 from pipeline.training.distributed import explained
 from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.train_step import forward
-from pipeline.utils import files
 from pipeline.utils.tf_data import without_autotune
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluated:
-    """The answers to all examples of a split, and their metrics."""
-
-    split: str
-    task: Task
-    """Calibrated, if the answers are to be."""
-    metrics: dict[str, Any]
-    columns: Mapping[str, np.ndarray]
-    """From `answers`, in the order of the examples."""
-    examples: Split
-    locate: Callable[[int], str]
-    """Returns the name of an example by its id."""
-
-    @functools.cached_property
-    def answers(self) -> dict[str, np.ndarray]:
-        """The columns with the answers of the calibrated task."""
-        if "outputs" not in self.columns:
-            return dict(self.columns)
-        outputs, batch = tf.constant(self.columns["outputs"]), {"id": self.columns["id"]}
-        answers = self.task.answer(outputs, batch).items()
-        return {**self.columns, **{name: np.asarray(values) for name, values in answers}}
-
-    @functools.cached_property
-    def locations(self) -> list[str]:
-        """The name of each example, without the home directory."""
-        return files.collapse_home([self.locate(id) for id in self.columns["id"].tolist()])
 
 
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:

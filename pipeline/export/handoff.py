@@ -11,7 +11,6 @@ import keras
 from pipeline.config import objects
 from pipeline.contracts import Metadata
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.evaluate import Evaluated
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
@@ -43,10 +42,11 @@ class Handoff:
         self.is_new = False
         """Whether `test` has found a new result."""
 
-    def test(self, trained: bool) -> Evaluated | None:
+    def test(self, trained: bool) -> dict[str, Any]:
         """Chooses and tests the final weights, and writes the metrics to `result.json`.
 
-        A finished run keeps its result unless this process `trained`; then there is no test.
+        Returns what an `Evaluation` consists of; nothing if a finished run keeps its result,
+        because this process has not `trained` it.
         """
         self.checkpoint.save_unsaved(self.fallback.checkpoints)
         self._choose_weights()
@@ -58,7 +58,7 @@ class Handoff:
             nothing = "nothing was trained, tested or exported again"
             say("finished", f"{self.run} was complete; {nothing}")
             run_report.tested(self.config, result, judged)
-            return None
+            return {}
         self.is_new = True
         self.result, found = self._test()
         run_result.write(self.result, self.run, self.fallback)  # the rest may be killed
@@ -112,7 +112,7 @@ class Handoff:
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
-    def _test(self) -> tuple[dict[str, Any], Evaluated]:
+    def _test(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The result before the export: metrics of each split, calibration; and the answers."""
         task, evaluated = self.data.task, self.evaluated
         progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
@@ -127,8 +127,8 @@ class Handoff:
             columns = evaluate.answers(self.model, task, batches)
             metrics[name] = evaluate.measured(self.model, calibrated, columns)
             kept = columns if name == judged else kept
-        examples, locate = self.data.splits[judged], self.data.source.location
-        found = Evaluated(judged, calibrated, metrics[judged], kept, examples, locate)
+        found = {"split": judged, "task": calibrated, "metrics": metrics[judged], "columns": kept}
+        found |= {"examples": self.data.splits[judged], "locate": self.data.source.location}
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {

@@ -19,7 +19,7 @@ from pipeline.utils.console import say, shortened
 from pipeline.utils.errors import reason
 
 if TYPE_CHECKING:  # curves need no TensorFlow
-    from pipeline.evaluation.evaluate import Evaluated
+    from pipeline.report.results import Evaluation
 
 CURVES, MISTAKES = "curves.png", "mistakes.png"
 SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
@@ -68,7 +68,7 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
     return picture
 
 
-def mistakes(found: "Evaluated") -> Picture:
+def mistakes(found: "Evaluation") -> Picture:
     """The worst answers with their examples and the names of their files."""
     order = found.task.mistakes(found.answers)
     some, total = order[:SHOWN], f"{len(found.answers['id']):,} answers of {found.split}"
@@ -97,7 +97,7 @@ def mistakes(found: "Evaluated") -> Picture:
     return picture
 
 
-def write(found: "Evaluated", folder: Path, history: Mapping[str, list[float]] | None) -> None:
+def write(found: "Evaluation", folder: Path, history: Mapping[str, list[float]] | None) -> None:
     """Writes all pictures into a directory, curves only if there is a history.
 
     Prints a note if one cannot be drawn.

@@ -3,11 +3,15 @@
 import dataclasses
 import functools
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.evaluation.evaluate import Evaluated
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Task
+from pipeline.data.splits import Split
 from pipeline.report.tables import Columns, cell, html_table, numbers
 from pipeline.utils import console, files
 from pipeline.utils.console import say
@@ -20,13 +24,33 @@ PREDICTIONS = "predictions.csv"
 _ROWS = 15  # of a table on the console
 
 
-class Evaluation(Evaluated):
-    """The answers to labelled data and their metrics, as a notebook shows them."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The answers to all examples of a split, and their metrics."""
 
-    @classmethod
-    def of(cls, found: Evaluated) -> "Evaluation":
-        """The same with the methods of this class."""
-        return cls(**{field.name: getattr(found, field.name) for field in dataclasses.fields(cls)})
+    split: str
+    task: Task
+    """Calibrated, if the answers are to be."""
+    metrics: dict[str, Any]
+    columns: Mapping[str, np.ndarray]
+    """From `evaluate.answers`, in the order of the examples."""
+    examples: Split
+    locate: Callable[[int], str]
+    """Returns the name of an example by its id."""
+
+    @functools.cached_property
+    def answers(self) -> dict[str, np.ndarray]:
+        """The columns with the answers of the calibrated task."""
+        if "outputs" not in self.columns:
+            return dict(self.columns)
+        outputs, batch = tf.constant(self.columns["outputs"]), {"id": self.columns["id"]}
+        answers = self.task.answer(outputs, batch).items()
+        return {**self.columns, **{name: np.asarray(values) for name, values in answers}}
+
+    @functools.cached_property
+    def locations(self) -> list[str]:
+        """The name of each example, without the home directory."""
+        return files.collapse_home([self.locate(id) for id in self.columns["id"].tolist()])
 
     @functools.cached_property
     def predictions(self) -> Columns:

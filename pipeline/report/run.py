@@ -223,7 +223,7 @@ class Run:
         """Names and texts about the run."""
         from pipeline.report.tables import numbers
 
-        done = f"{len(next(iter(self.history.values()), ())):,} epochs"
+        done = f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,} epochs"
         if self.result:
             done += f", {self.result['steps']:,} steps, {self.result['seconds']:,.0f} s"
             return [
@@ -233,7 +233,7 @@ class Run:
             ]
         saved = run_directory.steps(self._place.checkpoints)
         lines = [("training", f"unfinished: {done}, saved at step {max(saved, default=0):,}")]
-        last = {name: values[-1] for name, values in self.history.items() if values}
+        last = {n: v[-1] for n, v in self.history.items() if n.endswith(("loss", "accuracy"))}
         again = f"fit(..., run_directory={str(self.directory)!r}) continues"
         return [*lines, ("last epoch", numbers(last)), ("next", again)]
 

@@ -52,16 +52,15 @@ def network(config: Config, run: RunDirectory, task: Task) -> SteppedModel:
     try:
         if is_finished:
             model = stored_run.network(config, run)
-        # A loss depends on the last layer of the user's network, which only the building tells.
-        rebuilt = (precision != "float32" or config.train.loss) and not is_given
-        if rebuilt or not is_finished:
-            weights = model.get_weights() if is_finished else None
-            model = model_builder.network(task, config.model, precision)
-            if weights is None:
-                is_averaged = config.train.ema is not None
-                checkpoints.restore_weights(run.checkpoints, model, is_averaged)
-            else:
+            is_pretrained = bool({"weights", "preset"} & config.model.options.keys())
+            if not (is_given or is_pretrained):  # as it was built for the training
+                weights = model.get_weights()
+                model = model_builder.network(task, config.model, precision)
                 model.set_weights(weights)
+        else:
+            model = model_builder.network(task, config.model, precision)
+            averaged = config.train.ema is not None
+            checkpoints.restore_weights(run.checkpoints, model, averaged)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"the model of {run} cannot be opened: {reason(error)}") from None
     model.task = task

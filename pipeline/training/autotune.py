@@ -106,7 +106,7 @@ def precision(
         return machine.decided("precision", "float32", reason), model
 
     def seconds(model: keras.Model) -> float:
-        progress_bar.stage("timing", f"a step in {model.dtype_policy.name}")
+        progress_bar.stage("timing", f"a training step in {model.dtype_policy.name}")
         with machine.strategy.scope(), watchdog.watching():
             model.step.set_inputs(train, validation)
             return seconds_per_step(model, train)

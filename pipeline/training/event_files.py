@@ -3,7 +3,7 @@
 import contextlib
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,17 @@ _Summary, _Metadata = tf.compat.v1.Summary, tf.compat.v1.SummaryMetadata
 
 
 class EventFile:
-    """A new event file, in place of an earlier one; the folder's name is that of the curves."""
+    """A new event file, in place of an earlier one; the folder's name is that of the curves.
 
-    def __init__(self, folder: Path) -> None:
+    `kept` are events of the earlier one.
+    """
+
+    def __init__(self, folder: Path, kept: Iterable[Any] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = tf.io.TFRecordWriter(str(folder / _NAME))
         self._write(file_version="brain.Event:2")
+        for event in kept:
+            self._writer.write(event.SerializeToString())
         self.flush = self._writer.flush
 
     def add(self, step: int, tag: str, **value: Any) -> None:

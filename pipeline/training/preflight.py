@@ -68,11 +68,9 @@ def _check(config: Config) -> None:
 def summary(config: Config) -> str:
     """What a run is going to do, for its first line."""
     where = f" in {config.run_directory}" if config.run_directory else ""
-    length = f"{config.train.epochs:,} epochs"
-    if config.train.steps is not None:
-        length = f"at most {config.train.steps:,} steps"
-    text = f"{config.recipe}{where}: {config.model.name} on {config.source.title}, {length}"
-    return text if sys.modules.get("tensorflow") else f"{text}; importing TensorFlow"
+    what = f"{config.model.name} on {config.source.title}, {config.train.epochs:,} epochs"
+    then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
+    return f"{config.recipe}{where}: {what}{then}"
 
 
 def dry_run(config: Config, folder: Path) -> Config:

@@ -18,16 +18,13 @@ from pipeline.utils.errors import plain
 def shown(enabled: bool) -> Iterator[None]:
     """Shows stages and progress during the block, if enabled; removes the bar at its end."""
     global _bar
-    before = _bar
-    if before:
-        before.remove()
     _bar = _Bar() if enabled else None
     try:
         yield
     finally:
         if _bar:
             _bar.remove()
-        _bar = before
+        _bar = None
 
 
 def stage(name: str, text: str) -> None:

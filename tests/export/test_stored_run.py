@@ -1,6 +1,7 @@
 """`python -m pipeline.export` for runs that began with Python objects, without the objects."""
 
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -20,28 +21,38 @@ class Quiet(keras.callbacks.Callback):
     pass
 
 
-@pytest.fixture
-def run(workplace):
-    """A run of an own network on own arrays."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a run of an own network on own arrays, and its export."""
+    folder = tmp_path_factory.mktemp("finished")
     generator = np.random.default_rng(0)
     y = np.arange(200) % 2
     x = generator.integers(0, 100, (200, 6, 6, 1), np.uint8) + (100 * y[:, None, None, None])
     layers = [keras.Input((6, 6, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten()]
-    fit(
-        model=keras.Sequential([*layers, keras.layers.Dense(2, activation="softmax")]),
-        data=(x.astype(np.uint8), y),
-        callbacks=[Quiet()],
-        epochs=1,
-        log={"tensorboard": False},
-        run_directory="run",
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        fit(
+            model=keras.Sequential([*layers, keras.layers.Dense(2, activation="softmax")]),
+            data=(x.astype(np.uint8), y),
+            callbacks=[Quiet()],
+            epochs=1,
+            log={"tensorboard": False},
+            run_directory="run",
+        )
+    return folder
+
+
+@pytest.fixture
+def run(finished, workplace):
+    """A copy of it, in the current folder."""
+    shutil.copytree(finished, workplace, dirs_exist_ok=True)
     return Path("run")
 
 
 def test_a_run_with_objects_is_exported_and_verified_without_them(run, workplace):
     assert run.joinpath("examples.npz").stat().st_size < 4_000_000
     before = json.loads((run / "result.json").read_text())
-    process = run_module("pipeline.export", "run", "--export.formats", "keras", cwd=workplace)
+    process = run_module("pipeline.export", "run", cwd=workplace)
     assert process.returncode == 0, process.stderr
     assert (
         "nothing is measured again: the metrics are those of run/result.json, in float32"
@@ -58,7 +69,6 @@ def test_a_run_with_objects_is_exported_and_verified_without_them(run, workplace
     assert after.pop("verification")["passed"] and before.pop("verification")
     assert after.pop("export") == str(second) and before.pop("export") == str(first)
     assert after == before
-    assert run_module("pipeline.verify", second, cwd=workplace).returncode == 0
 
 
 def test_what_is_missing_is_named(run):

@@ -100,20 +100,19 @@ class MetricLogger(keras.callbacks.Callback):
     def _begin_scalars(self) -> None:
         """Starts over with the config and the points within epochs up to the checkpoint."""
         train, self._writers = self._run.tensorboard / "train", {}
-        values = [(event.step, x) for event in event_files.read(train) for x in event.summary.value]
         kept = [
-            (step, value)
-            for step, value in values
-            if value.tag.startswith(_WITHIN) and step <= self._checkpoint.step
+            event
+            for event in event_files.read(train)
+            if event.step <= self._checkpoint.step
+            and any(value.tag.startswith(_WITHIN) for value in event.summary.value)
         ]
         for part in ("train", "validation"):
             event_files.remove(self._run.tensorboard / part)
         if self._tensorboard:
-            writer = self._writer("train")
+            self._writers["train"] = EventFile(train, kept)
             if self._run.config.is_file():
-                writer.add_text("config", self._run.config.read_text(encoding="utf-8"))
-            for step, value in kept:
-                writer.add(step, value.tag, simple_value=value.simple_value)
+                text = self._run.config.read_text(encoding="utf-8")
+                self._writers["train"].add_text("config", text)
 
     def _write_scalars(self, epochs: range) -> None:
         if not self._tensorboard:
