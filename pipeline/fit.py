@@ -90,7 +90,6 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     # Imports TensorFlow, as do the modules below
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
-    from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
     from pipeline.training import recovery
@@ -102,8 +101,7 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     trainer.build()
     if not machine.is_chief:
         trainer.work()
-        known = {"network": trainer.model, "task": data.task, "splits": data.splits}
-        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, **known)
+        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
 
     # Training
     try:
@@ -115,13 +113,12 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
             # Test, pictures, export, verification
             handoff = Handoff(trainer, start)
-            known = {"network": trainer.model, "splits": data.splits}
+            known: dict[str, Any] = {"trainer": trainer}
             if tested := handoff.test(trained):
                 known["evaluation"] = found = results.Evaluation(**tested)
                 results.show(found, place.path, history, quiet=config.dry_run)
             result, written = handoff.conclude()
             known["model"] = handoff.standalone()
-            known["task"] = evaluate.calibrated_by(data.task, result.get("calibration", {}))
             trainer.wait_for_workers()
     except BaseException as error:
         return Run.unfinished(trainer, error)

@@ -9,9 +9,14 @@ from typing import Any
 import keras
 
 from pipeline.config import objects
+from pipeline.config.config import Config
 from pipeline.contracts import Metadata
+from pipeline.data import dataset
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
+from pipeline.runtime.environment import Runtime
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.runtime.signals import Stops
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
@@ -25,6 +30,17 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
     return next(name for name in ("test", "validation", "train") if name in splits)
 
 
+def restored(config: Config, machine: Runtime, start: float) -> "Handoff":
+    """That of an earlier run with the newest checkpoint, without writing to the run.
+
+    Raises UsageError if the data or the checkpoints of the run cannot be used.
+    """
+    trainer = Trainer(config, machine, dataset.load(config), Stops())
+    trainer.build()
+    trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
+    return Handoff(trainer, start)
+
+
 class Handoff:
     """Tests, exports and publishes a trained model; between both, the caller can show the test.
 
@@ -34,6 +50,7 @@ class Handoff:
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:
+        self.trainer = trainer
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
         self.evaluated, self.start = trainer.evaluated, start
@@ -49,7 +66,7 @@ class Handoff:
         because this process has not `trained` it.
         """
         self.checkpoint.save_unsaved(self.fallback.checkpoints)
-        self._choose_weights()
+        self.choose_weights()
         self.model.give_back()
         judged, step = evaluation_split(self.evaluated), self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
@@ -100,14 +117,15 @@ class Handoff:
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
-        self._choose_weights()
+        self.choose_weights()
         needed = (evaluation_split(self.evaluated), "validation")
         self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
         result = self._export(self._test()[0])
         run_report.exported(self.config, self.run, result)
         return result
 
-    def _choose_weights(self) -> None:
+    def choose_weights(self) -> None:
+        """Makes the model that of the best or the last step, with averaged weights if there are."""
         weights = self.checkpoint.choose()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any

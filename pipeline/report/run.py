@@ -5,18 +5,20 @@ import functools
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.config import command_line
+from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.config.validation import require
 from pipeline.data.split_names import SPLITS
 from pipeline.runtime import run_directory, signals
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, safe_io
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
     import keras
@@ -39,7 +41,7 @@ class Run:
         result: The content of `result.json`; empty if the run is unfinished.
         result_file: `result.json`: in `directory`, or in a temporary directory if that could not be
             written; None if neither could, and in a worker that is not the chief.
-        known: What this process already has: `network`, `model`, `task`, `splits`, `evaluation`.
+        known: What this process already has: `trainer`, `model`, `evaluation`.
     """
 
     def __init__(
@@ -55,8 +57,8 @@ class Run:
 
         self.config, self.directory, self.result = config, directory, dict(result)
         self.history, self.result_file = Columns(history), result_file
-        self.judged = next((n for n in reversed(SPLITS) if n in result), "")
-        """The split of `test`: test, or else validation, or else train; empty if unfinished."""
+        self.judged = next((name for name in reversed(SPLITS) if name in result), "")
+        """The split that the run is judged by: test, or else validation, or else train."""
         self.test: dict[str, Any] = self.result.get(self.judged, {})
         """Metrics of that split."""
         self.export = Path(result["export"]) if result.get("export") else None
@@ -72,63 +74,86 @@ class Run:
         place = RunDirectory(Path(path))
         if not place.config.is_file():
             raise UsageError(f"{path} is not a run: it has no config.json")
-        try:
-            config = command_line.read(place.config)
-        except UsageError:  # what it names is gone, such as the data
-            config = command_line.read(place.config, names_only=True)
+        config = command_line.read(place.config, names_only=True)  # what it names may be gone
         try:
             lines = safe_io.read_text(place.log).splitlines() if place.log.exists() else []
             epochs = [json.loads(line) for line in lines if line.endswith("}")]
-            is_finished = place.result.exists()
-            result = files.expand_home(safe_io.read_json(place.result)) if is_finished else {}
-            names = {
-                n: 0 for epoch in epochs for n in epoch if n not in ("epoch", "step", "seconds")
-            }
-        except (OSError, ValueError, TypeError) as error:
+            result = safe_io.read_json(place.result) if place.result.exists() else {}
+        except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
-        history = {n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names}
-        return cls(config, place.path, history, result, place.result if is_finished else None)
+        names = dict.fromkeys(name for epoch in epochs for name in epoch)
+        history = {
+            name: [math.nan if epoch.get(name) is None else epoch[name] for epoch in epochs]
+            for name in names.keys() - {"epoch", "step", "seconds"}
+        }
+        return cls(config, place.path, history, files.expand_home(result), place.result)
 
     @classmethod
     def unfinished(cls, trainer: "Trainer", error: BaseException) -> Self:
         """What there is of a run that the user of a notebook interrupted; else raises the error."""
         asked = isinstance(signals.behind(error), KeyboardInterrupt)
-        if not (asked and hasattr(sys, "ps1") and getattr(trainer, "checkpoint", None)):
+        if not (asked and hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")):
             raise error
-        model, data = trainer.model, trainer.data
-        model.step.update.show_ema()
-        known = {"network": model, "task": data.task, "splits": data.splits}
-        return cls(trainer.config, trainer.run.path, trainer.checkpoint.history, {}, **known)
+        if not trainer.checkpoint.complete:  # else its test has begun
+            trainer.model.step.update.swap_ema()
+        history = trainer.checkpoint.history
+        return cls(trainer.config, trainer.run.path, history, {}, trainer=trainer)
+
+    @functools.cached_property
+    def trainer(self) -> "Trainer":
+        """The data of the run, and its network with the state of the training."""
+        machine = _tensorflow().start(self.config.runtime)
+        from pipeline.export import handoff
+
+        config = command_line.read(self._files.config).changed(run_directory=self.directory)
+        found = handoff.restored(config, machine, time.monotonic())
+        found.choose_weights()
+        return found.trainer
 
     @functools.cached_property
     def task(self) -> "Task":
         """The problem: its answers, metrics and signatures."""
-        return _stored().task(self.config, self._place, self.result.get("calibration", {}))
+        _tensorflow()
+        from pipeline.evaluation import evaluate
+
+        if "trainer" in vars(self):
+            found = self.trainer.data.task
+        else:
+            options = self.config.task
+            metadata = safe_io.read_json(self._files.metadata)
+            found = registry.call("tasks", options.name, options.options, metadata)
+        return evaluate.calibrated_by(found, self.result.get("calibration", {}))
 
     @functools.cached_property
     def network(self) -> "SteppedModel":
         """The network in training, from prepared inputs to logits or numbers."""
-        return _stored().network(self.config, self._place, self.task)
+        if "trainer" in vars(self) or not self._files.model.is_file():
+            return self.trainer.model
+        _tensorflow()
+        from pipeline.export import stored_run
+
+        try:
+            network = stored_run.network(self.config, self._files)
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"{self._files.model} cannot be opened: {reason(error)}") from None
+        network.task = self.task
+        return network
 
     @functools.cached_property
     def model(self) -> "keras.Model":
         """A plain Keras model in float32, from raw inputs to probabilities or numbers: that of the
         file `model.keras` in `directory`, or the latest weights of an unfinished run."""
-        model = self.network
-        if model.dtype_policy.name != "float32":
+        network = self.network
+        if network.dtype_policy.name != "float32":
             from pipeline.training.model_builder import twin
 
-            model = twin(model, self.task, self.config.model)
-        return model.plain()
+            network = twin(network, self.task, self.config.model)
+        return network.plain()
 
-    @functools.cached_property
+    @property
     def splits(self) -> "dict[str, Split]":
         """Decoded examples: train, validation, test."""
-        _stored()
-        from pipeline.data import dataset
-
-        config = command_line.read(self._place.config)
-        return dataset.load(config.changed(run_directory=self.directory)).splits
+        return self.trainer.data.splits
 
     @functools.cached_property
     def evaluation(self) -> "Evaluation":
@@ -136,7 +161,7 @@ class Run:
         return self.evaluate(split=self.judged or None)
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
-        """Measures the run on labelled data, without the examples being in memory at once.
+        """Measures the run on labelled data.
 
         Args:
             data: Whatever `fit` takes as `data`, or a path of class folders or an `.npz` file.
@@ -146,14 +171,20 @@ class Run:
         Raises:
             UsageError: The data is gone or does not fit the model.
         """
-        stored = _stored()
         if data is None and split in (None, self.judged) and "evaluation" in vars(self):
             return self.evaluation
-        if data is None:
-            found = stored.own(self.config, self._place, self.task, split)
+        known = None if data is not None else self.trainer.data
+        task, network = self.task, self.network if known is None else self.trainer.model
+        from pipeline.report import stored
+
+        if known is None:
+            found = stored.labelled(data, task, split)
         else:
-            found = stored.other(data, self.task, split)
-        return stored.evaluated(self.network, self.task, found, self.config.train)
+            split = split or next(name for name in reversed(SPLITS) if name in known.splits)
+            if split not in known.splits:
+                raise UsageError(f"unknown split {split!r}; {suggest(split, known.splits)}")
+            found = (split, known.splits[split], known.source.location)
+        return stored.evaluated(network, task, found, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
         """Returns the answers of the model: `run.predict(images)` or `run.predict("photos")`.
@@ -171,23 +202,50 @@ class Run:
             UsageError: There is no such signature or input, a server would refuse the values, or
                 conversion would change them, such as pixels from 0 to 1 converted to uint8.
         """
-        task, network = self.task, self.network
-        from pipeline.report.in_process import InProcess
-        from pipeline.report.tables import Columns
-        from pipeline.serving import file_predictions
+        offered = self.task.serve(self.network)
+        import numpy as np
+        import tensorflow as tf
 
-        served = InProcess(task, network, str(self.directory))
+        from pipeline.report.tables import Columns
+        from pipeline.serving import file_predictions, signatures
+
+        known = {
+            name: signatures.Signature(
+                {
+                    s.name: signatures.Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape))
+                    for s in specs
+                },
+                {},
+            )
+            for name, (_, specs) in offered.items()
+        }
+
+        def ask(signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
+            require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
+            if signature not in offered:
+                raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
+            function, specs = offered[signature]
+            values = signatures.tensors(known[signature], inputs)
+            try:
+                answers = function(*(tf.constant(values[s.name], s.dtype) for s in specs))
+            except tf.errors.InvalidArgumentError as error:
+                invalid = signatures.INVALID_ARGUMENT
+                raise signatures.ServingError("the model", invalid, error.message) from None
+            return {name: answer.numpy() for name, answer in answers.items()}
+
         if inputs:
-            signature = "serving_default" if data is None else data
-            require(isinstance(signature, str), "the signature", repr(data)[:100], "a name")
-            return served.predict(signature, **inputs)
+            return ask(*[data] * (data is not None), **inputs)
         words = [data] if isinstance(data, str | Path) else data
         if isinstance(words, list | tuple) and all(isinstance(word, str | Path) for word in words):
+            columns = self.task.metadata.get("feature_names")
+            served = SimpleNamespace(
+                metadata=lambda: known, predict=ask, model=self.directory, feature_names=columns
+            )
             rows: list[dict[str, Any]] = list(file_predictions.predict(served, words))
             names = dict.fromkeys(name for row in rows for name in row)
             return Columns({name: [row.get(name) for row in rows] for name in names})
-        (name, *_) = served.metadata()["serving_default"].inputs
-        return served.predict(**{name: data})
+        (name, *_) = known["serving_default"].inputs
+        return ask(**{name: data})
 
     def plot(self) -> "Figure":
         """A figure of the curves: loss, metrics and learning rate of each epoch."""
@@ -196,14 +254,13 @@ class Run:
         return pictures.curves(self.history)
 
     def mistakes(self) -> "Figure":
-        """A figure of the worst answers, with truth, answer, probability and file; `evaluation`
-        has all of them as `predictions`."""
+        """A figure of the worst answers, with truth, answer, probability and file; all answers are
+        in `evaluation.predictions`."""
         return self.evaluation.mistakes()
 
     def __repr__(self) -> str:
-        return "\n".join(
-            [f"Run({str(self.directory)!r})", *(f"  {n:10} {t}" for n, t in self._lines())]
-        )
+        lines = [f"  {name:10} {text}" for name, text in self._lines()]
+        return "\n".join([f"Run({str(self.directory)!r})", *lines])
 
     def _repr_html_(self) -> str:
         from pipeline.report import pictures
@@ -212,12 +269,9 @@ class Run:
         shown = [pictures.png(self.plot())] if self.history else []
         matrix = self.directory / "confusion_matrix.png"
         shown += [matrix.read_bytes()] if matrix.is_file() else []
-        images = (
-            '<img style="max-height:24em" src="data:image/png;base64,'
-            f'{base64.b64encode(png).decode()}">'
-            for png in shown
-        )
-        return html_table(["run", self.directory], self._lines()) + "".join(images)
+        data = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in shown)
+        images = "".join(f'<img style="max-height:24em" src="{source}">' for source in data)
+        return html_table(["run", self.directory], self._lines()) + images
 
     def _lines(self) -> list[tuple[str, str]]:
         """Names and texts about the run."""
@@ -226,27 +280,24 @@ class Run:
         done = f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,} epochs"
         if self.result:
             done += f", {self.result['steps']:,} steps, {self.result['seconds']:,.0f} s"
-            return [
-                (self.judged, numbers(self.test)),
-                ("training", done),
-                ("export", str(self.export or "none")),
-            ]
-        saved = run_directory.steps(self._place.checkpoints)
-        lines = [("training", f"unfinished: {done}, saved at step {max(saved, default=0):,}")]
+            lines = [(self.judged, numbers(self.test)), ("training", done)]
+            return [*lines, ("export", str(self.export or "none"))]
+        saved = max(run_directory.steps(self._files.checkpoints), default=0)
         last = {n: v[-1] for n, v in self.history.items() if n.endswith(("loss", "accuracy"))}
-        again = f"fit(..., run_directory={str(self.directory)!r}) continues"
-        return [*lines, ("last epoch", numbers(last)), ("next", again)]
+        return [
+            ("training", f"unfinished: {done}, saved at step {saved:,}"),
+            ("last epoch", numbers(last)),
+            ("next", f"fit(..., run_directory={str(self.directory)!r}) continues"),
+        ]
 
     @property
-    def _place(self) -> RunDirectory:
+    def _files(self) -> RunDirectory:
         return RunDirectory(self.directory)
 
 
-def _stored() -> Any:
-    """The module `stored`, which imports TensorFlow."""
+def _tensorflow() -> Any:
+    """Imports TensorFlow with the settings of `fit`; returns the module `environment`."""
     from pipeline.runtime import environment
 
     environment.import_tensorflow()
-    from pipeline.report import stored
-
-    return stored
+    return environment

@@ -1,93 +1,32 @@
-"""What a later process needs of a run or an export: task, network, examples, answers."""
+"""Answers of a run or of an exported model to labelled data, in a later process."""
 
-from collections.abc import Mapping
+import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import command_line, objects, registry
-from pipeline.config.config import Config
+from pipeline.config import objects, registry
 from pipeline.config.sections import Train
-from pipeline.contracts import Example, Source, Task
-from pipeline.data import batching, dataset, splits
+from pipeline.contracts import Example, Metadata, Source, Task
+from pipeline.data import batching
 from pipeline.data.example_store import OnTheFly, decoded_specs
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import stored_run
 from pipeline.export.handoff import evaluation_split
 from pipeline.report.results import Evaluation
-from pipeline.runtime import run_directory
-from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import repository, version_manifest
 from pipeline.serving.client import Client
-from pipeline.training import checkpoints, model_builder
 from pipeline.training.stepped_model import SteppedModel
-from pipeline.utils import safe_io
-from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, suggest
 
-Examples = tuple[str, Source, Split]
-"""Name of the split, its source, the decoded examples."""
+Examples = tuple[str, Split, Any]
+"""Name of a split; its decoded examples; a function from the id of an example to its name."""
 
 
-def task(config: Config, run: RunDirectory, calibration: Mapping[str, Any]) -> Task:
-    """The calibrated task of a run; UsageError if its metadata cannot be read."""
-    try:
-        metadata = safe_io.read_json(run.metadata)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{run.metadata} cannot be read: {reason(error)}") from None
-    found = registry.call("tasks", config.task.name, config.task.options, metadata)
-    return evaluate.calibrated_by(found, calibration)
-
-
-def network(config: Config, run: RunDirectory, task: Task) -> SteppedModel:
-    """The network in the precision of training: from `model.keras`, or if the run is unfinished
-    from its newest checkpoint."""
-    known = ("float32", "mixed_float16", "mixed_bfloat16")
-    precision = run_directory.decided(run.path, "precision", known) or "float32"
-    is_finished, is_given = run.model.is_file(), objects.is_text_only(config.model.name)
-    try:
-        if is_finished:
-            model = stored_run.network(config, run)
-            is_pretrained = bool({"weights", "preset"} & config.model.options.keys())
-            if not (is_given or is_pretrained):  # as it was built for the training
-                weights = model.get_weights()
-                model = model_builder.network(task, config.model, precision)
-                model.set_weights(weights)
-        else:
-            model = model_builder.network(task, config.model, precision)
-            averaged = config.train.ema is not None
-            checkpoints.restore_weights(run.checkpoints, model, averaged)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"the model of {run} cannot be opened: {reason(error)}") from None
-    model.task = task
-    return model
-
-
-def own(config: Config, run: RunDirectory, task: Task, split: str | None) -> Examples:
-    """A split of the run, by default the one it was judged by; UsageError if the data is gone."""
-    known = splits.read_examples(run.splits)
-    split = split or evaluation_split(known)
-    if split not in known:
-        raise UsageError(f"{run} has no split {split!r}; {suggest(split, known)}")
-    try:
-        source, _ = dataset.opened(command_line.read(run.config).changed(run_directory=run.path))
-    except UsageError as error:
-        raise UsageError(f"the data of {run} cannot be read: {error}; give other data") from None
-    for name in source.info.splits:
-        if np.isin(known[split], source.columns(name)["id"]).all():
-            return split, source, _decoded(source, task, name, known[split])
-    raise UsageError(
-        f"{config.source.title} lacks examples that {split} of {run} had; restore them, or give "
-        "other data"
-    )
-
-
-def other(data: Any, task: Task, split: str | None) -> Examples:
-    """A split of other data: anything that `fit` takes as `data`, or a path.
+def labelled(data: Any, task: Task, split: str | None) -> Examples:
+    """A split of data for a task: anything that `fit` takes as `data`, or a path.
 
     By default, test, or else validation, or all examples if there are no splits.
 
@@ -96,20 +35,24 @@ def other(data: Any, task: Task, split: str | None) -> Examples:
     names = task.metadata.get("class_names")
     if isinstance(data, str | Path):
         source = _of_path(Path(data))
-    elif isinstance(data, Source):
-        source = data
     else:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)
+    numbers = None
+    if names and list(source.info.class_names or names) != names:
+        numbers = _numbers(list(source.info.class_names or ()), names)
     if "image_shape" in task.metadata:
         _require_kind(source.info.field("image"), task.metadata)
-    if names and list(source.info.class_names or names) != names:
-        source = Renumbered(source, names)
     split = split or evaluation_split(source.info.splits)
     if split not in source.info.splits:
         raise UsageError(f"the data has no split {split!r}; {suggest(split, source.info.splits)}")
-    name = split if len(source.info.splits) > 1 else "data"
-    return name, source, _decoded(source, task, split)
+    specs, columns = decoded_specs(source, task), source.columns(split)
+    short = {name: values for name, values in columns.items() if name in specs}
+    if numbers is not None:
+        source, short = _renumbered(source, numbers), {**short, "label": numbers[short["label"]]}
+    task.check(short, split, source.location)
+    examples = Split(OnTheFly(source, task, split, specs, short), np.arange(len(short["id"])))
+    return split if len(source.info.splits) > 1 else "data", examples, source.location
 
 
 def _of_path(path: Path) -> Source:
@@ -118,70 +61,52 @@ def _of_path(path: Path) -> Source:
     return registry.call("sources", "folder" if path.is_dir() else "arrays", {"path": path})
 
 
-def _require_kind(spec: tf.TensorSpec, metadata: Mapping[str, Any]) -> None:
-    given = "uint8" if spec.dtype == tf.string else spec.dtype.name
+def _numbers(own: list[str], class_names: list[str]) -> np.ndarray:
+    """The number of each class of the data in the model, by their names."""
+    if not {*own} & {*class_names} and own == [str(number) for number in range(len(own))]:
+        own = class_names[: len(own)]  # the data has no names
+    for name in own:
+        if name not in class_names:
+            hint = suggest(name, class_names)
+            raise UsageError(f"the data has a class {name!r}, unknown to the model; {hint}")
+    return np.array([class_names.index(name) for name in own])
+
+
+def _renumbered(source: Source, numbers: np.ndarray) -> Source:
+    """A copy of the source with the numbers of another model as labels."""
+
+    def reader(split: str) -> Any:
+        def renumbered(position: tf.Tensor) -> Example:
+            example = read(position)
+            return {**example, "label": tf.gather(numbers, example["label"])}
+
+        read = source.reader(split)
+        return renumbered
+
+    found = copy.copy(source)
+    vars(found)["reader"] = reader
+    return found
+
+
+def _require_kind(spec: tf.TensorSpec, metadata: Metadata) -> None:
+    """Raises UsageError if images are of another type than those of the model."""
     wanted, channels = metadata.get("image_dtype", "uint8"), metadata["image_shape"][2]
-    if given != wanted or (spec.dtype != tf.string and spec.shape[-1] != channels):
+    is_file = spec.dtype == tf.string
+    if (is_file and wanted != "uint8") or (
+        not is_file and (spec.dtype.name, spec.shape[-1]) != (wanted, channels)
+    ):
         raise UsageError(
-            f"the images are {given} of shape {spec.shape}, but the model takes {wanted} with "
-            f"{channels} channels; convert them"
+            f"the images are {spec.dtype.name} of shape {spec.shape}, but the model takes {wanted} "
+            f"with {channels} channels; convert them"
         )
 
 
-def _decoded(source: Source, task: Task, split: str, ids: np.ndarray | None = None) -> Split:
-    """The examples with these ids, or all, which are decoded when they are used."""
-    specs, columns = decoded_specs(source, task), source.columns(split)
-    short = {name: values for name, values in columns.items() if name in specs}
-    rows = np.arange(len(short["id"])) if ids is None else np.isin(short["id"], ids).nonzero()[0]
-    task.check({name: values[rows] for name, values in short.items()}, split, source.location)
-    return Split(OnTheFly(source, task, split, specs, short), rows)
-
-
-class Renumbered(Source):
-    """A source whose classes have the numbers that they have in a model, by their names."""
-
-    def __init__(self, whole: Source, class_names: list[str]) -> None:
-        own = list(whole.info.class_names or ())
-        if not {*own} & {*class_names} and own == [str(number) for number in range(len(own))]:
-            own = class_names[: len(own)]  # the data has no names
-        for name in own:
-            if name not in class_names:
-                hint = suggest(name, class_names)
-                raise UsageError(f"the data has a class {name!r}, unknown to the model; {hint}")
-        self.info, self._whole = whole.info, whole
-        self._numbers = np.array([class_names.index(name) for name in own])
-
-    def reader(self, split: str) -> Any:
-        read = self._whole.reader(split)
-
-        def renumbered(position: tf.Tensor) -> Example:
-            example = read(position)
-            return {**example, "label": tf.gather(self._numbers, example["label"])}
-
-        return renumbered
-
-    def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        columns = self._whole.columns(split)
-        return {**columns, "label": self._numbers[columns["label"]]}
-
-    def location(self, id: int) -> str:
-        return self._whole.location(id)
-
-
 def evaluated(model: SteppedModel, task: Task, found: Examples, options: Train) -> Evaluation:
-    """The answers of a network and their metrics, with the loss and the metrics of its run."""
-    split, source, examples = found
-    if model.step is None:
-        try:
-            loss = model_builder.loss_of(task, options, model.ends_in) or task.loss()
-            added = model_builder.metrics_of(task, options)
-            step: Any = SimpleNamespace(loss=loss, added_metrics=added, metrics=[], compiled={})
-            model.step = step
-        except UsageError as error:  # they were objects of another process
-            say("note", f"without the loss and the metrics of the run: {error}")
+    """The answers of a network and their metrics; `options` are those of its training."""
+    split, examples, locate = found
     columns = evaluate.answers(model, task, batching.evaluation(examples, options))
     metrics = evaluate.measured(model, task, columns)
-    return Evaluation(split, task, metrics, columns, examples, source.location)
+    return Evaluation(split, task, metrics, columns, examples, locate)
 
 
 def evaluated_export(directory: Path, data: Any, split: str | None) -> tuple[str, Evaluation]:
@@ -191,17 +116,16 @@ def evaluated_export(directory: Path, data: Any, split: str | None) -> tuple[str
     """
     version = repository.chosen(directory)
     about = version_manifest.about(version)
-    if "metadata" not in about:
-        raise UsageError(f"{version} does not say what it was trained for; evaluate its run")
-    if data is None:
-        raise UsageError(f"{version} needs labelled data: class folders, or an .npz file")
+    if data is None or "metadata" not in about:
+        lacks = "needs labelled data" if data is None else "does not describe its task"
+        raise UsageError(f"{version} {lacks}; give data, or a run in its place")
     task = registry.call("tasks", about["task"], {}, about["metadata"])
     client, parts = Client(version), []
-    name, source, examples = other(data, task, split)
+    name, examples, locate = labelled(data, task, split)
     for rows in np.split(np.arange(len(examples)), range(256, len(examples), 256)):
         batch = examples.take(rows)
         answer = client.predict(**task.requests(batch)["serving_default"])
-        tensors = {name: tf.constant(values) for name, values in batch.items()}
+        tensors = {key: tf.constant(values) for key, values in batch.items()}
         _, y, _ = task.target({**task.prepare(tensors), "weight": tf.ones(len(rows))}, batch["id"])
         if "probabilities" in answer:
             # Logits up to a constant, on which neither the loss nor the calibration depends.
@@ -216,4 +140,4 @@ def evaluated_export(directory: Path, data: Any, split: str | None) -> tuple[str
         parts.append({**answer, **known})
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     metrics = task.evaluate(columns)
-    return about["name"], Evaluation(name, task, metrics, columns, examples, source.location)
+    return about["name"], Evaluation(name, task, metrics, columns, examples, locate)

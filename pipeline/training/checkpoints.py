@@ -128,29 +128,6 @@ class Checkpoints:
         return self._directory / f"step-{step:08d}"
 
 
-def restore_weights(directory: Path, model: keras.Model, averaged: bool) -> None:
-    """Gives a new network the weights, or their moving averages, of the newest intact checkpoint.
-
-    Raises NoCheckpoint if there is none.
-    """
-    for step in reversed(run_directory.steps(directory)):
-        path = directory / f"step-{step:08d}"
-        try:
-            _verified_manifest(path, step)
-        except Damaged:
-            continue
-        reader = tf.train.load_checkpoint(str(path / "state"))
-        names = reader.get_variable_to_shape_map()
-        own, trained = model.variables, model.trainable_variables if averaged else []
-        first = sum(name.startswith("update/") for name in names) - len(trained)
-        for group, variables, start in (("model", own, 0), ("update", trained, first)):
-            for at, variable in enumerate(variables, start):
-                value = reader.get_tensor(f"{group}/{at}/.ATTRIBUTES/VARIABLE_VALUE")
-                variable.assign(value)
-        return
-    raise NoCheckpoint(f"{directory} has no intact checkpoint")
-
-
 def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest of a checkpoint, after checking that all files are unchanged."""
     try:

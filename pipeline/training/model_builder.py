@@ -135,8 +135,8 @@ def build(
             update,
             random_states,
             augmenter=Augmenter(operations, seed),
-            loss=loss_of(task, settings.train, model.ends_in),
-            metrics=metrics_of(task, settings.train),
+            loss=_loss(task, settings.train, model.ends_in),
+            metrics=_metrics(task, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
@@ -183,10 +183,9 @@ def _optimizer(
     return optimizer
 
 
-def loss_of(
+def _loss(
     task: Task, options: config.Train, ends_in: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
-    """The loss of `--train.loss`, (y, outputs) -> (batch,); None: that of the task."""
     if options.loss is None:
         return None
     metadata = {**task.metadata, "ends_in": ends_in}
@@ -210,8 +209,7 @@ def loss_of(
     return loss
 
 
-def metrics_of(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
-    """New metrics of `--train.metrics`."""
+def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
     made = {n: registry.call("metrics", n, o, task.metadata) for n, o in options.metrics.items()}
     for name, metric in made.items():
         _require_kind(metric, keras.metrics.Metric, f"--train.metrics: {name}", "a Keras metric")

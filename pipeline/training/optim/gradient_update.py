@@ -56,7 +56,7 @@ class Update:
         self.scaled = scaled
         """Whether the loss is scaled."""
         self._growth_steps = GROWTH_STEPS
-        self._options, self._decay, self._is_averaged = options, options.ema, False
+        self._options, self._decay = options, options.ema
         self.factors: Mapping[int, float] = {}
         """id of a variable -> factor of its learning rate, for those that have one."""
         self.steps = counter("steps", 0, "int64")
@@ -191,16 +191,10 @@ class Update:
 
     def swap_ema(self) -> None:
         """Swaps the weights with their averages, if there are any. Called between steps."""
-        self._is_averaged = not self._is_averaged
         for variable in self.weights if self._averages else ():
             average, trained = self._averages[id(variable)], variable.numpy()
             variable.assign(average.numpy())
             average.assign(trained)
-
-    def show_ema(self) -> None:
-        """Makes the averages the weights, if there are any and they are not yet."""
-        if not self._is_averaged:
-            self.swap_ema()
 
 
 def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
