@@ -216,20 +216,10 @@ class Task(abc.ABC):
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Draws one decoded example and its answer."""
 
-    def table(self, metrics: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-        """Headers and rows of a table of the metrics from `evaluate`, the worst row first."""
-        return [], []
-
     def predictions(self, answers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of `predictions.csv`, (examples,), such as `truth`, `answer` and `correct`.
-
-        By default, everything in `answers` that is one value per example.
-        """
+        """Columns of `predictions.csv`, (examples,); if there is a bool `correct` and a
+        `probability`, mistakes are shown. By default, what `answers` has of one value each."""
         return {n: values for n, values in answers.items() if values.ndim == 1 and n != "id"}
-
-    def mistakes(self, answers: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Positions of the answers to look at, the worst first; by default, all by their loss."""
-        return np.argsort(-answers["loss"], kind="stable")
 
     @abc.abstractmethod
     def serve(self, model: Callable[..., Any]) -> Signatures:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # curves need no TensorFlow
 
 CURVES, MISTAKES = "curves.png", "mistakes.png"
 SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
+_FONT = "DejaVu Sans"
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "skipped_steps")
 
 
@@ -70,30 +71,29 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
 
 def mistakes(found: "Evaluation") -> Picture:
     """The worst answers with their examples and the names of their files."""
-    order = found.task.mistakes(found.answers)
-    some, total = order[:SHOWN], f"{len(found.answers['id']):,} answers of {found.split}"
+    order, title = found.worst
+    some = order[:SHOWN]
     if not len(some):
         picture = Picture(figsize=(6, 1))
-        picture.text(0.5, 0.5, f"all {total} are right", ha="center", va="center")
+        picture.text(0.5, 0.5, title, ha="center", va="center")
         return picture
     examples = found.examples.take(some)
     columns, rows = min(_COLUMNS, len(some)), -(-len(some) // _COLUMNS)
     width, height = max(2.05 * columns, 5.5), 2.45 * rows + 0.5
     picture = Picture(figsize=(width, height))
-    all_wrong = len(order) == len(found.answers["id"])
-    title = f"the worst of {total}" if all_wrong else f"{len(order):,} of {total} are wrong"
     picture.suptitle(title, fontsize=10, y=1 - 0.12 / height, va="top")
     for at, position in enumerate(some):
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
         found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
         font: dict[str, Any] = {"color": "dimgray", "fontsize": 7, "parse_math": False}
-        file = shortened(found.locations[position], 32)
+        file = shortened(found.names[position], 32)
         below = -0.16 if axes.axison else -0.03
         axes.text(0.5, below, file, ha="center", va="top", transform=axes.transAxes, **font)
-    left, space = (0.8, 0.7) if axes.axison else (0.1, 0.08)  # for numbers beside the axes
-    picture.subplots_adjust(left / width, 0.25 / height, 1 - 0.1 / width, 1 - 0.75 / height)
-    picture.subplots_adjust(wspace=space, hspace=0.42)
+    # Inches at the left and below, and spaces between; numbers beside axes need some.
+    left, below, space = (0.8, 0.55, 0.7) if axes.axison else (0.1, 0.25, 0.08)
+    top = 1 - 0.75 / height
+    picture.subplots_adjust(left / width, below / height, 1 - 0.1 / width, top, space, 0.42)
     return picture
 
 
@@ -107,7 +107,7 @@ def write(found: "Evaluation", folder: Path, history: Mapping[str, list[float]] 
         "plots": lambda: found.task.pictures(found.metrics),
         MISTAKES: lambda: {MISTAKES: mistakes(found)},
     }
-    with fonts([*(found.task.metadata.get("class_names") or ()), *found.locations]):
+    with fonts("".join([*(found.task.metadata.get("class_names") or ()), *found.names])):
         for kind, draw in kinds.items():
             try:
                 for name, figure in draw().items():
@@ -117,18 +117,17 @@ def write(found: "Evaluation", folder: Path, history: Mapping[str, list[float]] 
 
 
 @contextlib.contextmanager
-def fonts(names: list[str]) -> Iterator[None]:
+def fonts(text: str) -> Iterator[None]:
     """Uses matplotlib's own font, and installed ones for characters that it lacks."""
-    families, missing = ["DejaVu Sans"], {ord(c) for c in "".join(names) if c.isprintable()}
-    missing -= FT2Font(font_manager.findfont(families[0])).get_charmap().keys()
-    for entry in font_manager.fontManager.ttflist if missing else ():
+    families, missing = [_FONT], {ord(c) for c in text if c.isprintable()}
+    for entry in sorted(font_manager.fontManager.ttflist, key=lambda one: one.name != _FONT):
         with contextlib.suppress(RuntimeError, OSError):  # such as fonts of bitmaps
-            some = missing & FT2Font(entry.fname).get_charmap().keys()
-            if some and not entry.name.startswith("Last Resort"):  # has a box for each character
+            some = missing and missing & FT2Font(entry.fname).get_charmap().keys()
+            if some and not entry.name.startswith("Last Resort"):  # has only boxes
                 families, missing = [*families, entry.name], missing - some
     if missing:
-        some_of = "".join(map(chr, sorted(missing)))[:20]
-        say("note", f"no installed font has {some_of}: pictures show boxes instead")
-    with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        shown = "".join(map(chr, sorted(missing)))[:20]
+        say("note", f"no installed font has {shown}: pictures show boxes instead")
+    drawn = matplotlib.rc_context({"font.family": [*dict.fromkeys(families)]})
+    with drawn, warnings.catch_warnings(action="ignore", category=UserWarning):  # of these boxes
         yield

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Task
 from pipeline.data.splits import Split
-from pipeline.report.tables import Columns, cell, html_table, numbers
+from pipeline.report.tables import Columns, cell, class_table, html_table, numbers
 from pipeline.utils import console, files
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
@@ -20,7 +20,6 @@ from pipeline.utils.errors import reason
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PREDICTIONS = "predictions.csv"
 _ROWS = 15  # of a table on the console
 
 
@@ -48,14 +47,26 @@ class Evaluation:
         return {**self.columns, **{name: np.asarray(values) for name, values in answers}}
 
     @functools.cached_property
-    def locations(self) -> list[str]:
-        """The name of each example, without the home directory."""
+    def names(self) -> list[str]:
+        """The file or other name of each example, without the home directory."""
         return files.collapse_home([self.locate(id) for id in self.columns["id"].tolist()])
 
     @functools.cached_property
     def predictions(self) -> Columns:
-        """A row for each example: the name of its file, truth and answer."""
-        return Columns(file=self.locations, **self.task.predictions(self.answers))
+        """A row for each example: its file, truth and answer."""
+        return Columns(file=self.names, **self.task.predictions(self.answers))
+
+    @functools.cached_property
+    def worst(self) -> tuple[np.ndarray, str]:
+        """Positions of the wrong answers, the most confident first; if no answer is plainly wrong,
+        of all by their loss. And a sentence about them."""
+        count = f"{len(self.columns['id']):,} answers of {self.split}"
+        if "correct" not in self.predictions:
+            return np.argsort(-self.columns["loss"], kind="stable"), f"the worst of {count}"
+        wrong = np.flatnonzero(~self.predictions["correct"])
+        order = wrong[np.argsort(-self.predictions["probability"][wrong], kind="stable")]
+        right = f"none: all {count} are right"
+        return order, f"{len(wrong):,} of {count} are wrong" if len(wrong) else right
 
     def mistakes(self) -> "Figure":
         """A figure of the worst answers."""
@@ -67,7 +78,7 @@ class Evaluation:
         return f"Evaluation({self.split}: {numbers(self.metrics)})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>{html_table(*self.task.table(self.metrics))}"
+        return f"<p>{html.escape(repr(self))}</p>{html_table(*class_table(self.metrics))}"
 
 
 def show(
@@ -80,10 +91,10 @@ def show(
     """
     try:
         if not quiet:
-            say_answers(found)
-        files.write_bytes(folder / PREDICTIONS, found.predictions.csv())
+            _say(found)
+        files.write_bytes(folder / "predictions.csv", found.predictions.csv())
     except Exception as error:  # such as a task of the user's own that does not expect this
-        say("note", f"{PREDICTIONS} could not be written: {reason(error)}")
+        say("note", f"predictions.csv could not be written: {reason(error)}")
     try:
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 
@@ -92,18 +103,15 @@ def show(
         say("note", f"pictures could not be drawn: {reason(error)}")
 
 
-def say_answers(found: Evaluation) -> None:
-    """Prints the task's table of the metrics, the worst rows first, and the worst answer."""
-    headers, rows = found.task.table(found.metrics)
-    lines = console.table(rows[:_ROWS], headers, right=range(1, len(headers) - 1)) if rows else ""
-    more = len(rows) - _ROWS
-    for line in [*lines.splitlines(), *[f"... and {more:,} more, which are better"] * (more > 0)]:
+def _say(found: Evaluation) -> None:
+    headers, rows = class_table(found.metrics)
+    lines = console.table(rows[:_ROWS], headers, right=range(1, 5)).splitlines() if rows else []
+    if len(rows) > _ROWS:
+        lines.append(f"... and {len(rows) - _ROWS:,} more, which are better")
+    for line in lines:
         say("", line)
-    order, total = found.task.mistakes(found.answers), f"{len(found.locations):,} answers"
-    if not len(order):
-        say("mistakes", f"none: all {total} of {found.split} are right")
-        return
-    file, *shown = [(n, cell(values[order[0]])) for n, values in found.predictions.items()][:4]
-    are_all = len(order) == len(found.locations)
-    what = f"the worst of {total}" if are_all else f"{len(order):,} of {total}, the most confident"
-    say("mistakes", f"{what}: {file[1]} ({', '.join(map(' '.join, shown))})")
+    order, text = found.worst
+    if len(order):
+        file, *more = [(n, cell(values[order[0]])) for n, values in found.predictions.items()][:4]
+        text += f"; first {file[1]} ({', '.join(map(' '.join, more))})"
+    say("mistakes", text)

@@ -77,16 +77,15 @@ class Run:
         config = command_line.read(place.config, names_only=True)  # what it names may be gone
         try:
             lines = safe_io.read_text(place.log).splitlines() if place.log.exists() else []
+            # Each begins with epoch, step and seconds; the last may be incomplete.
             epochs = [json.loads(line) for line in lines if line.endswith("}")]
             result = safe_io.read_json(place.result) if place.result.exists() else {}
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
-        names = dict.fromkeys(name for epoch in epochs for name in epoch)
-        history = {
-            name: [math.nan if epoch.get(name) is None else epoch[name] for epoch in epochs]
-            for name in names.keys() - {"epoch", "step", "seconds"}
-        }
-        return cls(config, place.path, history, files.expand_home(result), place.result)
+        names = dict.fromkeys(name for epoch in epochs for name in list(epoch)[3:])
+        history = {n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names}
+        written = place.result if result else None
+        return cls(config, place.path, history, files.expand_home(result), written)
 
     @classmethod
     def unfinished(cls, trainer: "Trainer", error: BaseException) -> Self:
@@ -95,7 +94,9 @@ class Run:
         if not (asked and hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")):
             raise error
         if not trainer.checkpoint.complete:  # else its test has begun
-            trainer.model.step.update.swap_ema()
+            from pipeline.export.handoff import Handoff
+
+            Handoff(trainer, 0.0).choose_weights()
         history = trainer.checkpoint.history
         return cls(trainer.config, trainer.run.path, history, {}, trainer=trainer)
 
@@ -209,16 +210,11 @@ class Run:
         from pipeline.report.tables import Columns
         from pipeline.serving import file_predictions, signatures
 
-        known = {
-            name: signatures.Signature(
-                {
-                    s.name: signatures.Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape))
-                    for s in specs
-                },
-                {},
-            )
-            for name, (_, specs) in offered.items()
-        }
+        def fields(specs: Any) -> dict[str, Any]:
+            types = {spec.name: np.dtype(spec.dtype.as_numpy_dtype) for spec in specs}
+            return {s.name: signatures.Field(types[s.name], tuple(s.shape)) for s in specs}
+
+        known = {n: signatures.Signature(fields(specs), {}) for n, (_, specs) in offered.items()}
 
         def ask(signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
             require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
@@ -237,10 +233,8 @@ class Run:
             return ask(*[data] * (data is not None), **inputs)
         words = [data] if isinstance(data, str | Path) else data
         if isinstance(words, list | tuple) and all(isinstance(word, str | Path) for word in words):
-            columns = self.task.metadata.get("feature_names")
-            served = SimpleNamespace(
-                metadata=lambda: known, predict=ask, model=self.directory, feature_names=columns
-            )
+            served = SimpleNamespace(metadata=lambda: known, predict=ask, model=self.directory)
+            served.feature_names = self.task.metadata.get("feature_names")
             rows: list[dict[str, Any]] = list(file_predictions.predict(served, words))
             names = dict.fromkeys(name for row in rows for name in row)
             return Columns({name: [row.get(name) for row in rows] for name in names})

@@ -1,4 +1,4 @@
-"""Columns of equal length, shown as a table, and written as CSV."""
+"""Columns of equal length, shown as a table or written as CSV; the table of the classes."""
 
 import csv
 import html
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.utils import console
+from pipeline.utils.console import shortened, table
 from pipeline.utils.errors import plain
 
 _ENDS = 10  # first and last rows of a long table
@@ -18,7 +18,7 @@ class Columns(dict[str, Any]):
     """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)` takes it."""
 
     def __repr__(self) -> str:
-        return console.table(self._rows(), list(self), right=range(len(self)))
+        return table(self._rows(), list(self), right=range(len(self)))
 
     def _repr_html_(self) -> str:
         return html_table(list(self), self._rows())
@@ -46,8 +46,8 @@ def cell(value: Any) -> str:
 def numbers(metrics: Mapping[str, Any]) -> str:
     """The metrics that are one number, and how many examples they are from."""
     shown = [f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float)]
-    examples = f" ({metrics['examples']:,} examples)" if "examples" in metrics else ""
-    return "  ".join(shown) + examples
+    examples = [f"({metrics['examples']:,} examples)"] if "examples" in metrics else []
+    return "  ".join([*shown, *examples])
 
 
 def html_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
@@ -58,3 +58,21 @@ def html_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> s
         for tag, line in lines
     )
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in texts)}</table>"
+
+
+def class_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row for each class that has examples, that of the lowest F1 first.
+
+    The last column is the class that is answered most often instead, and how often.
+    """
+    names, counts = list(metrics.get("per_class", ())), metrics.get("confusion_matrix", ())
+    rows = []
+    for at, (name, row) in enumerate(zip(names, counts, strict=True)):
+        scores, wrong = metrics["per_class"][name], [*row[:at], 0, *row[at + 1 :]]
+        values = [f"{scores[key]:.3f}" for key in ("precision", "recall", "f1")]
+        most = max(wrong)
+        other = f"{shortened(names[wrong.index(most)], 30)} ({most:,})" if most else ""
+        shown = [shortened(name, 30), f"{scores['examples']:,}", *values, other]
+        rows += [(scores["f1"], shown)] * bool(scores["examples"])
+    header = ["class", "examples", "precision", "recall", "f1", "most often confused with"]
+    return header, [shown for _, shown in sorted(rows, key=lambda row: row[0])]

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.tasks import _calibration
-from pipeline.utils import console
 
 # Pairs of true and predicted values that are kept for the plot.
 _PAIRS = 500
@@ -73,23 +72,6 @@ def classification(
         },
         "confusion_matrix": metrics.confusion_matrix(truth, answered, labels=classes).tolist(),
     }
-
-
-def class_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """A row for each class, that of the lowest F1 first; `metrics` are from `classification`.
-
-    The last column is the class that is answered most often instead, and how often.
-    """
-    names, counts = list(metrics["per_class"]), np.array(metrics["confusion_matrix"])
-    wrong = counts * (1 - np.eye(len(names), dtype=int))
-    rows = []
-    for name, scores, row in zip(names, metrics["per_class"].values(), wrong, strict=True):
-        values = [f"{scores[key]:.3f}" for key in ("precision", "recall", "f1")]
-        other = f"{console.shortened(names[row.argmax()], 30)} ({row.max():,})" if row.any() else ""
-        shown = [console.shortened(name, 30), f"{scores['examples']:,}", *values, other]
-        rows.append((not scores["examples"], scores["f1"], shown))
-    header = ["class", "examples", "precision", "recall", "f1", "most often confused with"]
-    return header, [shown for *_, shown in sorted(rows, key=lambda row: row[:2])]
 
 
 def _top_k_accuracy(answers: Mapping[str, np.ndarray], k: int) -> float:

@@ -223,10 +223,6 @@ class ImageClassification(Task):
         """Draws the image with the answer as its title: green if right, red if wrong."""
         _plots.classified_image(axes, example, answer, self.class_names)
 
-    def table(self, metrics: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-        """See `_metrics.class_table`."""
-        return _metrics.class_table(metrics)
-
     def predictions(self, answers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Names of the true and the predicted class, and the probability of each."""
         names, rows = np.array(self.class_names), np.arange(len(answers["truth"]))
@@ -237,11 +233,6 @@ class ImageClassification(Task):
             "probability_of_truth": answers["probabilities"][rows, answers["truth"]],
             "correct": answers["truth"] == answers["class"],
         }
-
-    def mistakes(self, answers: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Only wrong answers, the most confident first."""
-        wrong = np.flatnonzero(answers["truth"] != answers["class"])
-        return wrong[np.argsort(-answers["probabilities"][wrong].max(axis=1), kind="stable")]
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default` takes pixels, `image_bytes` encoded files, `classify` examples.

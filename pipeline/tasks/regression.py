@@ -153,10 +153,6 @@ class Regression(Task):
         truth, predicted = answers["truth"][:, 0], answers["prediction"]
         return {"true": truth, "predicted": predicted, "error": predicted - truth}
 
-    def mistakes(self, answers: Mapping[str, np.ndarray]) -> np.ndarray:
-        """All examples, those with the largest errors first."""
-        return np.argsort(-np.abs(answers["prediction"] - answers["truth"][:, 0]), kind="stable")
-
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default(features)` takes unscaled features as in the source: float32 (batch, n).
 

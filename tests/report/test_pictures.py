@@ -61,7 +61,7 @@ def test_the_most_confident_mistakes_are_shown_with_truth_answer_probability_and
     ]
     assert len(pictures.mistakes(made(names, wrong=range(50))).axes) == pictures.SHOWN
     nothing = pictures.mistakes(made(names, wrong=[]))
-    assert nothing.texts[0].get_text() == "all 60 answers of test are right"
+    assert nothing.texts[0].get_text() == "none: all 60 answers of test are right"
 
 
 def test_curves_show_every_epoch_of_training_and_validation():
@@ -120,7 +120,7 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion(capsys):
     found = made([f"class {n:02}" for n in range(20)], wrong=[3, 23, 43], count=200)
-    results.say_answers(found)
+    results._say(found)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
         *("class", "examples", "precision", "recall", "f1", "most", "often", "confused", "with"),
