@@ -112,12 +112,13 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
             trained, history = trainer.train(), trainer.checkpoint.history
 
             # Test, pictures, export, verification
-            handoff = Handoff(trainer, start)
-            known: dict[str, Any] = {"trainer": trainer}
-            if tested := handoff.test(trained):
+            def show(**tested: Any) -> None:
                 known["evaluation"] = found = results.Evaluation(**tested)
                 results.show(found, place.path, history, quiet=config.dry_run)
-            result, written = handoff.conclude()
+
+            known: dict[str, Any] = {"trainer": trainer}
+            handoff = Handoff(trainer, start)
+            result, written = handoff.conclude(trained, show)
             known["model"] = handoff.standalone()
             trainer.wait_for_workers()
     except BaseException as error:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def restored(config: Config, machine: Runtime, start: float) -> "Handoff":
 
 
 class Handoff:
-    """Tests, exports and publishes a trained model; between both, the caller can show the test.
+    """Tests, exports and publishes a trained model.
 
     Args:
         trainer: After `resume`, and perhaps `train`.
@@ -54,47 +54,43 @@ class Handoff:
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
         self.evaluated, self.start = trainer.evaluated, start
-        self.fallback = run_result.fallback(self.run)
-        self.result: dict[str, Any] = {}
-        self.is_new = False
-        """Whether `test` has found a new result."""
 
-    def test(self, trained: bool) -> dict[str, Any]:
-        """Chooses and tests the final weights, and writes the metrics to `result.json`.
+    def conclude(
+        self, trained: bool, show: Callable[..., None]
+    ) -> tuple[dict[str, Any], Path | None]:
+        """Tests, exports and reports; returns the result and the path of `result.json`.
 
-        Returns what an `Evaluation` consists of; nothing if a finished run keeps its result,
-        because this process has not `trained` it.
+        A finished run keeps its result unless this process `trained`. After the test, `show` is
+        called with what an `Evaluation` consists of.
         """
-        self.checkpoint.save_unsaved(self.fallback.checkpoints)
+        fallback = run_result.fallback(self.run)
+        self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
         self.model.give_back()
-        judged, step = evaluation_split(self.evaluated), self.checkpoint.step
+        judged = evaluation_split(self.evaluated)
+        step = self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
-        if result is not None and judged in result:
-            self.result = result
-            nothing = "nothing was trained, tested or exported again"
-            say("finished", f"{self.run} was complete; {nothing}")
-            run_report.tested(self.config, result, judged)
-            return {}
-        self.is_new = True
-        self.result, found = self._test()
-        run_result.write(self.result, self.run, self.fallback)  # the rest may be killed
-        return found
-
-    def conclude(self) -> tuple[dict[str, Any], Path | None]:
-        """Exports what `test` has tested; returns the result and the path of `result.json`."""
         written: Path | None = self.run.result
         why = ""
-        if self.is_new:
-            if self.config.log.tensorboard:  # also the pictures, which the caller has drawn
-                judged, epoch = evaluation_split(self.evaluated), max(0, self.checkpoint.epoch - 1)
-                event_files.write_results(self.run, judged, epoch, self.result[judged])
-            self.result = self._export(self.result)
-            written, why = run_result.write(self.result, self.run, self.fallback)
+        if result is not None and judged in result:
+            say(
+                "finished",
+                f"{self.run} was complete; nothing was trained, tested or exported again",
+            )
+            run_report.tested(self.config, result, judged)
+        else:
+            result, found = self._test()
+            run_result.write(result, self.run, fallback)  # the rest may be killed
+            show(**found)
+            if self.config.log.tensorboard:
+                epoch = max(0, self.checkpoint.epoch - 1)
+                event_files.write_results(self.run, judged, epoch, result[judged])
+            result = self._export(result)
+            written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
-            run_report.written(self.run, self.fallback, self.checkpoint, why)
-        run_report.exported(self.config, self.run, self.result)
-        return self.result, written
+            run_report.written(self.run, fallback, self.checkpoint, why)
+        run_report.exported(self.config, self.run, result)
+        return result, written
 
     def standalone(self) -> keras.Model:
         """The trained network as a plain Keras model, which is also written to `model.keras`."""
@@ -125,7 +121,7 @@ class Handoff:
         return result
 
     def choose_weights(self) -> None:
-        """Makes the model that of the best or the last step, with averaged weights if there are."""
+        """Gives the model the best or the last weights, or their averages if there are any."""
         weights = self.checkpoint.choose()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
@@ -139,14 +135,13 @@ class Handoff:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
         judged, metrics = evaluation_split(evaluated), dict[str, Any]()
-        kept: dict[str, Any] = {}
+        found = {"split": judged, "task": calibrated, "examples": self.data.splits[judged]}
         for name, batches in evaluated.items():
             # One trace of the network for all splits, regardless of the calibration.
             columns = evaluate.answers(self.model, task, batches)
             metrics[name] = evaluate.measured(self.model, calibrated, columns)
-            kept = columns if name == judged else kept
-        found = {"split": judged, "task": calibrated, "metrics": metrics[judged], "columns": kept}
-        found |= {"examples": self.data.splits[judged], "locate": self.data.source.location}
+            if name == judged:
+                found |= {"metrics": metrics[name], "columns": columns}
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -157,7 +152,7 @@ class Handoff:
             "left_out": len(self.data.cleaning.dropped),
         }
         run_report.tested(self.config, result, judged)
-        return result, found
+        return result, {**found, "locate": self.data.source.location}
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
         """The result of `_test` with the export and its verification, or why there is none."""

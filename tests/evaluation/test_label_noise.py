@@ -14,8 +14,8 @@ from pipeline.utils.errors import UsageError
 
 QUICK = """{
     "recipe": "digits", "source": {"name": "arrays", "options": {"path": "mine"}},
-    "model": {"name": "linear"},
-    "train": {"epochs": 15, "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine"},
+    "model": {"name": "linear"}, "data": {"augment": {}},
+    "train": {"epochs": 8, "optimizer": "adam", "learning_rate": 0.02, "schedule": "cosine"},
     "log": {"progress": false, "tensorboard": false}
 }"""
 

@@ -1,21 +1,50 @@
-"""Settings of the user's account that belong to other work: none may change a result."""
+"""New processes: what they import, and settings of the user's account that belong to other work."""
 
 import json
 
+import pytest
 from conftest import run_python
 
 _STARTED = """
+import sys
+from pipeline.serving.client import Client
+client = Client(sys.argv[1])
+def answered():
+    return client.predict(images=[[[[0] * 3] * 8] * 8])["class"].shape == (1,)
+found = [answered()]
+for address in ("grpc://127.0.0.1:1/m", "http://127.0.0.1:1/v1/models/m"):
+    Client(address).close()
+found.append("tensorflow" not in sys.modules)
+
 from pipeline.config import command_line
 from pipeline.runtime import environment
 environment.start(command_line.configure(["digits"]).runtime)
 import keras
+import tensorflow as tf
 print(keras.backend.backend(), keras.backend.floatx(), keras.backend.image_data_format())
+example = tf.train.Example.FromString(tf.train.Example().SerializeToString())
+found += [bool(tf.saved_model.load(sys.argv[1]).signatures), answered()]
+print(*found)
 """
 
 
-def test_another_backend_and_other_types_of_keras_are_not_taken(tmp_path):
+@pytest.fixture(scope="module")
+def started(swift, tmp_path_factory):
+    """The two lines of a process that asks a model, imports TensorFlow and asks again, with another
+    backend and other types of Keras in the user's account."""
+    folder = tmp_path_factory.mktemp("keras")
     values = {"backend": "jax", "floatx": "float64", "image_data_format": "channels_first"}
-    (tmp_path / "keras.json").write_text(json.dumps(values))
-    other = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
-    done = run_python("-c", _STARTED, cwd=tmp_path, env=other, fresh=True)
-    assert done.stdout.split() == ["tensorflow", "float32", "channels_last"], done.stderr
+    (folder / "keras.json").write_text(json.dumps(values))
+    other = {"KERAS_HOME": str(folder), "KERAS_BACKEND": "torch"}
+    done = run_python("-c", _STARTED, swift, cwd=folder, env=other, fresh=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def test_another_backend_and_other_types_of_keras_are_not_taken(started):
+    """None may change a result."""
+    assert started[0].split() == ["tensorflow", "float32", "channels_last"]
+
+
+def test_a_client_does_not_import_tensorflow_which_can_be_imported_afterwards(started):
+    assert started[1].split() == ["True"] * 4

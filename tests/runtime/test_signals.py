@@ -205,5 +205,3 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
     given["runtime"]["time_limit"] = "2h"
     run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] is None and run.result["steps"] == 24
-    again = fit("digits", run_directory=tmp_path, **given)
-    assert again.result == run.result and "was complete" in capsys.readouterr().out

@@ -13,7 +13,8 @@ def children(tmp_path_factory):
     process = run_python(program, folder, cwd=folder, env=home)
     assert process.returncode == 0, process.stderr[-3000:]
     lines = [line.split() for line in process.stdout.splitlines()]
-    return {line[0]: int(line[1]) for line in lines if len(line) == 2}, folder
+    codes = [line for line in lines if len(line) == 2 and line[1].lstrip("-").isdigit()]
+    return {name: int(code) for name, code in codes}, folder
 
 
 def test_time_between_calls_is_not_counted(children):

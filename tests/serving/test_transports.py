@@ -6,15 +6,12 @@ import http.server
 import json
 import socket
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 import serving
-from conftest import REPOSITORY
 
 from pipeline.serving import rest, signatures
 from pipeline.serving.client import Client
@@ -187,24 +184,3 @@ def test_replies_are_read_as_documented():
         "y": [1.0, 1.0],
         "raw_bytes": [b"\x00"] * 2,
     }
-
-
-def test_tensorflow_is_not_imported_and_can_be_afterwards(swift):
-    script = f"""if True:
-        import sys
-        from pipeline.serving.client import Client
-        client = Client({str(swift)!r})
-        assert client.predict(images=[[[[0] * 3] * 8] * 8])["class"].shape == (1,)
-        for address in ("grpc://127.0.0.1:1/m", "http://127.0.0.1:1/v1/models/m"):
-            Client(address).close()
-        assert "tensorflow" not in sys.modules
-        import tensorflow as tf
-        assert int(tf.constant(1) + 1) == 2
-        tf.train.Example.FromString(tf.train.Example().SerializeToString())
-        assert tf.saved_model.load({str(swift)!r}).signatures
-        assert client.predict(images=[[[[0] * 3] * 8] * 8])["class"].shape == (1,)
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]

@@ -231,9 +231,8 @@ def main():
     )
     found = {
         "replicas": two.replicas,
-        "adaptive": apart(one, two, settings_of(train=adaptive))[0],
         "muon": apart(one, two, settings_of(train=muon))[0],
-        "resident": resident(one, two, settings_of(train=clipped)),
+        "resident": resident(one, two, settings_of(train=adaptive)),
         "sample_order": sample_order(two),
         "overflows": overflows(two, 20),
         "bad_steps": bad_steps(one, two),

@@ -73,25 +73,23 @@ def decayed():
 
 
 ACCUMULATED = {"gradient_accumulation_steps": 2, "global_clipnorm": 0.05}
+WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "options"),
     [
-        ({"clip_norm": 0.05}, lambda: sgd(global_clipnorm=0.05), {}),
         ({"clip_variable_norm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
         ({"clip_value": 0.005}, lambda: sgd(clipvalue=0.005), {}),
         ({"accumulate": 2, "clip_norm": 0.05}, lambda: sgd(**ACCUMULATED), {"size": BATCH // 2}),
-        ({"weight_decay": 0.1}, decayed, {}),
-        ({"l2": 0.05}, sgd, {"change": regularize}),
-        ({"label_smoothing": 0.2}, sgd, {"loss": SMOOTHED}),
-        ({"class_weight": {"a": 3.0, "c": 0.5}}, sgd, {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}),
+        ({"l2": 0.05, "label_smoothing": 0.2}, sgd, {"change": regularize, "loss": SMOOTHED}),
+        ({"weight_decay": 0.1, "class_weight": {"a": 3.0, "c": 0.5}}, decayed, WEIGHTED),
     ],
 )
-def test_each_option_is_that_of_keras(stock, plain, ours, theirs, options):
+def test_options_are_those_of_keras(stock, plain, ours, theirs, options):
     found = trained(**ours)[0].get_weights()
     require_close(found, stock(theirs(), **options))
-    assert moved(found, plain) > 1e-3, "the option did nothing"
+    assert moved(found, plain) > 1e-3, "the options did nothing"
 
 
 def test_the_average_is_that_of_keras(stock):

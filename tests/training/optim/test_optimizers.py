@@ -61,7 +61,7 @@ def sgd(momentum=0.0, nesterov=False):
         change = momentum * velocity - rate * gradient if nesterov else velocity
 
 
-def adam(beta_1=0.9, beta_2=0.999, epsilon=1e-7, decay=0.0):
+def adam(beta_1=0.9, beta_2=0.999, epsilon=1e-7, decay=0.0, factor=1.0):
     mean, square, count, change = 0.0, 0.0, 0, None
     while True:
         rate, gradient, value = yield change
@@ -70,7 +70,7 @@ def adam(beta_1=0.9, beta_2=0.999, epsilon=1e-7, decay=0.0):
         square = beta_2 * square + (1 - beta_2) * gradient**2
         # Keras adds epsilon before the correction of the second moment ("epsilon hat").
         scale = np.sqrt(1 - beta_2**count) / (1 - beta_1**count)
-        change = -rate * (decay * value + scale * mean / (np.sqrt(square) + epsilon))
+        change = -rate * factor * (decay * value + scale * mean / (np.sqrt(square) + epsilon))
 
 
 def lion(beta_1=0.9, beta_2=0.99):
@@ -118,11 +118,14 @@ def test_five_steps_are_those_of_the_paper(name, options, rule, more):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.6}, {"nesterov": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.6}, {"nesterov": False}, {"adam_factor": 0.25}]
+)
 def test_muon_uses_singular_values_or_adam_for_each_kind_of_variable(options):
     shapes = [shape for shape, _ in KINDS.values()]
     found = trained("muon", options, shapes, KINDS)
-    others = {"beta_2": 0.95, "epsilon": 1e-8}
+    others = {"beta_2": 0.95, "epsilon": 1e-8, "factor": options.get("adam_factor", 1.0)}
+    options = {name: value for name, value in options.items() if name != "adam_factor"}
     for number, (shape, orthogonal) in enumerate(KINDS.values()):
         rule, given = (muon, options) if orthogonal else (adam, others)
         wanted = by_hand(rule, shape, number, **given)

@@ -17,6 +17,7 @@ def muon(
     *,
     momentum: Annotated[float, (0, 0.9999)] = 0.95,
     nesterov: bool = True,
+    adam_factor: Annotated[float, (0, 10)] = 1.0,
 ) -> keras.optimizers.Optimizer:
     """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rates.
 
@@ -26,8 +27,10 @@ def muon(
     Args:
         momentum: Weight of the old direction in the new one.
         nesterov: Whether to use Nesterov momentum.
+        adam_factor: Learning rate of Adam for the rest, as a factor of that of the orthogonal
+            steps. Small convolutional networks learn fastest with 0.02 and a factor of 0.1.
     """
-    return Muon(learning_rate, momentum=momentum, nesterov=nesterov)
+    return Muon(learning_rate, momentum=momentum, nesterov=nesterov, adam_factor=adam_factor)
 
 
 def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
@@ -38,13 +41,19 @@ def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
     """
     a, b, c = _COEFFICIENTS
     x = keras.ops.cast(matrix, "float32")
-    tall = x.shape[0] > x.shape[1]
-    x = keras.ops.transpose(x) if tall else x  # so that `gram` has the smaller side
+    wide = x.shape[0] < x.shape[1]
+    x = keras.ops.transpose(x) if wide else x
     x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
+    # All steps multiply x from the right by polynomials of x^T x, which commute. Only this smaller
+    # matrix is iterated: for a 3x3 convolution, that is a third of the products with x.
+    gram, factor = keras.ops.matmul(keras.ops.transpose(x), x), keras.ops.eye(x.shape[1])
     for _ in range(_ITERATIONS):
-        gram = keras.ops.matmul(x, keras.ops.transpose(x))
-        x = a * x + keras.ops.matmul(b * gram + c * keras.ops.matmul(gram, gram), x)
-    return keras.ops.transpose(x) if tall else x
+        square = keras.ops.matmul(gram, gram)
+        step = a * keras.ops.eye(x.shape[1]) + b * gram + c * square
+        factor = keras.ops.matmul(factor, step)
+        gram = keras.ops.matmul(keras.ops.matmul(step, gram), step)
+    x = keras.ops.matmul(x, factor)
+    return keras.ops.transpose(x) if wide else x
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -70,6 +79,7 @@ class Muon(keras.optimizers.Optimizer):
         learning_rate: A number or a schedule, as for Adam.
         momentum: Weight of the old direction in the new one.
         nesterov: Whether to use Nesterov momentum.
+        adam_factor: Factor of the learning rate for the variables that Adam updates.
         options: Options of every Keras optimizer, such as `weight_decay` and `name`.
     """
 
@@ -78,10 +88,11 @@ class Muon(keras.optimizers.Optimizer):
         learning_rate: Any = 0.001,
         momentum: float = 0.95,
         nesterov: bool = True,
+        adam_factor: float = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, **options)
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum, self.nesterov, self.adam_factor = momentum, nesterov, adam_factor
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the state: a momentum for each variable, and a second moment for Adam."""
@@ -107,7 +118,7 @@ class Muon(keras.optimizers.Optimizer):
         if velocity is None:
             step = self._orthogonal_step(gradient, momentum)
         else:
-            step = self._adam_step(gradient, momentum, velocity)
+            step = self._adam_step(gradient, momentum, velocity) * self.adam_factor
         self.assign_sub(variable, rate * step)
 
     def _orthogonal_step(
@@ -134,7 +145,8 @@ class Muon(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`, without the state."""
-        return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}
+        own = {name: getattr(self, name) for name in ("momentum", "nesterov", "adam_factor")}
+        return {**super().get_config(), **own}
 
 
 def _is_matrix(shape: tuple[int, ...]) -> bool:
