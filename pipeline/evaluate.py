@@ -1,4 +1,4 @@
-"""Measures a finished run or an exported model on labelled data."""
+"""Measures a run or an exported model on labelled data."""
 
 import dataclasses
 import os

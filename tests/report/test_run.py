@@ -156,13 +156,9 @@ def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
     found = json.loads(Path("mine/metrics.json").read_text())
     assert {name: found[name] for name in digits_run.test} == digits_run.test
     assert "most often confused with" in capsys.readouterr().out
-    for model in (run, export):
-        assert evaluate.main([model, str(path)]) == 0
-    one, other = (
-        json.loads(Path(f"evaluated/digits-{n}/metrics.json").read_text()) for n in (1, 2)
-    )
-    assert one["accuracy"] == other["accuracy"] == pytest.approx(accuracy)
-    assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    assert evaluate.main([export, str(path)]) == 0
+    found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
+    assert found["accuracy"] == pytest.approx(accuracy)
     split = digits_run.splits["test"]
     np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
     assert evaluate.main([export, "test.npz", "--output", "mine"]) == 0
