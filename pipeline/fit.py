@@ -68,7 +68,6 @@ def fit(
 def run(config: Config) -> Run:
     """Carries out a config; see `fit`."""
     preflight.check(config)
-    say("starting", preflight.summary(config))
     if not config.dry_run:
         return _fit(config)
     with temp_files.temporary() as folder:
@@ -79,6 +78,8 @@ def _fit(config: Config) -> Run:
     stops = Stops(config.runtime.time_limit)
     workers = cluster.of_run(config)
     is_chief = workers is None or workers.is_chief
+    if is_chief:
+        say("starting", preflight.summary(config))
     with stops.listening(), progress_bar.shown(is_chief and config.log.progress):
         return _run(config, workers, stops)
 

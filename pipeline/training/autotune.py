@@ -105,20 +105,20 @@ def precision(
     if other is None or train.first_step >= train.last_step:
         return machine.decided("precision", "float32", reason), model
 
-    def seconds(model: keras.Model) -> float:
-        progress_bar.stage("timing", f"a training step in {model.dtype_policy.name}")
+    def seconds(model: keras.Model, policy: str) -> float:
+        progress_bar.stage("timing", f"a training step in {policy}")
         with machine.strategy.scope(), watchdog.watching():
             model.step.set_inputs(train, validation)
             return seconds_per_step(model, train)
 
-    slow = seconds(model)
+    slow = seconds(model, machine.precision)
     run = slow * (train.last_step - train.first_step)
     if run < SHORTEST_RUN:
         reason = f"a run of about {run:.0f} s is too short for a trial"
         return machine.decided("precision", "float32", reason), model
     changed = dataclasses.replace(machine, precision=other)
     candidate = build(changed)
-    fast = seconds(candidate)
+    fast = seconds(candidate, other)
     measured = f"{1000 * fast:,.1f} ms per step, float32 {1000 * slow:,.1f} ms"
     if slow / fast < LEAST_GAIN:
         return machine.decided("precision", "float32", f"{other}: {measured}"), model

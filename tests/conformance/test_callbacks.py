@@ -79,9 +79,9 @@ def test_trains_the_same_weights_as_without_it(name, ready, plain):
             np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
-def test_other_workers_have_it_or_none(name, ready):
+def test_other_workers_have_it_or_none(ready):
     """A callback that only writes or prints is None on a worker that is not the chief."""
     *_, context = ready
-    found = made(name, dataclasses.replace(context, is_chief=False))
-    assert found is None or isinstance(found, keras.callbacks.Callback)
+    for name in CALLBACKS:
+        found = made(name, dataclasses.replace(context, is_chief=False))
+        assert found is None or isinstance(found, keras.callbacks.Callback), name

@@ -124,8 +124,9 @@ def test_an_augmentation_that_damages_the_images_is_named(tmp_path, monkeypatch,
     for in_step in (True, False):
         with pytest.raises(UsageError, match=rf"\A--data.augment: {path} {message}\Z"):
             build(TASK, settings, machine(), batches(), augment_in_step=in_step)
-    del chain[path]
-    build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+    if name == "unit":  # the others of the chain are used
+        del chain[path]
+        build(TASK, settings_of(data={"augment": chain}), machine(), batches())
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
