@@ -63,8 +63,9 @@ def _of_path(path: Path) -> Source:
 
 def _numbers(own: list[str], class_names: list[str]) -> np.ndarray:
     """The number of each class of the data in the model, by their names."""
-    if not {*own} & {*class_names} and own == [str(number) for number in range(len(own))]:
-        own = class_names[: len(own)]  # the data has no names
+    numbered = [str(number) for number in range(len(class_names))]
+    if own == numbered[: len(own)] and not {*own} & {*class_names}:  # the data has no names
+        own = class_names[: len(own)]
     for name in own:
         if name not in class_names:
             hint = suggest(name, class_names)
