@@ -19,7 +19,7 @@ __all__ = ["Run", "fit", "main"]
 
 
 def fit(
-    recipe: str | Config | None = None,
+    recipe: str | Path | Config | None = None,
     *,
     model: Any = None,
     data: Any = None,
@@ -40,9 +40,9 @@ def fit(
     """Trains a model, tests it, exports it and verifies the export; returns the finished run.
 
     Args:
-        recipe: A name or a Config; None: none with `data`, else `digits`.
+        recipe: A name, the path of your images, or a Config; None: none with `data`, else `digits`.
         model: A name, a keras.Model, or a function `(input_shape, classes) -> keras.Model`.
-        data: A name, `(x, y)` or `(x, y, sample_weight)` arrays, a tf.data.Dataset, a
+        data: A path or a name, `(x, y)` or `(x, y, sample_weight)` arrays, a tf.data.Dataset, a
             keras.utils.PyDataset, a pandas table of files and labels, or a Hugging Face dataset.
         validation_data, test_data: Such data; None: a part of `data` is held out.
         class_names: Names of the labels 0, 1, ...
@@ -67,6 +67,7 @@ def fit(
 
 def run(config: Config) -> Run:
     """Carries out a config; see `fit`."""
+    config = run_directory.continued(config)
     preflight.check(config)
     if not config.dry_run:
         return _fit(config)
@@ -128,7 +129,7 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE] [--section.option VALUE ...]`; returns 1 if the model is not
+    """`python -m pipeline.fit [RECIPE or PATH] [--option VALUE ...]`; returns 1 if the model is not
     exported, or if the result could not be written to the run directory."""
     config = command_line.configure(arguments)
     found = run(config)

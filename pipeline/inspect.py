@@ -38,7 +38,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         UsageError: The request cannot be carried out. The findings so far have been printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
-    config = config.changed(**changes)
+    config = run_directory.continued(config.changed(**changes))
     run_directory.earlier_splits(config)
     files.check_writable(INSPECTED, "the directory of the page")
     if config.source.name == "folder":
@@ -97,6 +97,7 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
         yield "precision", machine.decisions[-1]
     else:
         model = built(machine)
+    progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
         feed = throughput.feed(batches)
         step = throughput.step(model, batches)
@@ -106,9 +107,10 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.inspect [RECIPE] [--section.option VALUE ...]`."""
+    """`python -m pipeline.inspect [RECIPE or PATH] [--section.option VALUE ...]`."""
     config = command_line.configure(arguments, PROGRAM, PURPOSE)
     with progress_bar.shown(True):
+        progress_bar.stage("importing", "TensorFlow")
         inspect(config)
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, help_text, registry
+from pipeline.config import cli_parser, data_path, formats, help_text, registry
 from pipeline.config.config import RUNS, Config, Source
 from pipeline.config.validation import only_one, require_path
 from pipeline.utils import files, safe_io
@@ -20,9 +20,11 @@ Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the ex
 --resume RUN, instead of a recipe, continues a run; options may follow."""
 DEFAULT_RECIPE = "digits"
 _HELP = """\
-usage: {program} [RECIPE] [--config FILE] [--option VALUE ...]
+usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 
 {purpose}
+
+PATH: your images as class folders, arrays (.npz) or TFRecord files, with the recipe photos.
 
 recipes (default: {default}):
 {recipes}
@@ -59,11 +61,13 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
     only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
     if folder := run or (saved if saved and saved.is_dir() else None):
         saved = config_file(folder)
-    name = name or DEFAULT_RECIPE
+    has_path = "path" in _source(words)
+    name = name or ("photos" if has_path else DEFAULT_RECIPE)
     default = read(saved, _moved(words)) if saved else recipe(name)
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
             default = default.changed(**changes(words, default))
+        name = "photos" if default.planned else name
         about = f"--config {saved}" if saved else registry.find("recipes", name).summary
         page = help_text.overview(f"{program} {default.recipe}", about, default)
         print(help_text.topic(topic, default) if topic else page)
@@ -100,9 +104,14 @@ def suggest_run(wrong: str) -> str:
     return suggest(wrong, known) if known else f"{RUNS}/ has no runs; {PROGRAM} creates one"
 
 
+def _source(words: list[str]) -> dict[str, list[str]]:
+    """The options of the section source, as words."""
+    return cli_parser.changes(words, Config).get("source", {})
+
+
 def _moved(words: list[str]) -> dict[str, Any]:
     """The new `--source.path` of a saved config, whose own need not exist any more."""
-    source = cli_parser.changes(words, Config).get("source", {})
+    source = _source(words)
     return {"path": Path(" ".join(source["path"]))} if source.keys() == {"path"} else {}
 
 
@@ -119,7 +128,9 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
     found = cli_parser.changes(words, Config)
     source, known = found.get("source", {}), registry.find("sources", default.source.name).options
     if "path" in source and "name" not in source and "path" not in known:
-        source["name"] = "folder"
+        path, source["name"] = " ".join(source["path"]), "folder"
+        if Path(path).exists() and path:
+            source |= {key: str(value) for key, value in data_path.source(Path(path)).items()}
     for choice in registry.choices(Config):
         part, section = found.get(choice.section, {}), getattr(default, choice.section)
         name = part.get(choice.field, getattr(section, choice.field))
@@ -134,15 +145,28 @@ def changes(words: list[str], default: Config) -> dict[str, Any]:
 
 
 def recipe(name: str) -> Config:
-    """The config of a recipe by its name."""
-    function = registry.load("recipes", name)
+    """The config of a recipe by its name, or of the recipe `photos` for the data at a path."""
+    if Path(name).exists() and name not in {*registry.names("recipes")} - {"photos"}:
+        return of_data(Path(name))
     try:
-        config = function()
+        registry.find("recipes", name)
+    except UsageError as error:
+        raise UsageError(f"{error} (and no such file or directory)") from None
+    try:
+        config = registry.load("recipes", name)()
     except TypeError as error:
         raise UsageError(f"the recipe {name!r} cannot be called: {error}") from error
     if not isinstance(config, Config):
         raise UsageError(f"the recipe {name!r} must return a Config; got {type(config).__name__}")
     return config
+
+
+def of_data(path: Path) -> Config:
+    """The recipe `photos` for the data at an existing path, whose name its model gets."""
+    require_path(path, "the path of the data")
+    config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
+    name = path.resolve().stem
+    return config.changed(export={"name": name}) if formats.is_model_name(name) else config
 
 
 def pop(words: list[str], wanted: str, meant: str) -> str | None:

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from pipeline.config import command_line, objects
+from pipeline.config import command_line, data_path, objects, registry
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
 from pipeline.utils.errors import UsageError, suggest
@@ -19,11 +20,12 @@ _SHORT = {
 """Argument -> its section."""
 
 
-def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
+def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> Config:
     """The config of a call.
 
     Args:
-        recipe: Name of a recipe, or a Config; None: `digits` if there is no `data`, else none.
+        recipe: Name of a recipe, path of data, or a Config; None: `photos` if `data` is a path and
+            there is no `model`; `digits` if there is no `data`; else none.
         arguments: All of `fit`; those that are None are ignored.
 
     Raises:
@@ -33,6 +35,12 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
     known = [*_SHORT, "data", *(field.name for field in dataclasses.fields(Config))]
     for name in given.keys() - set(known):
         raise UsageError(f"unknown argument {name!r}; {suggest(name, known)}")
+    if _is_path(given.get("data")):
+        path = Path(given.pop("data"))
+        if recipe is None and "model" not in given:
+            recipe = command_line.of_data(path)
+        else:
+            given["source"] = data_path.source(path)
     changes = _changes(_with_rate(given))
     if recipe is None and "source" in changes:
         source = changes.pop("source")
@@ -42,10 +50,10 @@ def config(recipe: str | Config | None, arguments: Mapping[str, Any]) -> Config:
         recipe = Config(source=Source(name=name, options={**options, **source}), train=train)
     elif recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
-    elif not isinstance(recipe, str | Config | None):
-        raise UsageError(f"a recipe must be a name or a Config; got {recipe!r}")
+    elif not isinstance(recipe, str | Path | Config | None):
+        raise UsageError(f"a recipe must be a name, a path or a Config; got {recipe!r}")
     if not isinstance(recipe, Config):
-        recipe = command_line.recipe(recipe or command_line.DEFAULT_RECIPE)
+        recipe = command_line.recipe(str(recipe or command_line.DEFAULT_RECIPE))
     return recipe.changed(**changes)
 
 
@@ -75,6 +83,11 @@ def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     elif rate is not None:
         given["learning_rate"] = rate if isinstance(rate, int | float | str) else float(rate)
     return {**given, "train": {**found, **given.get("train", {})}} if found else given
+
+
+def _is_path(data: Any) -> bool:
+    is_text = isinstance(data, str) and data not in registry.names("sources")
+    return isinstance(data, Path) or (is_text and Path(data).exists())
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The data of a run: from its config to decoded splits and a task with its metadata."""
 
 import dataclasses
+import re
 import time
 from typing import Any
 
@@ -107,28 +108,58 @@ def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
     return [Decision("note", f"train has no example of {some}", "these cannot be learned")]
 
 
-def _leaked_copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
-    """A note about images with the pixels of one in a preceding split, if cleaning ignored them.
+def _similar_classes(metadata: Metadata) -> list[Decision]:
+    """A note about classes whose names differ only in case, punctuation or a plural."""
+    found: dict[str, list[str]] = {}
+    for name in metadata.get("class_names") or ():
+        plain = re.sub(r"[\W_]+", "", name.casefold())
+        found.setdefault(re.sub(r"(?<=...)(ies|es|[yes])$", "", plain), []).append(repr(name))
+    pairs = [" and ".join(names) for names in found.values() if len(names) > 1]
+    remedy = "if they are the same class, merge them"
+    return [Decision("note", f"similar classes: {', '.join(pairs[:3])}", remedy)] if pairs else []
+
+
+def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
+    """Notes about images with the same pixels, in one split or several, if cleaning ignored them.
 
     Needs decoded images, because no images are read for this.
     """
     if config.clean.enabled or config.clean.allow_leakage:
         return []
-    found, before = [], np.empty(0, np.int64)
+    digests: list[np.ndarray] = []
+    leaked = []
     for name, split in parts.items():
         if split.store.digest is None:
             return []
         own = split.store.digest[split.rows]
-        if count := int(np.isin(own, before).sum()):
-            found.append(f"{count:,} in {name}")
-        before = np.append(before, own)
+        if count := int(np.isin(own, np.concatenate([own[:0], *digests])).sum()):
+            leaked.append(f"{count:,} in {name}")
+        digests.append(own)
     remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
-    what = f"exact copies of images in another split: {', '.join(found)}"
-    return [Decision("note", what, f"{remedy} excludes them")] if found else []
+    twice = _filed_twice(source, parts, np.concatenate(digests))
+    found = [Decision("note", twice, f"{remedy} excludes them")] if twice else []
+    what = f"exact copies of images in another split: {', '.join(leaked)}"
+    return [*found, *([Decision("note", what, f"{remedy} excludes them")] if leaked else [])]
+
+
+def _filed_twice(source: Source, parts: dict[str, Split], digest: np.ndarray) -> str:
+    """How many images have the pixels of another one, and how many of them another label."""
+    order = np.argsort(digest, kind="stable")
+    same = np.flatnonzero(digest[order][1:] == digest[order][:-1])
+    if not len(same):
+        return ""
+    columns = [split.column for split in parts.values()]
+    ids, labels = (np.concatenate([c(name) for c in columns]) for name in ("id", "label"))
+    differ = labels[order[same]] != labels[order[same + 1]]
+    at = same[np.argmax(differ)]
+    one, other = (source.location(int(ids[order[place]])) for place in (at, at + 1))
+    classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
+    return f"{len(same):,} images are filed twice{classes}, such as {one} and {other}"
 
 
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
     """The source, limited by `--data.limit`; and the splits of an earlier run: split -> ids."""
+    progress_bar.stage("opening", config.source.title)
     path = run_directory.earlier_splits(config)
     known = splits.read_examples(path, "choose another --data.splits") if path else {}
     source = registry.call("sources", config.source.name, config.source.options)
@@ -149,7 +180,6 @@ def load(config: Config) -> Data:
 
     Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
-    progress_bar.stage("opening", config.source.title)
     source, known = opened(config)
     task = task_of(config, source.info)
     clean = apply.clean(source, config)
@@ -164,7 +194,8 @@ def load(config: Config) -> Data:
     metadata = run_directory.frozen(config.run_directory, learned)
     notes = _missing_classes(metadata, parts["train"])
     decisions += [] if config.dry_run else notes
-    decisions += _leaked_copies(source, parts, config)
+    decisions += _similar_classes(metadata)
+    decisions += _copies(source, parts, config)
     decisions += _require_unchanged(run, source, config) if run else []
     task = task_of(config, metadata)
     return Data(source, metadata, task, parts, clean, decisions, seconds)

@@ -63,3 +63,26 @@ def fashion_mnist_lenet() -> Config:
             epochs=10, accumulate=2, clip_norm=1.0, learning_rate=0.01, optimizer_options=_MOMENTUM
         ),
     )
+
+
+def photos() -> Config:
+    """Your own images, by their path in place of a recipe, with a compact residual network."""
+    augment: dict[str, Any] = {"flip": {}, "crop": {"padding": 8}, "cutmix": {"probability": 0.5}}
+    return Config(
+        recipe="photos",
+        planned={"source": ""},
+        source=Source(name="scikit_learn", options={"dataset": "digits"}),  # until a path is given
+        data=Data(image_size=(64, 64), augment=augment),
+        model=Model(name="residual"),
+        train=Train(
+            epochs=60,
+            batch_size=64,
+            optimizer="muon",
+            learning_rate=0.014,
+            weight_decay=0.05,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
+            label_smoothing=0.1,
+            ema=0.99,
+        ),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import objects, registry
+from pipeline.config import data_path, objects, registry
 from pipeline.config.sections import Train
 from pipeline.contracts import Example, Metadata, Source, Task
 from pipeline.data import batching
@@ -34,7 +34,8 @@ def labelled(data: Any, task: Task, split: str | None) -> Examples:
     """
     names = task.metadata.get("class_names")
     if isinstance(data, str | Path):
-        source = _of_path(Path(data))
+        found = data_path.source(Path(data))
+        source = registry.call("sources", found.pop("name"), found)
     else:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)
@@ -53,12 +54,6 @@ def labelled(data: Any, task: Task, split: str | None) -> Examples:
     task.check(short, split, source.location)
     examples = Split(OnTheFly(source, task, split, specs, short), np.arange(len(short["id"])))
     return split if len(source.info.splits) > 1 else "data", examples, source.location
-
-
-def _of_path(path: Path) -> Source:
-    if not path.exists():
-        raise UsageError(f"{path} does not exist; give class folders or an .npz file")
-    return registry.call("sources", "folder" if path.is_dir() else "arrays", {"path": path})
 
 
 def _numbers(own: list[str], class_names: list[str]) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The files of a run, its original options, and whether it can be resumed."""
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class RunDirectory:
     def __str__(self) -> str:
         return str(self.path)
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Locks the run for this block; raises UsageError if another process has locked it."""
         with locks.held(self.path / ".lock", str(self), IN_USE):
@@ -56,7 +56,7 @@ def steps(checkpoints: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in found if path.is_dir())
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(config: Config) -> Iterator[RunDirectory]:
     """The run directory of this config, locked: the given one, new or resumed, or the next free.
 
@@ -77,6 +77,28 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         values = {**config.as_json(), "run_directory": None, "force": False}
         files.write_json(run.config, values)
         yield run
+
+
+def continued(config: Config) -> Config:
+    """The config with what was planned when its run began; unchanged for a new run.
+
+    Raises UsageError if a recipe without data of its own was given none.
+    """
+    if config.planned.get("source") == "":
+        raise UsageError(
+            f"the recipe {config.recipe!r} has no data; give the path of your images in its place: "
+            "python -m pipeline.fit PATH"
+        )
+    if config.run_directory is None:
+        return config
+    with contextlib.suppress(OSError, LookupError, ValueError, TypeError):  # `changes` tells why
+        before = safe_io.read_json(RunDirectory(config.run_directory).config)
+        for place, reason in files.expand_home(before)["planned"].items():
+            section, _, option = place.partition(".")
+            part = before[section]
+            value = part[option] if option else {n: part[n] for n in ("name", "options")}
+            config = config.chosen(place, value, reason)
+    return config
 
 
 def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:

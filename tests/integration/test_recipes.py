@@ -19,8 +19,9 @@ CASES = {
 
 
 def test_every_recipe_has_a_case():
-    """`test_fit.py` trains `digits`, `test_regression.py` trains `regression_linear`."""
-    assert {*CASES, "digits", "digits_tiny", "regression_linear"} == set(registry.names("recipes"))
+    """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`, `test_photos.py`."""
+    others = {"digits", "digits_tiny", "regression_linear", "photos"}
+    assert {*CASES, *others} == set(registry.names("recipes"))
 
 
 @pytest.mark.parametrize("recipe", CASES)

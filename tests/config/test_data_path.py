@@ -1,0 +1,87 @@
+"""A path in place of a recipe: which data are there, and what is said of anything else."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import command_line, python_call
+from pipeline.config.config import Source
+from pipeline.utils.errors import UsageError
+
+TABLE = "path,label\na.png,x\n"
+# Files -> the source and its path.
+FOUND = {
+    "a/1.jpg b/deep/2.PNG notes.txt": ("folder", "."),
+    "train/a/1.jpg train/b/2.jpg test/a/3.jpg": ("folder", "."),
+    "flowers/a/1.jpg flowers/b/2.jpg __MACOSX/._a LICENSE": ("folder", "flowers"),
+    "one/two/a/1.jpg one/two/b/2.jpg": ("folder", "one/two"),
+    "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
+    "examples.npz": ("arrays", "examples.npz"),
+    "images.npy labels.npy": ("arrays", "."),
+    "train/images.npy train/labels.npy test/images.npy": ("arrays", "."),
+    "x-00000-of-00002 x-00001-of-00002": ("tfrecord", "."),
+    "train/x.tfrecord test/x.tfrecord.gz": ("tfrecord", "."),
+}
+REFUSED = {
+    "report.pdf": "data contains only report.pdf; expected are folders of images",
+    "a/report.pdf b/x.txt": "data contains only a/, b/; expected",
+    "roses/1.jpg": "data has images of only one class, 'roses'",
+    "1.jpg 2.jpg": "data contains 2 images, but no class folders",
+    "": "data is empty; expected",
+}
+
+
+def write(names):
+    for name in names.split():
+        path = Path("data", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TABLE)
+    Path("data").mkdir(exist_ok=True)
+
+
+@pytest.mark.parametrize("names", FOUND)
+def test_data_are_recognized(names, workplace, capsys):
+    write(names)
+    name, inside = FOUND[names]
+    path = Path("data", inside)
+    config = command_line.configure(["data", "--epochs", "3"])
+    assert config.source == Source(name=name, options={"path": path})
+    assert (config.recipe, config.export.name) == ("photos", "data")
+    said = capsys.readouterr().out
+    assert said == ("" if inside == "." else f"data       {path}, the only data in data\n")
+    for other in (
+        command_line.configure(["--source.path", "data", "--epochs", "3"]),
+        command_line.configure([str(path), "--epochs", "3"]),
+        python_call.config("data", {"epochs": 3}),
+        python_call.config(None, {"data": Path("data"), "epochs": 3}),
+    ):
+        assert other.source == config.source and other.train == config.train
+    assert python_call.config("digits", {"data": "data"}).source == config.source
+
+
+@pytest.mark.parametrize("names", REFUSED)
+def test_other_contents_are_named_in_one_line(names, workplace):
+    write(names)
+    with pytest.raises(UsageError) as caught:
+        command_line.configure(["data"])
+    assert REFUSED[names] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_of_other_kinds_are_named(workplace):
+    write("a/1.jpg b/2.jpg x.zip")
+    for name, message in {
+        "data/a/1.jpg": "is not a file of examples; expected",
+        "data/x.zip": "is not a file of examples; expected",
+        "data/c": "no such file or directory",
+        "digts": "did you mean 'digits'? (and no such file or directory)",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            command_line.configure([name])
+        assert message in str(caught.value)
+
+
+def test_a_folder_named_as_the_recipe_is_its_data(workplace):
+    write("a/1.jpg b/2.jpg")
+    assert command_line.recipe("photos").planned["source"] == ""
+    Path("data").rename("photos")
+    assert command_line.recipe("photos").source.path == Path("photos")
