@@ -4,7 +4,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from pipeline.config import cli_parser, command_line, help_text
+from pipeline.config import cli_parser, command_line, data_path, help_text
 from pipeline.config.sections import Runtime
 from pipeline.config.validation import require_path
 from pipeline.report.run import Run
@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
     files.check_writable(options.output or _EVALUATED, "--output")
     if not model.is_dir():
         raise UsageError(f"{model} is neither a run, such as runs/digits-1, nor an exported model")
+    if data and not data.exists():
+        data_path.source(data)  # the error, before TensorFlow is imported
     run = Run.load(model) if (model / "config.json").is_file() else None
     if run and not data:
         command_line.read(model / "config.json")  # an error now if the data is gone

@@ -79,7 +79,7 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
     for data, message in (
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((arrays[0] / np.float32(255), arrays[1]), "are float32 .* the model takes uint8"),
-        ("nowhere", "nowhere does not exist"),
+        ("nowhere", "nowhere: no such file or directory"),
     ):
         with pytest.raises(UsageError, match=message):
             loaded.evaluate(data)
@@ -173,7 +173,7 @@ def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
     [
         ([], "needs a run or an exported model"),
         (["nowhere"], "nowhere is neither a run"),
-        (["{run}", "nowhere"], "nowhere does not exist"),
+        (["{run}", "nowhere"], "nowhere: no such file or directory"),
         (["{run}", "--outptu", "x"], "did you mean '--output'"),
         (["{export}"], "needs labelled data"),
         (["{run}", "--split", "tset"], "did you mean 'test'"),
