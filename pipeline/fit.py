@@ -92,8 +92,8 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     # Imports TensorFlow, as do the modules below
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
-    from pipeline.evaluation import evaluate
-    from pipeline.export.handoff import Handoff, evaluation_split
+    from pipeline.export.handoff import Handoff
+    from pipeline.report import results
     from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
@@ -103,34 +103,29 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     trainer.build()
     if not machine.is_chief:
         trainer.work()
-        path, history, net = trainer.run.path, trainer.checkpoint.history, trainer.model
-        return Run(config, path, history, {}, net, net, data.task, data.splits, None, {}, None)
+        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
 
     # Training
-    with run_directory.opened(config) as place, recovery.interruptible(config, place):
-        trainer.resume(place)
-        data.write(place)
-        trainer.report()
-        trained = trainer.train()
+    try:
+        with run_directory.opened(config) as place, recovery.interruptible(config, place):
+            trainer.resume(place)
+            data.write(place)
+            trainer.report()
+            trained, history = trainer.train(), trainer.checkpoint.history
 
-        # Test, export, verification
-        handoff = Handoff(trainer, start)
-        result, written = handoff.conclude(trained)
-        model = handoff.standalone()
-        trainer.wait_for_workers()
-    return Run(
-        config=config,
-        directory=place.path,
-        history=trainer.checkpoint.history,
-        test=result[evaluation_split(data.splits)],
-        model=model,
-        network=trainer.model,
-        task=evaluate.calibrated_by(data.task, result.get("calibration", {})),
-        splits=data.splits,
-        export=Path(result["export"]) if result["export"] else None,
-        result=result,
-        result_file=written,
-    )
+            # Test, pictures, export, verification
+            def show(**tested: Any) -> None:
+                known["evaluation"] = found = results.Evaluation(**tested)
+                results.show(found, place.path, history, quiet=config.dry_run)
+
+            known: dict[str, Any] = {"trainer": trainer}
+            handoff = Handoff(trainer, start)
+            result, written = handoff.conclude(trained, show)
+            known["model"] = handoff.standalone()
+            trainer.wait_for_workers()
+    except BaseException as error:
+        return Run.unfinished(trainer, error)
+    return Run(config, place.path, history, result, written, **known)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,9 +1,6 @@
 """Runs a model on all examples of a split, and computes metrics and calibration."""
 
-import io
-import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +10,6 @@ from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
 from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.train_step import forward
-from pipeline.utils import files
-from pipeline.utils.errors import reason
 from pipeline.utils.tf_data import without_autotune
 
 
@@ -80,17 +75,3 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
 def calibrated_by(task: Task, calibration: Metadata) -> Task:
     """The task with calibrated answers; `calibration` is the result of the function above."""
     return type(task)({**task.metadata, **calibration}) if calibration else task
-
-
-def draw(task: Task, metrics: dict[str, Any], folder: Path) -> None:
-    """Writes the task's plots of these metrics into a directory; prints a note if that fails."""
-    with warnings.catch_warnings():
-        # Characters that matplotlib's font does not have are drawn as boxes.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        try:
-            for name, figure in task.pictures(metrics).items():
-                drawn = io.BytesIO()
-                figure.savefig(drawn, format=Path(name).suffix[1:], dpi=150)
-                files.write_bytes(folder / name, drawn.getvalue())
-        except Exception as error:  # such as a broken matplotlibrc, which must not end the run
-            print(f"note       plots could not be drawn: {reason(error)}", flush=True)

@@ -142,18 +142,14 @@ def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
         from pipeline.export import stored_run
 
         return stored_run.export_again(config, run)
-    from pipeline.data import dataset
-    from pipeline.export.handoff import Handoff
-    from pipeline.training.trainer import Trainer
+    from pipeline.export import handoff
 
-    trainer = Trainer(config, machine, dataset.load(config), Stops())
-    trainer.build()
-    trainer.resume(run, writes=False)
-    saver = trainer.checkpoint
+    found = handoff.restored(config, machine, start)
+    saver = found.checkpoint
     incomplete = "" if saver.complete else " (incomplete)"
-    steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
+    steps = f"{saver.step:,} of {saver.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    return Handoff(trainer, start).export_again()
+    return found.export_again()
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

@@ -2,16 +2,21 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from pipeline.config import objects
+from pipeline.config.config import Config
 from pipeline.contracts import Metadata
+from pipeline.data import dataset
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
+from pipeline.runtime.environment import Runtime
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.runtime.signals import Stops
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
@@ -25,6 +30,17 @@ def evaluation_split(splits: Mapping[str, Any]) -> str:
     return next(name for name in ("test", "validation", "train") if name in splits)
 
 
+def restored(config: Config, machine: Runtime, start: float) -> "Handoff":
+    """That of an earlier run with the newest checkpoint, without writing to the run.
+
+    Raises UsageError if the data or the checkpoints of the run cannot be used.
+    """
+    trainer = Trainer(config, machine, dataset.load(config), Stops())
+    trainer.build()
+    trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
+    return Handoff(trainer, start)
+
+
 class Handoff:
     """Tests, exports and publishes a trained model.
 
@@ -34,18 +50,22 @@ class Handoff:
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:
+        self.trainer = trainer
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
         self.evaluated, self.start = trainer.evaluated, start
 
-    def conclude(self, trained: bool) -> tuple[dict[str, Any], Path | None]:
+    def conclude(
+        self, trained: bool, show: Callable[..., None]
+    ) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
-        A finished run keeps its result unless this process `trained`.
+        A finished run keeps its result unless this process `trained`. After the test, `show` is
+        called with what an `Evaluation` consists of.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
-        self._choose_weights()
+        self.choose_weights()
         self.model.give_back()
         judged = evaluation_split(self.evaluated)
         step = self.checkpoint.step
@@ -59,11 +79,12 @@ class Handoff:
             )
             run_report.tested(self.config, result, judged)
         else:
-            result = self._test()
+            result, found = self._test()
+            run_result.write(result, self.run, fallback)  # the rest may be killed
+            show(**found)
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, judged, epoch, result[judged])
-            run_result.write(result, self.run, fallback)  # the export may be killed
             result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
@@ -92,35 +113,35 @@ class Handoff:
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
-        self._choose_weights()
+        self.choose_weights()
         needed = (evaluation_split(self.evaluated), "validation")
         self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
-        result = self._export(self._test())
+        result = self._export(self._test()[0])
         run_report.exported(self.config, self.run, result)
         return result
 
-    def _choose_weights(self) -> None:
+    def choose_weights(self) -> None:
+        """Gives the model the best or the last weights, or their averages if there are any."""
         weights = self.checkpoint.choose()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
-    def _test(self) -> dict[str, Any]:
-        """The result before the export: metrics of each split, calibration."""
+    def _test(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The result before the export: metrics of each split, calibration; and the answers."""
         task, evaluated = self.data.task, self.evaluated
         progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        # One trace of the network for all splits, regardless of the calibration.
-        metrics = {
-            name: evaluate.measured(
-                self.model, calibrated, evaluate.answers(self.model, task, batches)
-            )
-            for name, batches in evaluated.items()
-        }
-        judged = evaluation_split(evaluated)
-        evaluate.draw(calibrated, metrics[judged], self.run.path)
+        judged, metrics = evaluation_split(evaluated), dict[str, Any]()
+        found = {"split": judged, "task": calibrated, "examples": self.data.splits[judged]}
+        for name, batches in evaluated.items():
+            # One trace of the network for all splits, regardless of the calibration.
+            columns = evaluate.answers(self.model, task, batches)
+            metrics[name] = evaluate.measured(self.model, calibrated, columns)
+            if name == judged:
+                found |= {"metrics": metrics[name], "columns": columns}
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -131,7 +152,7 @@ class Handoff:
             "left_out": len(self.data.cleaning.dropped),
         }
         run_report.tested(self.config, result, judged)
-        return result
+        return result, {**found, "locate": self.data.source.location}
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
         """The result of `_test` with the export and its verification, or why there is none."""

@@ -44,7 +44,7 @@ def written(
     `why` is the reason why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
-        say("written", f"{run}/: result.json, log.jsonl, plots, checkpoints")
+        say("written", f"{run}/: result.json, predictions.csv, curves.png, mistakes.png and others")
     if not (why or saver.unsaved):
         return
     text = f"{run} cannot be written: {why or saver.unsaved}"

@@ -140,6 +140,7 @@ def write(
         "recipe": config.recipe,
         "config_digest": digest or config.digest(),
         "task": config.task.name,
+        "metadata": dict(task.metadata),
         "versions": environment.versions(),
         "parameters": model.count_params(),
         "precision": precision,

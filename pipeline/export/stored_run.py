@@ -43,7 +43,7 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
         trained, calibration = result["trained"], result["calibration"]
         judged = next(name for name in ("test", "validation", "train") if name in metrics)
         digest = result["config_digest"]
-        network = _network(config, run)
+        model = network(config, run)
     except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
         raise UsageError(
             f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
@@ -54,10 +54,10 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     precision = run_directory.decided(run.path, "precision") or "the precision of training"
     say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
     task = registry.call("tasks", config.task.name, config.task.options, metadata)
-    network.task = task
+    model.task = task
     outcome = savedmodel.attempt(
         config=config,
-        model=network,
+        model=model,
         task=evaluate.calibrated_by(task, calibration if config.export.calibrate else {}),
         examples=examples,
         metrics=metrics,
@@ -70,7 +70,7 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     return result
 
 
-def _network(config: Config, run: RunDirectory) -> SteppedModel:
+def network(config: Config, run: RunDirectory) -> SteppedModel:
     """The trained network in `model.keras`."""
     if not objects.is_text_only(config.model.name):
         registry.load("models", config.model.name)  # defines its own layers, if it has any

@@ -71,7 +71,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         flag = f"devices {options.devices}" if numbers else "require-gpu"
         raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")
     _keep_freed_memory()
-    seen = _import_tensorflow()
+    seen = import_tensorflow()
     import keras
     import tensorflow as tf
 
@@ -101,7 +101,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     return Runtime(precision, xla, strategy, tuple(decisions), cluster)
 
 
-def _import_tensorflow() -> bool:
+def import_tensorflow() -> bool:
     """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees a GPU."""
     # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
     if "tensorflow" not in sys.modules:

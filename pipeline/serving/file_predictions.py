@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.serving import file_inputs, signatures
-from pipeline.serving.client import Client
 from pipeline.serving.file_inputs import Item
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
 from pipeline.utils import image_formats
@@ -16,12 +15,12 @@ from pipeline.utils.errors import UsageError
 
 
 def predict(
-    client: Client, words: Sequence[str | Path], *, top: int = 1, batch_size: int = 32
+    client: Any, words: Sequence[str | Path], *, top: int = 1, batch_size: int = 32
 ) -> Iterator[dict[str, Any]]:
     """Yields a model's answers to files, one at a time.
 
     Args:
-        client: The model.
+        client: A `Client`, or a model of this process with the same methods.
         words: Image files, or directories or patterns of them; for a model that takes feature
             vectors, `.csv` or `.npy` files.
         top: Number of most probable classes to list.
@@ -110,7 +109,7 @@ def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
         return {name: _value(value) for name, value in outputs.items()}
     index = int(outputs["class"])
     probability = signatures.shortest(outputs["probabilities"][index])
-    record = {"label": outputs["label"], "class": index, "probability": probability}
+    record = {"label": _value(outputs["label"]), "class": index, "probability": probability}
     if top > 1:
         pairs = zip(outputs["top_labels"][:top], outputs["top_scores"][:top], strict=True)
         record["top"] = [{"label": n, "probability": signatures.shortest(p)} for n, p in pairs]

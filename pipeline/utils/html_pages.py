@@ -51,19 +51,24 @@ def page(
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def image(array: np.ndarray) -> str:
-    """The data URI of an image (height, width, channels).
+def pixels(array: np.ndarray) -> np.ndarray:
+    """An image (height, width, channels) of any dtype as uint8, gray (height, width) or RGB.
 
     Values of any dtype but uint8 are scaled from their minimum to their maximum. If there are more
     than 3 channels, the first three are shown.
     """
-    from PIL import Image
-
     if array.dtype != np.uint8:
         values = array.astype(np.float64)
         low, high = values.min(), values.max()
         array = ((values - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)
-    picture = Image.fromarray(array[..., 0] if array.shape[-1] < 3 else array[..., :3])
+    return array[..., 0] if array.shape[-1] < 3 else array[..., :3]
+
+
+def image(array: np.ndarray) -> str:
+    """The data URI of an image, as `pixels` shows it."""
+    from PIL import Image
+
+    picture = Image.fromarray(pixels(array))
     kind = "png" if max(picture.size) <= _LOSSLESS else "jpeg"
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()

@@ -1,0 +1,152 @@
+"""What a person looks at after a run: pictures, the table of classes, predictions.csv."""
+
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+
+from pipeline.config import registry
+from pipeline.data.example_store import Memory
+from pipeline.data.splits import Split
+from pipeline.report import pictures, results, tables
+from pipeline.report.results import Evaluation
+
+NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
+
+
+def made(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
+    """Answers to random images; those at the positions `wrong` are the next class, with
+    probabilities that fall from 0.95."""
+    labels = np.arange(count) % len(names)
+    answered = labels.copy()
+    answered[wrong] = (labels[wrong] + 1) % len(names)
+    sure = np.full(count, 0.6, np.float32)
+    sure[wrong] = 0.95 - 0.3 * np.arange(len(wrong)) / max(1, len(wrong))
+    rest = (1 - sure) / (len(names) - 1)
+    probabilities = np.repeat(rest[:, None], len(names), axis=1)
+    probabilities[np.arange(count), answered] = sure
+    columns = {
+        "id": np.arange(count) + 1000,
+        "truth": labels,
+        "class": answered,
+        "probabilities": probabilities,
+        "outputs": np.log(probabilities),
+        "loss": -np.log(probabilities[np.arange(count), labels]),
+    }
+    pixels = np.random.default_rng(0).integers(0, 256, (count, *shape)).astype(dtype)
+    examples = {"id": columns["id"], "image": pixels, "label": labels}
+    metadata = {"class_names": names, "image_shape": list(shape)}
+    task = registry.load("tasks", "image_classification")(metadata)
+    split = Split(Memory(examples), np.arange(count))
+    return Evaluation(
+        "test", task, task.evaluate(columns), columns, split, lambda id: f"{names[0]}/{id}.jpg"
+    )
+
+
+def test_the_most_confident_mistakes_are_shown_with_truth_answer_probability_and_file():
+    names = ["a", "b", "c"]
+    figure = pictures.mistakes(made(names, wrong=[40, 7, 21]))
+    assert "3 of 60 answers of test are wrong" in figure.get_suptitle()
+    assert [axes.get_title() for axes in figure.axes] == [
+        "c 0.95\ntrue: b",
+        "c 0.85\ntrue: b",
+        "b 0.75\ntrue: a",
+    ]
+    assert [axes.texts[0].get_text() for axes in figure.axes] == [
+        f"a/{id}.jpg" for id in (1040, 1007, 1021)
+    ]
+    assert len(pictures.mistakes(made(names, wrong=range(50))).axes) == pictures.SHOWN
+    nothing = pictures.mistakes(made(names, wrong=[]))
+    assert nothing.texts[0].get_text() == "none: all 60 answers of test are right"
+
+
+def test_curves_show_every_epoch_of_training_and_validation():
+    history = {
+        "loss": [2.0, 1.0, 0.01],
+        "val_loss": [2.0, np.nan, 0.5],
+        "gradient_norm": [1.0, 1.0, 1.0],
+        "learning_rate": [0.1, 0.1, 0.0],
+        "f1": [0.1, 0.2, 0.3],
+    }
+    loss, f1, rate = pictures.curves(history).axes
+    assert [axes.get_title() for axes in (loss, f1, rate)] == ["loss", "f1", "learning_rate"]
+    np.testing.assert_array_equal([line.get_ydata() for line in loss.lines], [
+        history["loss"], history["val_loss"]])  # fmt: skip
+    assert loss.get_yscale() == "log" and f1.get_yscale() == "linear"
+    assert [text.get_text() for text in loss.get_legend().texts] == [
+        "train 0.01",
+        "validation 0.5",
+    ]
+    one = pictures.curves({"loss": [1.0]})
+    assert len(one.axes) == 1 and one._repr_png_().startswith(b"\x89PNG")
+    assert "no epoch" in pictures.curves({}).texts[0].get_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "dtype"),
+    [
+        (NAMES, (50, 333, 3), np.uint8),
+        ([f"class {n}" for n in range(40)], (8, 8, 1), np.uint8),
+        (["a", "b"], (9, 7, 4), np.float32),
+    ],
+)
+def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype):
+    found = made(names, wrong=[3, 5], shape=shape, dtype=dtype, count=2 * len(names) + 60)
+    results.show(found, tmp_path, {"loss": [1.0]})
+    shown = capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("curves.png", "mistakes.png", "confusion_matrix.png", "predictions.csv"),
+    }
+    assert "could not be" not in shown
+    missing = not any("CJK" in font.name for font in font_manager.fontManager.ttflist)
+    assert ("no installed font has 猫" in shown) == (names == NAMES and missing)
+    with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(found.columns["id"])
+    assert [n for n, row in enumerate(rows) if row["correct"] == "False"] == [3, 5]
+    assert rows[3] == {
+        "file": f"{names[0]}/1003.jpg",
+        "truth": names[found.columns["truth"][3]],
+        "answer": names[found.columns["class"][3]],
+        "probability": "0.95",
+        "probability_of_truth": tables.cell(found.columns["probabilities"][3].min()),
+        "correct": "False",
+    }
+
+
+def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion(capsys):
+    found = made([f"class {n:02}" for n in range(20)], wrong=[3, 23, 43], count=200)
+    results._say(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        *("class", "examples", "precision", "recall", "f1", "most", "often", "confused", "with"),
+    ]
+    assert lines[1].split() == [
+        *("class", "03", "10", "1.000", "0.700", "0.824", "class", "04", "(3)"),
+    ]
+    assert lines[2].split()[:2] == ["class", "04"] and len(lines) == 18
+    assert lines[-2].endswith("... and 5 more, which are better")
+
+
+def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
+    found = made(["a", "b"], wrong=[1])
+    task = type(found.task)({**found.task.metadata, "temperature": 2.0})
+    found = dataclasses.replace(found, task=task)
+    wanted = tf.nn.softmax(found.columns["outputs"] / 2).numpy()
+    np.testing.assert_allclose(found.answers["probabilities"], wanted)
+
+    def refused(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(type(task), "predictions", refused)
+    monkeypatch.setattr(type(task), "pictures", refused)
+    monkeypatch.setattr(pictures, "mistakes", lambda found: Figure((1, 1)))
+    results.show(found, tmp_path, {"loss": [1.0]})
+    shown = capsys.readouterr().out
+    assert "predictions.csv could not be written: no space left" in shown
+    assert "plots could not be drawn: no space left" in shown
+    assert {path.name for path in tmp_path.iterdir()} == {"mistakes.png", "curves.png"}

@@ -1,0 +1,195 @@
+"""`Run` in a notebook, opened by a later process, and the command `evaluate`."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from stopping import changes
+
+from pipeline import evaluate
+from pipeline.fit import fit
+from pipeline.report.run import Run
+from pipeline.runtime.signals import Stops
+from pipeline.utils.errors import Interrupted, UsageError
+
+
+@pytest.fixture(scope="module")
+def loaded(digits_run):
+    """The shared run, as a process without it opens it."""
+    return Run.load(digits_run.directory)
+
+
+@pytest.fixture
+def folder(digits_run, workplace):
+    """Files of the digits 7, 3 and 0 of the test split, and what the shared run answers."""
+    split = digits_run.splits["test"]
+    examples = split.take(np.isin(split.column("label"), (0, 3, 7)).nonzero()[0])
+    for id, label, image in zip(*(examples[n] for n in ("id", "label", "image")), strict=True):
+        path = workplace / "photos" / str(label) / f"{id}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(path)
+    right = digits_run.predict(images=examples["image"])["class"] == examples["label"]
+    return workplace / "photos", right.mean()
+
+
+def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
+    for run in (digits_run, loaded):
+        assert f"accuracy {run.test['accuracy']:.4f}" in repr(run) and "3 of 3 epochs" in repr(run)
+        assert run._repr_html_().count("data:image/png;base64,") == 2
+        assert [axes.get_title() for axes in run.plot().axes] == [
+            *("loss", "accuracy", "learning_rate"),
+        ]
+    assert loaded.history == digits_run.history and loaded.result == digits_run.result
+    assert loaded.export == digits_run.export and loaded.result_file == digits_run.result_file
+    lines = repr(run.history).splitlines()
+    assert len(lines) == 4 and lines[0].split() == list(run.history)
+    assert run.history._repr_html_().count("<tr>") == 4
+
+
+def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
+    assert loaded.evaluation.metrics == digits_run.test
+    assert loaded.evaluate(split="validation").metrics == digits_run.result["validation"]
+    texts = [axes.get_title() for axes in loaded.mistakes().axes]
+    assert texts and texts == [axes.get_title() for axes in digits_run.mistakes().axes]
+    images = digits_run.splits["test"].column("image")[:9]
+    again = Run.load(digits_run.directory)  # from `model.keras`, without the data
+    for run in (digits_run, again):
+        answers = run.model.predict(images.astype("float32"), verbose=0)
+        np.testing.assert_array_equal(answers.argmax(axis=1), run.predict(images)["class"])
+    assert "trainer" not in vars(again)
+    with pytest.raises(UsageError, match="did you mean 'test'"):
+        loaded.evaluate(split="tset")
+
+
+def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, digits_run):
+    path, accuracy = folder
+    split = digits_run.splits["test"]
+    arrays = split.column("image"), split.column("label")
+    assert loaded.evaluate(path).metrics["accuracy"] == pytest.approx(accuracy)
+    assert loaded.evaluate(arrays).metrics["accuracy"] == digits_run.test["accuracy"]
+    named = arrays[0], arrays[1].astype(str)
+    assert loaded.evaluate(named).metrics["confusion_matrix"] == digits_run.test["confusion_matrix"]
+    (path / "3").rename(path / "owl")
+    for data, message in (
+        (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
+        ((arrays[0] / np.float32(255), arrays[1]), "are float32 .* the model takes uint8"),
+        ("nowhere", "nowhere: no such file or directory"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            loaded.evaluate(data)
+
+
+def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
+    (folder[0] / "damaged.png").write_bytes(b"none")
+    found = loaded.predict(folder[0])
+    assert list(found) == ["file", "label", "class", "probability", "error"]
+    right = [
+        Path(f).parent.name == label for f, label in zip(found["file"], found["label"], strict=True)
+    ]
+    assert sum(right) / (len(right) - 1) == pytest.approx(folder[1])
+    (bad,) = (error for error in found["error"] if error)
+    assert "not a JPEG, PNG" in bad and found["class"][found["error"].index(bad)] is None
+    one = str(next((folder[0] / "7").iterdir()))
+    assert loaded.predict([one])["label"] == loaded.predict(one)["label"]
+
+
+def test_without_its_data_a_run_shows_the_rest(workplace, npz):
+    path, place = npz(), workplace / "run"
+    options = {"model": {"name": "tiny"}, "export": {"enabled": False}, "epochs": 1}
+    splits = {"validation": 0, "test": 0}
+    source = {"name": "arrays", "path": path}
+    fit("digits", source=source, data=splits, batch_size=8, run_directory=place, **options)
+    path.unlink()
+    run = Run.load(place)
+    assert run.judged == "train" and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
+    assert "train" in repr(run) and len(run._repr_html_()) > 1000
+    with pytest.raises(UsageError, match="--source.path"):
+        run.evaluate()
+    with pytest.raises(UsageError, match="--source.path"):
+        evaluate.main([str(place)])
+    (place / "model.keras").unlink()
+    with pytest.raises(UsageError, match="--source.path"):
+        Run.load(place).predict(np.zeros((2, 6, 6, 1), "uint8"))
+
+
+def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkeypatch, capsys):
+    asked, original = [], Stops.reason
+
+    def interrupted(stops, *arguments):
+        asked.append(stops)
+        if len(asked) == 8:  # in the second epoch
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(stops, *arguments)
+
+    monkeypatch.setattr(Stops, "reason", interrupted)
+    monkeypatch.setattr(sys, "ps1", "In", raising=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run = fit("digits", run_directory=tmp_path, **changes())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert f'run_directory="{tmp_path}") continues after step' in capsys.readouterr().out
+    assert "unfinished: 1 of 3 epochs" in repr(run) and "continues" in repr(run)
+    assert len(run.history["loss"]) == 1 and not run.result and not run.test
+    later = Run.load(tmp_path)
+    assert later.history == run.history and run.evaluate().metrics == later.evaluate().metrics
+    for one, other in zip(run.model.get_weights(), later.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert Interrupted()._render_traceback_() == ["interrupted"]
+
+
+def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
+    digits_run, folder, capsys
+):
+    path, accuracy = folder
+    run, export = str(digits_run.directory), str(digits_run.export.parent)
+    assert evaluate.main([run, "--output", "mine"]) == 0
+    assert {p.name for p in Path("mine").iterdir()} == {
+        *("metrics.json", "predictions.csv", "confusion_matrix.png", "mistakes.png"),
+    }
+    found = json.loads(Path("mine/metrics.json").read_text())
+    assert {name: found[name] for name in digits_run.test} == digits_run.test
+    assert "most often confused with" in capsys.readouterr().out
+    assert evaluate.main([export, str(path)]) == 0
+    found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
+    assert found["accuracy"] == pytest.approx(accuracy)
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+    assert evaluate.main([export, "test.npz", "--output", "mine"]) == 0
+    found = json.loads(Path("mine/metrics.json").read_text())
+    for name in ("loss", "accuracy", "calibration_error"):
+        assert found[name] == pytest.approx(digits_run.test[name], rel=1e-4)
+    assert found["confusion_matrix"] == digits_run.test["confusion_matrix"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs a run or an exported model"),
+        (["nowhere"], "nowhere is neither a run"),
+        (["{run}", "nowhere"], "nowhere: no such file or directory"),
+        (["{run}", "--outptu", "x"], "did you mean '--output'"),
+        (["{export}"], "needs labelled data"),
+        (["{run}", "--split", "tset"], "did you mean 'test'"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(digits_run, workplace, words, message):
+    places = {"run": digits_run.directory, "export": digits_run.export}
+    with pytest.raises(UsageError, match=message) as caught:
+        evaluate.main([word.format(**places) for word in words])
+    assert "\n" not in str(caught.value) and not list(workplace.iterdir())
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="is not a run"):
+        Run.load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not a config"):
+        Run.load(tmp_path)
+    shutil.rmtree(tmp_path)
