@@ -1,14 +1,15 @@
 """Measures a run or an exported model on labelled data."""
 
 import dataclasses
+import itertools
 import os
 from pathlib import Path
 
-from pipeline.config import cli_parser, command_line, data_path, help_text
-from pipeline.config.sections import Runtime
+from pipeline.config import cli_parser, data_path, help_text
 from pipeline.config.validation import require_path
 from pipeline.report.run import Run
-from pipeline.utils import files
+from pipeline.serving import repository
+from pipeline.utils import console, files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
@@ -41,38 +42,36 @@ def main(arguments: list[str]) -> int:
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
         return 0
-    words = list(arguments)
-    named = [Path(words.pop(0)) for word in arguments[:2] if words and words[0][:1] != "-"]
-    options = Options(**cli_parser.changes(words, Options))
-    if not named:
-        raise UsageError(f"{PROGRAM} needs a run or an exported model, such as runs/digits-1")
-    model, data = named[0], (*named[1:], None)[0]
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    options = Options(**cli_parser.changes(arguments[len(words) :], Options))
+    if len(words) not in (1, 2):
+        raise UsageError(f"{PROGRAM} needs a run or an exported model, and perhaps data")
+    model, data = Path(words[0]), Path(words[1]) if words[1:] else None
     for path, name in ((model, "MODEL"), (data, "DATA"), (options.output, "--output")):
         require_path(path or Path(), name)
     files.check_writable(options.output or _EVALUATED, "--output")
-    if not model.is_dir():
-        raise UsageError(f"{model} is neither a run, such as runs/digits-1, nor an exported model")
+    run = Run.load(model) if (model / "config.json").is_file() else None
+    version = model if run else repository.chosen(model)
+    if not run and not data:
+        raise UsageError(f"{model} needs labelled data, or a run in its place")
     if data and not data.exists():
         data_path.source(data)  # the error, before TensorFlow is imported
-    run = Run.load(model) if (model / "config.json").is_file() else None
-    if run and not data:
-        command_line.read(model / "config.json")  # an error now if the data is gone
 
     from pipeline.runtime import environment
 
-    environment.start(dataclasses.replace(run.config.runtime, replicas=1) if run else Runtime())
-    from pipeline.report import results, stored, tables
+    environment.import_tensorflow()
+    from pipeline.report import results, stored
 
-    name, found = (
-        (run.config.recipe, run.evaluate(data, options.split))
-        if run
-        else stored.evaluated_export(model, data, options.split)
-    )
+    if run:
+        found = run.evaluate(data, options.split)
+    else:
+        found = stored.evaluated_export(version, data, options.split)
+    name = run.config.recipe if run else version.parent.name
     folder = options.output or files.make_next(_EVALUATED, name)
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {found.split} of {data or 'its data'}")
-    say(found.split, tables.numbers(found.metrics))
-    results.show(found, folder, None)
+    say(found.split, f"{console.numbers(found.metrics)}  ({found.metrics['examples']:,} examples)")
+    results.show(found, folder)
     files.write_json(folder / "metrics.json", {"model": str(model), **found.metrics})
     say("written", f"{folder}/: metrics.json, predictions.csv, pictures")
     return 0

@@ -1,5 +1,6 @@
 """Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from pipeline.config import command_line, python_call
 from pipeline.config.config import Config
 from pipeline.report.run import Run
-from pipeline.runtime import cluster, run_directory
+from pipeline.runtime import cluster, run_directory, signals
 from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
 from pipeline.utils import progress_bar, temp_files
@@ -101,9 +102,12 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()
+    known: dict[str, Any] = {"trainer": trainer, "network": trainer.model}
     if not machine.is_chief:
         trainer.work()
-        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
+        return Run(
+            config, trainer.run.path, trainer.checkpoint.history, {}, task=data.task, **known
+        )
 
     # Training
     try:
@@ -115,16 +119,20 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
             # Test, pictures, export, verification
             def show(**tested: Any) -> None:
-                known["evaluation"] = found = results.Evaluation(**tested)
+                found = results.Evaluation(**tested)
+                known.update(evaluation=found, task=found.task)
                 results.show(found, place.path, history, quiet=config.dry_run)
 
-            known: dict[str, Any] = {"trainer": trainer}
             handoff = Handoff(trainer, start)
             result, written = handoff.conclude(trained, show)
             known["model"] = handoff.standalone()
             trainer.wait_for_workers()
     except BaseException as error:
-        return Run.unfinished(trainer, error)
+        asked = isinstance(signals.behind(error), KeyboardInterrupt) and hasattr(sys, "ps1")
+        if not asked or not hasattr(trainer, "checkpoint"):
+            raise
+        # In a notebook, what there is.
+        return Run(config, trainer.run.path, trainer.checkpoint.history, {})
     return Run(config, place.path, history, result, written, **known)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from pipeline.config import objects
 from pipeline.config.config import Config
@@ -79,9 +80,9 @@ class Handoff:
             )
             run_report.tested(self.config, result, judged)
         else:
-            result, found = self._test()
+            result, answered = self._test()
             run_result.write(result, self.run, fallback)  # the rest may be killed
-            show(**found)
+            show(**answered)
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, judged, epoch, result[judged])
@@ -134,14 +135,17 @@ class Handoff:
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        judged, metrics = evaluation_split(evaluated), dict[str, Any]()
-        found = {"split": judged, "task": calibrated, "examples": self.data.splits[judged]}
+        judged, metrics = evaluation_split(evaluated), {}
         for name, batches in evaluated.items():
             # One trace of the network for all splits, regardless of the calibration.
             columns = evaluate.answers(self.model, task, batches)
             metrics[name] = evaluate.measured(self.model, calibrated, columns)
             if name == judged:
-                found |= {"metrics": metrics[name], "columns": columns}
+                answers = columns
+        if calibration:
+            batch = {"id": answers["id"]}
+            found = calibrated.answer(tf.constant(answers["outputs"]), batch)
+            answers |= {name: value.numpy() for name, value in found.items()}
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -152,7 +156,14 @@ class Handoff:
             "left_out": len(self.data.cleaning.dropped),
         }
         run_report.tested(self.config, result, judged)
-        return result, {**found, "locate": self.data.source.location}
+        return result, {
+            "split": judged,
+            "task": calibrated,
+            "metrics": metrics[judged],
+            "answers": answers,
+            "examples": self.data.splits[judged],
+            "locate": self.data.source.location,
+        }
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
         """The result of `_test` with the export and its verification, or why there is none."""

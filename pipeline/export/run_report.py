@@ -11,7 +11,7 @@ from pipeline.export.verification import PROVED
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.utils.console import say
+from pipeline.utils.console import numbers, say
 
 
 def tested(config: Config, result: dict[str, Any], judged: str) -> None:
@@ -19,7 +19,7 @@ def tested(config: Config, result: dict[str, Any], judged: str) -> None:
     if config.dry_run:
         return
     metrics, calibration = result[judged], result["calibration"]
-    say(judged, f"{_numbers(metrics)}  ({metrics['examples']:,} examples)")
+    say(judged, f"{numbers(metrics)}  ({metrics['examples']:,} examples)")
     if calibration:
         metadata = ", ".join(f"{name} {value:.3f}" for name, value in calibration.items())
         changed = ", ".join(
@@ -104,9 +104,4 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
     if about["judged"] in result:
         metrics = about["metrics"]
         shown = {name: metrics[name] for name in result[about["judged"]] if name in metrics}
-        say("as served", f"{about['judged']} {_numbers(shown)}")
-
-
-def _numbers(metrics: Mapping[str, Any]) -> str:
-    floats = {name: value for name, value in metrics.items() if isinstance(value, float)}
-    return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
+        say("as served", f"{about['judged']} {numbers(shown)}")

@@ -2,9 +2,9 @@
 
 import base64
 import functools
+import html
 import json
 import math
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
-from pipeline.config.validation import require
 from pipeline.data.split_names import SPLITS
-from pipeline.runtime import run_directory, signals
+from pipeline.report.tables import Columns
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, safe_io
+from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -53,8 +53,6 @@ class Run:
         result_file: Path | None = None,
         **known: Any,
     ) -> None:
-        from pipeline.report.tables import Columns
-
         self.config, self.directory, self.result = config, directory, dict(result)
         self.history, self.result_file = Columns(history), result_file
         self.judged = next((name for name in reversed(SPLITS) if name in result), "")
@@ -87,57 +85,45 @@ class Run:
         written = place.result if result else None
         return cls(config, place.path, history, files.expand_home(result), written)
 
-    @classmethod
-    def unfinished(cls, trainer: "Trainer", error: BaseException) -> Self:
-        """What there is of a run that the user of a notebook interrupted; else raises the error."""
-        asked = isinstance(signals.behind(error), KeyboardInterrupt)
-        if not (asked and hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")):
-            raise error
-        if not trainer.checkpoint.complete:  # else its test has begun
-            from pipeline.export.handoff import Handoff
-
-            Handoff(trainer, 0.0).choose_weights()
-        history = trainer.checkpoint.history
-        return cls(trainer.config, trainer.run.path, history, {}, trainer=trainer)
-
     @functools.cached_property
     def trainer(self) -> "Trainer":
         """The data of the run, and its network with the state of the training."""
-        machine = _tensorflow().start(self.config.runtime)
+        start = time.monotonic()
+        from pipeline.runtime import environment
+
+        machine = environment.start(self.config.runtime)
         from pipeline.export import handoff
 
-        config = command_line.read(self._files.config).changed(run_directory=self.directory)
-        found = handoff.restored(config, machine, time.monotonic())
+        config = self.config.changed(run_directory=self.directory)
+        found = handoff.restored(config, machine, start)
         found.choose_weights()
         return found.trainer
 
     @functools.cached_property
     def task(self) -> "Task":
         """The problem: its answers, metrics and signatures."""
-        _tensorflow()
+        from pipeline.runtime import environment
+
+        environment.import_tensorflow()
         from pipeline.evaluation import evaluate
 
-        if "trainer" in vars(self):
-            found = self.trainer.data.task
-        else:
-            options = self.config.task
-            metadata = safe_io.read_json(self._files.metadata)
-            found = registry.call("tasks", options.name, options.options, metadata)
+        metadata, options = safe_io.read_json(self._files.metadata), self.config.task
+        found = registry.call("tasks", options.name, options.options, metadata)
         return evaluate.calibrated_by(found, self.result.get("calibration", {}))
 
     @functools.cached_property
     def network(self) -> "SteppedModel":
         """The network in training, from prepared inputs to logits or numbers."""
-        if "trainer" in vars(self) or not self._files.model.is_file():
+        if not self._files.model.is_file():
             return self.trainer.model
-        _tensorflow()
+        task = self.task
         from pipeline.export import stored_run
 
         try:
             network = stored_run.network(self.config, self._files)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"{self._files.model} cannot be opened: {reason(error)}") from None
-        network.task = self.task
+        network.task = task
         return network
 
     @functools.cached_property
@@ -172,19 +158,17 @@ class Run:
         Raises:
             UsageError: The data is gone or does not fit the model.
         """
-        if data is None and split in (None, self.judged) and "evaluation" in vars(self):
-            return self.evaluation
-        known = None if data is not None else self.trainer.data
-        task, network = self.task, self.network if known is None else self.trainer.model
+        task, network = self.task, self.network if data is not None else self.trainer.model
         from pipeline.report import stored
 
-        if known is None:
-            found = stored.labelled(data, task, split)
-        else:
-            split = split or next(name for name in reversed(SPLITS) if name in known.splits)
-            if split not in known.splits:
-                raise UsageError(f"unknown split {split!r}; {suggest(split, known.splits)}")
-            found = (split, known.splits[split], known.source.location)
+        if data is not None:
+            return stored.evaluated(
+                network, task, stored.labelled(data, task, split), self.config.train
+            )
+        split = split or next(name for name in reversed(SPLITS) if name in self.splits)
+        if split not in self.splits:
+            raise UsageError(f"unknown split {split!r}; {suggest(split, self.splits)}")
+        found = (split, self.splits[split], self.trainer.data.source.location)
         return stored.evaluated(network, task, found, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
@@ -207,17 +191,22 @@ class Run:
         import numpy as np
         import tensorflow as tf
 
-        from pipeline.report.tables import Columns
         from pipeline.serving import file_predictions, signatures
 
-        def fields(specs: Any) -> dict[str, Any]:
-            types = {spec.name: np.dtype(spec.dtype.as_numpy_dtype) for spec in specs}
-            return {s.name: signatures.Field(types[s.name], tuple(s.shape)) for s in specs}
+        known = {
+            name: signatures.Signature(
+                {
+                    spec.name: signatures.Field(
+                        np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape)
+                    )
+                    for spec in specs
+                },
+                {},
+            )
+            for name, (_, specs) in offered.items()
+        }
 
-        known = {n: signatures.Signature(fields(specs), {}) for n, (_, specs) in offered.items()}
-
-        def ask(signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
-            require(isinstance(signature, str), "the signature", repr(signature)[:100], "a name")
+        def ask(signature: str, /, **inputs: Any) -> dict[str, Any]:
             if signature not in offered:
                 raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
             function, specs = offered[signature]
@@ -229,17 +218,18 @@ class Run:
                 raise signatures.ServingError("the model", invalid, error.message) from None
             return {name: answer.numpy() for name, answer in answers.items()}
 
+        default = "serving_default"
         if inputs:
-            return ask(*[data] * (data is not None), **inputs)
+            return ask(data or default, **inputs)
         words = [data] if isinstance(data, str | Path) else data
-        if isinstance(words, list | tuple) and all(isinstance(word, str | Path) for word in words):
-            served = SimpleNamespace(metadata=lambda: known, predict=ask, model=self.directory)
-            served.feature_names = self.task.metadata.get("feature_names")
-            rows: list[dict[str, Any]] = list(file_predictions.predict(served, words))
-            names = dict.fromkeys(name for row in rows for name in row)
-            return Columns({name: [row.get(name) for row in rows] for name in names})
-        (name, *_) = known["serving_default"].inputs
-        return ask(**{name: data})
+        if not isinstance(words, list) or not isinstance(words[0], str | Path):
+            (name,) = known[default].inputs
+            return ask(default, **{name: data})
+        served = SimpleNamespace(metadata=lambda: known, predict=ask, model=self.directory)
+        served.feature_names = self.task.metadata.get("feature_names")
+        rows: list[dict[str, Any]] = list(file_predictions.predict(served, words))
+        names = dict.fromkeys(name for row in rows for name in row)
+        return Columns({name: [row.get(name) for row in rows] for name in names})
 
     def plot(self) -> "Figure":
         """A figure of the curves: loss, metrics and learning rate of each epoch."""
@@ -253,45 +243,27 @@ class Run:
         return self.evaluation.mistakes()
 
     def __repr__(self) -> str:
-        lines = [f"  {name:10} {text}" for name, text in self._lines()]
-        return "\n".join([f"Run({str(self.directory)!r})", *lines])
+        done = f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,} epochs"
+        lines = [f"training    unfinished: {done}; fit(..., run_directory=...) continues"]
+        if self.result:
+            lines = [
+                f"{self.judged:10}  {numbers(self.test)}",
+                f"training    {done}, {self.result['steps']:,} steps",
+                f"export      {self.export or 'none'}",
+            ]
+        return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 
     def _repr_html_(self) -> str:
         from pipeline.report import pictures
-        from pipeline.report.tables import html_table
 
-        shown = [pictures.png(self.plot())] if self.history else []
         matrix = self.directory / "confusion_matrix.png"
-        shown += [matrix.read_bytes()] if matrix.is_file() else []
-        data = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in shown)
-        images = "".join(f'<img style="max-height:24em" src="{source}">' for source in data)
-        return html_table(["run", self.directory], self._lines()) + images
-
-    def _lines(self) -> list[tuple[str, str]]:
-        """Names and texts about the run."""
-        from pipeline.report.tables import numbers
-
-        done = f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,} epochs"
-        if self.result:
-            done += f", {self.result['steps']:,} steps, {self.result['seconds']:,.0f} s"
-            lines = [(self.judged, numbers(self.test)), ("training", done)]
-            return [*lines, ("export", str(self.export or "none"))]
-        saved = max(run_directory.steps(self._files.checkpoints), default=0)
-        last = {n: v[-1] for n, v in self.history.items() if n.endswith(("loss", "accuracy"))}
-        return [
-            ("training", f"unfinished: {done}, saved at step {saved:,}"),
-            ("last epoch", numbers(last)),
-            ("next", f"fit(..., run_directory={str(self.directory)!r}) continues"),
-        ]
+        shown = [pictures.png(self.plot()), *[matrix.read_bytes()] * matrix.is_file()]
+        images = (
+            f'<img style="max-height:24em" src="data:image/png;base64,{data}">'
+            for data in (base64.b64encode(png).decode() for png in shown)
+        )
+        return f"<pre>{html.escape(repr(self))}</pre>{''.join(images)}"
 
     @property
     def _files(self) -> RunDirectory:
         return RunDirectory(self.directory)
-
-
-def _tensorflow() -> Any:
-    """Imports TensorFlow with the settings of `fit`; returns the module `environment`."""
-    from pipeline.runtime import environment
-
-    environment.import_tensorflow()
-    return environment

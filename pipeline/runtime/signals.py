@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config.formats import parse_duration
-from pipeline.utils.errors import Interrupted, Terminated
+from pipeline.utils.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
@@ -152,4 +152,4 @@ def behind(error: BaseException | None) -> BaseException | None:
 
 
 def _exception(number: int) -> BaseException:
-    return Interrupted() if number == signal.SIGINT else Terminated(number)
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

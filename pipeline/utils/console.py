@@ -1,7 +1,8 @@
 """Lines and tables on the console."""
 
 import io
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 from pipeline.utils.errors import plain
 
@@ -15,6 +16,12 @@ def shortened(text: str, most: int) -> str:
     """The text, or its beginning and end if it has more than `most` characters."""
     kept = most - 3
     return text if len(text) <= most else f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
+
+
+def numbers(metrics: Mapping[str, Any]) -> str:
+    """The metrics that are one number."""
+    floats = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
 
 
 def table(

@@ -44,13 +44,6 @@ class Failure(Exception):
     """A check of an exported model failed; the message describes the problem."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or the end of a notebook cell on request."""
-
-    def _render_traceback_(self) -> list[str]:
-        return ["interrupted"]
-
-
 class Terminated(SystemExit):
     """SIGTERM or SIGHUP was received; ends the process with code 143 or 129."""
 
