@@ -60,7 +60,7 @@ class TFRecords(RecordSource):
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
         self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
-        _require_all_shards(files)
+        _require_all(files)
         records = _record_files.index(files)
         paths = (os.fsencode(_relative(file, self._root)) for file in files)
         self._hashes = np.array([stable_hash(path) >> _BITS for path in paths], np.int64)
@@ -142,12 +142,30 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
             found = [file for folder in folders for file in sorted(folder.iterdir())]
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-        found = [file for file in found if _is_record_file(file.name)]
+        found = [file for file in found if _is_shard(file.name)]
     else:
         found = [path]
     if not found:
         raise UsageError(f"{path} contains no TFRecord files, such as train-00000-of-00010")
     return root, _divided(found, root)
+
+
+def _is_shard(name: str) -> bool:
+    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
+    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
+    return bool(known) and not name.startswith(".")
+
+
+def _require_all(paths: list[Path]) -> None:
+    """Raises UsageError if a shard is missing."""
+    present = set(paths)
+    for path in paths:
+        if found := _SHARD.fullmatch(path.name):
+            stem, number, count = found.groups()
+            for at in range(int(count)):
+                name = f"{stem}-{at:0{len(number)}}-of-{count}"
+                if path.with_name(name) not in present:
+                    raise UsageError(f"{path.parent}: the shard {name} is missing")
 
 
 def _split_of(name: str) -> str | None:
@@ -169,20 +187,3 @@ def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
             "one file must be for train; rename the files"
         )
     return {split: several for split, several in divided.items() if several}
-
-
-def _is_record_file(name: str) -> bool:
-    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
-    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
-    return bool(known) and not name.startswith(".")
-
-
-def _require_all_shards(paths: list[Path]) -> None:
-    """Raises UsageError naming a shard that is missing."""
-    present = set(paths)
-    found = filter(None, (_SHARD.fullmatch(str(path)) for path in paths))
-    for stem, digits, count in {(one[1], len(one[2]), one[3]) for one in found}:
-        for number in range(int(count)):
-            shard = Path(f"{stem}-{number:0{digits}}-of-{count}")
-            if shard not in present:
-                raise UsageError(f"{shard.parent}: the shard {shard.name} is missing")

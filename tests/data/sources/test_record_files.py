@@ -1,10 +1,11 @@
-"""TFRecord files: records by number, missing or damaged files."""
+"""TFRecord files: records by number, and missing or damaged files."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.data.sources import _record_files, tfrecord
+from pipeline.data.sources import _record_files
+from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
 
 COUNTS = (11, 12, 13)
@@ -73,4 +74,4 @@ def test_a_damaged_file_is_named(files, case):
 def test_a_missing_shard_is_named(files, tmp_path):
     files[1].unlink()
     with pytest.raises(UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"):
-        tfrecord.tfrecord(path=tmp_path)
+        tfrecord(path=tmp_path)
