@@ -36,7 +36,6 @@ def _check(config: Config) -> None:
             files.require_outside(path, config.source.path, flag)
     if config.data.cache == "disk" or config.data.cache_directory is not None:
         files.check_writable(config.data.cache_folder, "--data.cache-directory")
-    run_directory.earlier_splits(config)
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
         locks.require_free(run.path / ".lock", str(run), run_directory.IN_USE)
