@@ -2,15 +2,13 @@
 
 import dataclasses
 import itertools
-import os
 from pathlib import Path
 
-from pipeline.config import cli_parser, data_path, help_text
-from pipeline.config.validation import require_path
+from pipeline.config import cli_parser, help_text
 from pipeline.report.run import Run
 from pipeline.serving import repository
-from pipeline.utils import console, files
-from pipeline.utils.console import say
+from pipeline.utils import files
+from pipeline.utils.console import numbers, say
 from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.evaluate"
@@ -23,7 +21,6 @@ _ARGUMENTS = {
     "[DATA]": "Class folders of images, an .npz file, ...; classes are matched by name. Default: "
     "the test split of the run.",
 }
-_EVALUATED = Path("evaluated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,30 +44,27 @@ def main(arguments: list[str]) -> int:
     if len(words) not in (1, 2):
         raise UsageError(f"{PROGRAM} needs a run or an exported model, and perhaps data")
     model, data = Path(words[0]), Path(words[1]) if words[1:] else None
-    for path, name in ((model, "MODEL"), (data, "DATA"), (options.output, "--output")):
-        require_path(path or Path(), name)
-    files.check_writable(options.output or _EVALUATED, "--output")
+    if not model.is_dir():
+        raise UsageError(f"{model} is neither a run, such as runs/digits-1, nor an exported model")
     run = Run.load(model) if (model / "config.json").is_file() else None
     version = model if run else repository.chosen(model)
     if not run and not data:
         raise UsageError(f"{model} needs labelled data, or a run in its place")
-    if data and not data.exists():
-        data_path.source(data)  # the error, before TensorFlow is imported
 
     from pipeline.runtime import environment
 
     environment.import_tensorflow()
-    from pipeline.report import results, stored
+    from pipeline.report import labelled, results
 
     if run:
         found = run.evaluate(data, options.split)
     else:
-        found = stored.evaluated_export(version, data, options.split)
+        found = labelled.evaluated_export(version, data, options.split)
     name = run.config.recipe if run else version.parent.name
-    folder = options.output or files.make_next(_EVALUATED, name)
+    folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {found.split} of {data or 'its data'}")
-    say(found.split, f"{console.numbers(found.metrics)}  ({found.metrics['examples']:,} examples)")
+    say(found.split, f"{numbers(found.metrics)}  ({len(found.predictions['file']):,} examples)")
     results.show(found, folder)
     files.write_json(folder / "metrics.json", {"model": str(model), **found.metrics})
     say("written", f"{folder}/: metrics.json, predictions.csv, pictures")
@@ -78,5 +72,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_command(main)

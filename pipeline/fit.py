@@ -102,14 +102,12 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()
-    known: dict[str, Any] = {"trainer": trainer, "network": trainer.model}
     if not machine.is_chief:
         trainer.work()
-        return Run(
-            config, trainer.run.path, trainer.checkpoint.history, {}, task=data.task, **known
-        )
+        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
 
     # Training
+    known: dict[str, Any] = {"trainer": trainer}
     try:
         with run_directory.opened(config) as place, recovery.interruptible(config, place):
             trainer.resume(place)
@@ -118,10 +116,14 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
             trained, history = trainer.train(), trainer.checkpoint.history
 
             # Test, pictures, export, verification
-            def show(**tested: Any) -> None:
-                found = results.Evaluation(**tested)
-                known.update(evaluation=found, task=found.task)
-                results.show(found, place.path, history, quiet=config.dry_run)
+            def show(result: dict[str, Any]) -> None:
+                found = Run(config, place.path, history, result, trainer=trainer)
+                examples, locate = data.splits[found.judged], data.source.location
+                known["evaluation"] = results.Evaluation(
+                    found.judged, found.task, found.test, handoff.answers, examples, locate
+                )
+                if not config.dry_run:
+                    results.show(known["evaluation"], place.path, history)
 
             handoff = Handoff(trainer, start)
             result, written = handoff.conclude(trained, show)

@@ -10,6 +10,11 @@ ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "t
 """Maps each split to its names on disk, the preferred name first."""
 
 
+def judged(splits: Collection[str]) -> str:
+    """The split that a model is judged by: test, or else validation, or else train."""
+    return next((name for name in reversed(SPLITS) if name in splits), "")
+
+
 def matches(names: Collection[str]) -> dict[str, list[str]]:
     """Maps splits to those of `names` that denote them; without splits that have no such name."""
     found = {split: [name for name in ALIASES[split] if name in names] for split in SPLITS}

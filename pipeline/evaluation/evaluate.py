@@ -72,6 +72,14 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
 
 
+def answered(task: Task, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same columns with the answers of a calibrated task."""
+    if "outputs" not in columns:
+        return columns
+    found = task.answer(tf.constant(columns["outputs"]), {"id": columns["id"]})
+    return {**columns, **{name: np.asarray(values) for name, values in found.items()}}
+
+
 def calibrated_by(task: Task, calibration: Metadata) -> Task:
     """The task with calibrated answers; `calibration` is the result of the function above."""
     return type(task)({**task.metadata, **calibration}) if calibration else task

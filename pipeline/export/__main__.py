@@ -144,12 +144,12 @@ def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
         return stored_run.export_again(config, run)
     from pipeline.export import handoff
 
-    found = handoff.restored(config, machine, start)
-    saver = found.checkpoint
+    trainer = handoff.restored(config, machine)
+    saver = trainer.checkpoint
     incomplete = "" if saver.complete else " (incomplete)"
-    steps = f"{saver.step:,} of {saver.batches.last_step:,} steps"
+    steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
     say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    return found.export_again()
+    return handoff.Handoff(trainer, start).export_again()
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

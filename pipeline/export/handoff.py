@@ -2,44 +2,38 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
+import numpy as np
 
 from pipeline.config import objects
 from pipeline.config.config import Config
 from pipeline.contracts import Metadata
-from pipeline.data import dataset
+from pipeline.data import dataset, split_names
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
-from pipeline.training import event_files
-from pipeline.training.model_builder import twin
+from pipeline.training import event_files, model_builder
 from pipeline.training.trainer import Trainer
 from pipeline.utils import progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
 
-def evaluation_split(splits: Mapping[str, Any]) -> str:
-    """The split that the model is judged by."""
-    return next(name for name in ("test", "validation", "train") if name in splits)
-
-
-def restored(config: Config, machine: Runtime, start: float) -> "Handoff":
-    """That of an earlier run with the newest checkpoint, without writing to the run.
+def restored(config: Config, machine: Runtime) -> Trainer:
+    """The newest checkpoint of an earlier run, without writing to the run.
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     trainer = Trainer(config, machine, dataset.load(config), Stops())
     trainer.build()
     trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
-    return Handoff(trainer, start)
+    return trainer
 
 
 class Handoff:
@@ -51,24 +45,25 @@ class Handoff:
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:
-        self.trainer = trainer
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
         self.evaluated, self.start = trainer.evaluated, start
+        self.answers: dict[str, np.ndarray] = {}
+        """Those of the evaluation split, calibrated, after the test."""
 
     def conclude(
-        self, trained: bool, show: Callable[..., None]
+        self, trained: bool, show: Callable[[dict[str, Any]], None]
     ) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
-        A finished run keeps its result unless this process `trained`. After the test, `show` is
-        called with what an `Evaluation` consists of.
+        A finished run keeps its result unless this process `trained`. After a test, `show` is
+        called with the result and draws the `answers`.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
         self.model.give_back()
-        judged = evaluation_split(self.evaluated)
+        judged = split_names.judged(self.evaluated)
         step = self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
         written: Path | None = self.run.result
@@ -80,9 +75,9 @@ class Handoff:
             )
             run_report.tested(self.config, result, judged)
         else:
-            result, answered = self._test()
+            result = self._test()
             run_result.write(result, self.run, fallback)  # the rest may be killed
-            show(**answered)
+            show(result)
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, judged, epoch, result[judged])
@@ -95,10 +90,7 @@ class Handoff:
 
     def standalone(self) -> keras.Model:
         """The trained network as a plain Keras model, which is also written to `model.keras`."""
-        model, path = self.model, self.run.model
-        if model.dtype_policy.name != "float32":
-            model = twin(model, self.data.task, self.config.model)
-        plain = model.plain()
+        path, plain = self.run.model, model_builder.plain(self.model, self.config.model)
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
         if own := sorted(k.__name__ for k in kinds if not k.__module__.startswith("keras.")):
             needed = f"needs the definition of these layers before Keras loads it: {', '.join(own)}"
@@ -106,7 +98,7 @@ class Handoff:
         try:
             formats.write_keras(path, plain, self.data.metadata)
             if objects.used_in(dataclasses.asdict(self.config)):  # a later process has no data
-                examples = self.data.splits[evaluation_split(self.evaluated)]
+                examples = self.data.splits[split_names.judged(self.evaluated)]
                 stored_run.write_examples(self.run, examples)
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
@@ -115,9 +107,9 @@ class Handoff:
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
         self.choose_weights()
-        needed = (evaluation_split(self.evaluated), "validation")
+        needed = (split_names.judged(self.evaluated), "validation")
         self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
-        result = self._export(self._test()[0])
+        result = self._export(self._test())
         run_report.exported(self.config, self.run, result)
         return result
 
@@ -127,25 +119,21 @@ class Handoff:
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
-    def _test(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The result before the export: metrics of each split, calibration; and the answers."""
+    def _test(self) -> dict[str, Any]:
+        """The result before the export: metrics of each split, calibration."""
         task, evaluated = self.data.task, self.evaluated
         progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])
         calibrated = evaluate.calibrated_by(task, calibration)
-        judged, metrics = evaluation_split(evaluated), {}
+        judged, metrics = split_names.judged(evaluated), {}
         for name, batches in evaluated.items():
             # One trace of the network for all splits, regardless of the calibration.
-            columns = evaluate.answers(self.model, task, batches)
-            metrics[name] = evaluate.measured(self.model, calibrated, columns)
+            answers = evaluate.answers(self.model, task, batches)
+            metrics[name] = evaluate.measured(self.model, calibrated, answers)
             if name == judged:
-                answers = columns
-        if calibration:
-            batch = {"id": answers["id"]}
-            found = calibrated.answer(tf.constant(answers["outputs"]), batch)
-            answers |= {name: value.numpy() for name, value in found.items()}
+                self.answers = evaluate.answered(calibrated, answers)
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {
@@ -156,14 +144,7 @@ class Handoff:
             "left_out": len(self.data.cleaning.dropped),
         }
         run_report.tested(self.config, result, judged)
-        return result, {
-            "split": judged,
-            "task": calibrated,
-            "metrics": metrics[judged],
-            "answers": answers,
-            "examples": self.data.splits[judged],
-            "locate": self.data.source.location,
-        }
+        return result
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
         """The result of `_test` with the export and its verification, or why there is none."""
@@ -173,7 +154,7 @@ class Handoff:
         splits = self.data.splits
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         metrics = {name: result[name] for name in splits if name in result}
-        examples = splits[evaluation_split(self.evaluated)]
+        examples = splits[split_names.judged(self.evaluated)]
         outcome = savedmodel.attempt(
             config=self.config,
             model=self.model,

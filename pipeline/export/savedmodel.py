@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.config.config import Config
 from pipeline.contracts import Task
-from pipeline.data import batching
+from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import deployment_files, formats, model_card, proof, run_result, warmup
@@ -130,7 +130,7 @@ def write(
     requests = {name: sides["inputs"] for name, sides in answers.items()}
     name = run_directory.export_directory(config).name
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
-    judged = next((split for split in ("test", "validation", "train") if split in metrics), "")
+    judged = split_names.judged(metrics)
     if judged and exported.dtype_policy.name != model.dtype_policy.name:
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.config import objects, registry
 from pipeline.config.config import Config
 from pipeline.data.example_store import Memory
-from pipeline.data.split_names import SPLITS
+from pipeline.data.split_names import SPLITS, judged
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import run_report, savedmodel
@@ -36,29 +36,25 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))
-        metadata = safe_io.read_json(run.metadata)
         columns = npz.read(run.examples, 2**32)
         examples = Split(Memory(columns), np.arange(len(columns["id"])))
         metrics = {name: result[name] for name in SPLITS if name in result}
         trained, calibration = result["trained"], result["calibration"]
-        judged = next(name for name in ("test", "validation", "train") if name in metrics)
         digest = result["config_digest"]
         model = network(config, run)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
             "again: fit(..., run_directory=...)"
         ) from None
     say("run", f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored examples")
-    run_report.tested(config, result, judged)
+    run_report.tested(config, result, judged(metrics))
     precision = run_directory.decided(run.path, "precision") or "the precision of training"
     say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
-    task = registry.call("tasks", config.task.name, config.task.options, metadata)
-    model.task = task
     outcome = savedmodel.attempt(
         config=config,
         model=model,
-        task=evaluate.calibrated_by(task, calibration if config.export.calibrate else {}),
+        task=evaluate.calibrated_by(model.task, calibration if config.export.calibrate else {}),
         examples=examples,
         metrics=metrics,
         trained=trained,
@@ -71,9 +67,12 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
 
 
 def network(config: Config, run: RunDirectory) -> SteppedModel:
-    """The trained network in `model.keras`."""
+    """The trained network in `model.keras`, with its task."""
+    metadata = safe_io.read_json(run.metadata)
     if not objects.is_text_only(config.model.name):
         registry.load("models", config.model.name)  # defines its own layers, if it has any
     plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
-    return SteppedModel(network.inputs, network.outputs)
+    model = SteppedModel(network.inputs, network.outputs)
+    model.task = registry.call("tasks", config.task.name, config.task.options, metadata)
+    return model

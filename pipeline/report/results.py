@@ -1,8 +1,9 @@
 """Shows how a model answered a split: tables on the console, pictures and a table as files."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pipeline.data.splits import Split
 from pipeline.report.tables import Columns, class_table
 from pipeline.utils import console, files
 from pipeline.utils.console import say
-from pipeline.utils.errors import reason
+from pipeline.utils.errors import plain, reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,43 +58,38 @@ class Evaluation:
 
         return pictures.mistakes(self)
 
-    def __repr__(self) -> str:
-        return f"{self.split}: {console.numbers(self.metrics)}\n{class_table(self.metrics)}"
-
-
-def show(
-    found: Evaluation,
-    folder: Path,
-    history: Mapping[str, list[float]] | None = None,
-    quiet: bool = False,
-) -> None:
-    """Prints tables unless `quiet`; writes pictures and `predictions.csv` into a directory.
-
-    Never fails, because the model is still to be exported: a note says what cannot be shown.
-    `history` maps metrics to their values per epoch; without it, there are no curves.
-    """
-
-    def say_tables() -> None:
-        if text := class_table(found.metrics):
-            say("", f"\n{text}")
-        order, text = found.worst
+    @property
+    def text(self) -> str:
+        """A table of the classes, the worst first, and a sentence about the mistakes."""
+        order, sentence = self.worst
         if len(order):
-            file, *cells = zip(found.predictions, found.predictions.rows()[order[0]], strict=True)
-            shown = ", ".join(f"{name} {cell}" for name, cell in cells[:3])
-            text += f"; first {file[1]} ({shown})"
-        say("mistakes", text)
+            row = zip(self.predictions, self.predictions.rows()[order[0]], strict=True)
+            sentence += f"; first {', '.join(map(' '.join, list(row)[:4]))}"
+        return f"{class_table(self.metrics)}\n{'mistakes':10} {sentence}".lstrip("\n")
 
-    def write_pictures() -> None:
+    def __repr__(self) -> str:
+        return f"{self.split:10} {console.numbers(self.metrics)}\n{self.text}"
+
+
+def show(found: Evaluation, folder: Path, history: Mapping[str, list[float]] | None = None) -> None:
+    """Prints the text; writes `predictions.csv` and pictures into a directory.
+
+    Never fails, because the model is still to be exported: a note says what cannot be written.
+    Without a history, there are no curves.
+    """
+    with _noted("predictions.csv"):
+        print(plain(found.text), flush=True)
+        files.write_bytes(folder / "predictions.csv", found.predictions.csv())
+    with _noted("pictures"):
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 
         for name, figure in pictures.drawn(found, history):
             files.write_bytes(folder / name, pictures.png(figure))
 
-    def write_predictions() -> None:
-        files.write_bytes(folder / "predictions.csv", found.predictions.csv())
 
-    for part in (write_predictions, write_pictures, *[say_tables] * (not quiet)):
-        try:
-            part()
-        except Exception as error:  # such as a task of the user's own, or a full disk
-            say("note", f"not all could be shown, in {part.__name__}: {reason(error)}")
+@contextlib.contextmanager
+def _noted(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # such as a task of the user's own, or a full disk
+        say("note", f"{what} could not be written: {reason(error)}")

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,12 @@ def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
         for name, definition in sorted(definitions.items())
         if not name.startswith("__")  # used by the loader to restore the weights
     }
+
+
+def of_specs(specs: Iterable[Any]) -> Signature:
+    """The signature of a function that takes tensors of these specs; its outputs are left out."""
+    fields = {s.name: Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape)) for s in specs}
+    return Signature(fields, {})
 
 
 def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.ndarray]:

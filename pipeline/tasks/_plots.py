@@ -8,39 +8,27 @@ import numpy as np
 from pipeline.utils.console import shortened
 from pipeline.utils.html_pages import pixels
 
-_COUNTED = 30  # classes whose counts fit into their cells
-_NAMED = 110  # names that fit along a side
-
 
 def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
-    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as rows.
-
-    Colors are shares of the true class. With many classes, only some of the names are shown.
-    """
+    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as rows."""
     from matplotlib.figure import Figure
 
     counts = np.asarray(metrics["confusion_matrix"])
-    names = [shortened(name, 24) for name in class_names]
-    few = len(counts) <= _COUNTED
-    side = min(2 + 0.07 * max(map(len, names)) + (0.45 if few else 0.18) * len(counts), 22)
-    figure = Figure(figsize=(side + 0.5, side), layout="constrained")
+    side = min(3 + 0.45 * len(counts), 20)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # The square root makes rare confusions visible where there is no space for numbers.
-    axes.imshow(shares if few else shares**0.5, cmap="Blues", vmin=0, vmax=1)
-    if few:
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(counts) <= 30:  # more would be unreadable
+        names = [shortened(name, 24) for name in class_names]
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
                 axes.text(j, i, count, ha="center", va="center", color=color, fontsize=8)
-    some = slice(None, None, -(-len(names) // _NAMED))
-    # A class name may contain dollar signs.
-    font: dict[str, Any] = {"fontsize": 9 if few else 7, "parse_math": False}
-    turned: dict[str, Any] = {"rotation": 45 if few else 90, "ha": "right" if few else "center"}
-    axes.set_xticks(range(len(names))[some], names[some], **turned, **font)
-    axes.set_yticks(range(len(names))[some], names[some], **font)
-    title = f"accuracy {metrics['accuracy']:.4f}, {metrics['examples']:,} examples"
-    axes.set(xlabel="predicted", ylabel="true", title=title)
+        # A class name may contain dollar signs.
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right", parse_math=False)
+        axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set(xlabel="predicted", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
     return figure
 
 
@@ -55,10 +43,8 @@ def classified_image(
     if answered != true:
         title += f"\ntrue: {shortened(class_names[true], 22)}"
     color = "green" if answered == true else "red"
-    # Without ticks, and with the title at a fixed height, matplotlib draws in half the time.
+    axes.set_title(title, color=color, fontsize=9, parse_math=False)
     axes.set(xticks=[], yticks=[])
-    axes.set_title(title, color=color, fontsize=9, parse_math=False, y=1.0)
-    axes.axis("off")
 
 
 def predictions(metrics: Mapping[str, Any]) -> Any:
@@ -80,9 +66,7 @@ def features(
 ) -> None:
     """Draws the features of an example as bars, with the prediction as the title."""
     axes.barh(range(len(values)), values)
-    few = range(0, len(values), -(-len(values) // 20))
-    labels = [shortened(names[at], 12) for at in few]
-    axes.set_yticks(few, labels, parse_math=False, fontsize=7)
-    axes.tick_params(axis="x", labelsize=7)
+    some = range(0, len(values), -(-len(values) // 20))
+    axes.set_yticks(some, [shortened(names[at], 12) for at in some], parse_math=False, fontsize=7)
     axes.invert_yaxis()
     axes.set_title(f"{float(predicted):.4g}, true {float(true):.4g}", fontsize=9)

@@ -16,7 +16,7 @@ from pipeline import evaluate
 from pipeline.fit import fit
 from pipeline.report.run import Run
 from pipeline.runtime.signals import Stops
-from pipeline.utils.errors import Interrupted, UsageError
+from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,6 @@ def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
     assert loaded.export == digits_run.export and loaded.result_file == digits_run.result_file
     lines = repr(run.history).splitlines()
     assert len(lines) == 4 and lines[0].split() == list(run.history)
-    assert run.history._repr_html_().count("<tr>") == 4
 
 
 def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
@@ -78,7 +77,7 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
     (path / "3").rename(path / "owl")
     for data, message in (
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
-        ((arrays[0] / np.float32(255), arrays[1]), "are float32 .* the model takes uint8"),
+        ((arrays[0] / np.float32(255), arrays[1]), "are float32; the model takes uint8"),
         ("nowhere", "nowhere: no such file or directory"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -109,12 +108,12 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     run = Run.load(place)
     assert run.judged == "train" and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
     assert "train" in repr(run) and len(run._repr_html_()) > 1000
-    with pytest.raises(UsageError, match="--source.path"):
+    with pytest.raises(UsageError, match="examples.npz cannot be read"):
         run.evaluate()
-    with pytest.raises(UsageError, match="--source.path"):
+    with pytest.raises(UsageError, match="examples.npz cannot be read"):
         evaluate.main([str(place)])
     (place / "model.keras").unlink()
-    with pytest.raises(UsageError, match="--source.path"):
+    with pytest.raises(UsageError, match="examples.npz cannot be read"):
         Run.load(place).predict(np.zeros((2, 6, 6, 1), "uint8"))
 
 
@@ -141,7 +140,6 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkey
     assert later.history == run.history and run.evaluate().metrics == later.evaluate().metrics
     for one, other in zip(run.model.get_weights(), later.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert Interrupted()._render_traceback_() == ["interrupted"]
 
 
 def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(

@@ -1,0 +1,107 @@
+"""Answers of a run or of an exported model to labelled data."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config import data_path, objects, registry
+from pipeline.config.sections import Train
+from pipeline.contracts import Example, Task
+from pipeline.data import batching, split_names
+from pipeline.data.example_store import OnTheFly, decoded_specs
+from pipeline.data.splits import Split
+from pipeline.evaluation import evaluate
+from pipeline.report.results import Evaluation
+from pipeline.serving import version_manifest
+from pipeline.utils.errors import UsageError, reason, suggest
+
+Examples = tuple[Mapping[str, Split], Callable[[int], str]]
+"""Decoded examples of each split; the name of an example by its id."""
+
+
+def splits(data: Any, task: Task) -> Examples:
+    """The examples of data for a task: anything that `fit` takes as `data`, or a path.
+
+    Classes are matched by name. Raises UsageError if a class is unknown to the model, or if the
+    data is of another kind.
+    """
+    names = task.metadata.get("class_names")
+    if isinstance(data, str | Path):
+        found = data_path.source(Path(data))
+        source = registry.call("sources", found.pop("name"), found)
+    else:
+        options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
+        source = registry.call("sources", objects.name_of(data, "sources"), options)
+    for name in source.info.class_names or () if names else ():
+        if name not in names:
+            hint = suggest(name, names)
+            raise UsageError(f"the data has a class {name!r}, unknown to the model; {hint}")
+    numbers = np.array([names.index(name) for name in source.info.class_names or names or ()])
+    try:
+        specs = decoded_specs(source, task)
+    except (LookupError, ValueError) as error:
+        raise UsageError(f"the data does not fit the model: {reason(error)}") from None
+    wanted = task.metadata.get("image_dtype", "uint8")
+    if "image" in specs and specs["image"].dtype.name != wanted:
+        raise UsageError(f"the images are {specs['image'].dtype.name}; the model takes {wanted}")
+    if names:
+        _renumber(source, numbers)
+    found = {}
+    for split in source.info.splits:
+        columns = {name: v for name, v in source.columns(split).items() if name in specs}
+        if names:
+            columns["label"] = numbers[columns["label"]]
+        task.check(columns, split, source.location)
+        store = OnTheFly(source, task, split, specs, columns)
+        found[split] = Split(store, np.arange(len(columns["id"])))
+    return found, source.location
+
+
+def _renumber(source: Any, numbers: np.ndarray) -> None:
+    """Makes the source read labels as the numbers of another model."""
+    original = source.reader
+
+    def reader(split: str) -> Callable[[tf.Tensor], Example]:
+        read = original(split)
+        return lambda at: {**read(at), "label": tf.gather(numbers, read(at)["label"])}
+
+    source.reader = reader
+
+
+def evaluated(
+    model: Any, task: Task, found: Examples, split: str | None, options: Train
+) -> Evaluation:
+    """The answers of a network to a split; `options` are those of its training."""
+    splits, locate = found
+    name = split or split_names.judged(splits)
+    if name not in splits:
+        raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
+    answers = evaluate.answers(model, task, batching.evaluation(splits[name], options))
+    metrics = evaluate.measured(model, task, answers)
+    return Evaluation(name, task, metrics, answers, splits[name], locate)
+
+
+def evaluated_export(version: Path, data: Path, split: str | None) -> Evaluation:
+    """The answers of an exported version to a split of labelled data."""
+    about = version_manifest.about(version)
+    if "metadata" not in about:
+        raise UsageError(f"{version} does not describe its task; evaluate its run")
+    task = registry.call("tasks", about["task"], {}, about["metadata"])
+    vars(task)["prepare"] = lambda batch: batch  # as the version does
+    loaded = tf.saved_model.load(str(version))  # its variables live as long as this
+    served = loaded.signatures["serving_default"]
+
+    def network(inputs: tf.Tensor, training: bool) -> tf.Tensor:
+        (name,) = served.structured_input_signature[1]
+        answer = served(**{name: inputs})
+        if "prediction" in answer:
+            return answer["prediction"][:, None]
+        # Logits up to a constant, on which neither the loss nor the calibration depends.
+        logits = tf.math.log(tf.maximum(answer["probabilities"], 1e-38))
+        return logits * getattr(task, "temperature", 1.0)
+
+    vars(network)["step"] = None  # as of a model that is not trained
+    return evaluated(network, task, splits(data, task), split, Train())
