@@ -18,7 +18,8 @@ from pipeline.export import formats, run_report, run_result, savedmodel, stored_
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
-from pipeline.training import event_files, model_builder
+from pipeline.training import event_files
+from pipeline.training.model_builder import twin
 from pipeline.training.trainer import Trainer
 from pipeline.utils import progress_bar
 from pipeline.utils.console import say
@@ -90,7 +91,10 @@ class Handoff:
 
     def standalone(self) -> keras.Model:
         """The trained network as a plain Keras model, which is also written to `model.keras`."""
-        path, plain = self.run.model, model_builder.plain(self.model, self.config.model)
+        model, path = self.model, self.run.model
+        if model.dtype_policy.name != "float32":
+            model = twin(model, self.data.task, self.config.model)
+        plain = model.plain()
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
         if own := sorted(k.__name__ for k in kinds if not k.__module__.startswith("keras.")):
             needed = f"needs the definition of these layers before Keras loads it: {', '.join(own)}"

@@ -124,12 +124,9 @@ class Run:
 
     @functools.cached_property
     def model(self) -> "keras.Model":
-        """A plain Keras model in float32, from raw inputs to probabilities or numbers: that of the
-        file `model.keras` in `directory`, or the latest weights of an unfinished run."""
-        network = self.network
-        from pipeline.training import model_builder
-
-        return model_builder.plain(network, self.config.model)
+        """A plain Keras model, from raw inputs to probabilities or numbers: that of the file
+        `model.keras` in `directory`, in float32, or the latest weights of an unfinished run."""
+        return self.network.plain()
 
     @property
     def splits(self) -> "dict[str, Split]":

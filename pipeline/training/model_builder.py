@@ -257,9 +257,3 @@ def twin(
     twin = network(task, options, precision)
     twin.set_weights(model.get_weights())
     return twin
-
-
-def plain(model: SteppedModel, options: config.Model) -> keras.Model:
-    """The network as a plain Keras model in float32, from raw inputs to answers."""
-    is_float32 = model.dtype_policy.name == "float32"
-    return (model if is_float32 else twin(model, model.task, options)).plain()
