@@ -1,4 +1,4 @@
-"""Checks whether this machine can train and export: packages, GPUs, CPU, memory and disk.
+"""Checks whether this machine can train and export: packages, TensorFlow and GPUs.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported like
 everything else.
@@ -8,19 +8,15 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 
 from pipeline.runtime import gpu_info
 
 _SHOWN = ("tensorflow", "keras", "numpy")
-_ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
-_LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
 _TIMEOUT = 300  # seconds
 _PROBE = """
 import json, tensorflow as tf, keras
@@ -47,9 +43,6 @@ def check() -> Iterator[Finding]:
     yield Finding("Python", platform.python_version())
     yield from _packages()
     yield from _tensorflow()
-    yield _cpu()
-    yield _memory()
-    yield from _disks()
 
 
 def _packages() -> Iterator[Finding]:
@@ -97,6 +90,8 @@ def _tensorflow() -> Iterator[Finding]:
         if done.returncode < 0:
             value = f"ended by {signal.Signals(-done.returncode).name}"
         remedy = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
+        if done.returncode == -signal.SIGILL:
+            remedy = "use a CPU with AVX, which TensorFlow requires"
         yield Finding("import tensorflow", value[:200], "error", remedy)
         return
     yield Finding("import tensorflow", "works")
@@ -116,47 +111,6 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         if memory:
             value += f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
         yield Finding(f"GPU {number}", value)
-
-
-def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
-
-
-def _cpu() -> Finding:
-    flags = cpu_flags()
-    known = [name for name in _ISA if name in flags]
-    value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
-    if flags and "avx" not in flags:
-        return Finding("CPU", value, "error", "use a CPU with AVX, which TensorFlow requires")
-    return Finding("CPU", value)
-
-
-def _memory() -> Finding:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    value = f"{_gib(memory.available)} of {_gib(memory.total)} available"
-    if memory.available < _LEAST_MEMORY:
-        return Finding("memory", value, "warning", "close other programs; use --data.cache disk")
-    return Finding("memory", value)
-
-
-def _disks() -> Iterator[Finding]:
-    places = {"current directory": os.getcwd(), "temporary directory": tempfile.gettempdir()}
-    for name, path in places.items():
-        free = shutil.disk_usage(path).free
-        value = f"{path}: {_gib(free)} free"
-        if not os.access(path, os.W_OK):
-            yield Finding(name, value, "error", "make it writable, or choose another one")
-        elif free < _LEAST_DISK:
-            yield Finding(name, value, "warning", "free some disk space")
-        else:
-            yield Finding(name, value)
 
 
 def _gib(count: int) -> str:
