@@ -27,8 +27,8 @@ _VALUES = "1 to 100 values"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Checks packages, TensorFlow and GPUs. With --parity, instead trains for a few steps in every
-    supported way, and compares weights and optimizer state with stock Keras."""
+    """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, instead trains for a few
+    steps in every supported way, and compares weights and optimizer state with stock Keras."""
 
     parity: str = command_line.DEFAULT_RECIPE
     """Train this recipe in every supported way, and compare with stock Keras."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import socket
@@ -10,6 +9,7 @@ import time
 from collections.abc import Mapping
 
 from pipeline.config.config import Config
+from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
 # A host name or IPv4 address, and a port: what TensorFlow's servers accept.
@@ -108,7 +108,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     if not text.strip():
         return None
     try:
-        values = json.loads(text)
+        values = safe_io.parse_json(text)
         kinds, task = values["cluster"], values["task"]
         chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
         workers = (*chiefs, *others)

@@ -140,6 +140,8 @@ def fast_precision() -> tuple[str | None, str]:
     """The 16-bit policy that is fast on this device, or None, and the reason."""
     import tensorflow as tf
 
+    from pipeline.runtime import environment_check
+
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
@@ -149,18 +151,9 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+    if environment_check.cpu_flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
-
-
-def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
 
 
 @contextmanager

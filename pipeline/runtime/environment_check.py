@@ -1,4 +1,4 @@
-"""Checks whether this machine can train and export: packages, TensorFlow and GPUs.
+"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and disk.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported like
 everything else.
@@ -8,15 +8,23 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 from pipeline.runtime import gpu_info
 
-_SHOWN = ("tensorflow", "keras", "numpy")
+_PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
+# Each of them installs the module `tensorflow`.
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
+_ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
+_NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
 import json, tensorflow as tf, keras
@@ -38,23 +46,44 @@ class Finding:
     remedy: str = ""
 
 
+def _judged(name: str, value: str, *problems: tuple[bool, str, str]) -> Finding:
+    """The finding with status and remedy of the first problem that there is."""
+    found = next((problem[1:] for problem in problems if problem[0]), ("ok", ""))
+    return Finding(name, value, *found)
+
+
 def check() -> Iterator[Finding]:
     """Yields all findings, in the order in which they are shown."""
-    yield Finding("Python", platform.python_version())
+    (oldest, newest), version = _PYTHONS, sys.version_info[:2]
+    supported = f"install Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+    wrong = not oldest <= version <= newest
+    yield _judged("Python", platform.python_version(), (wrong, "error", supported))
     yield from _packages()
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
+    if legacy.lower() not in ("", "0", "false"):
+        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
+        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
     yield from _tensorflow()
+    yield from _machine()
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, and what this package, TensorFlow and Keras require but do not find."""
+    """Versions, several installed TensorFlows, and what the packages require of each other."""
     from packaging.requirements import Requirement
 
-    for name in _SHOWN:
-        yield Finding(name, installed(name) or "not installed")
-    for name in ("keras-savedmodel-pipeline", *_SHOWN):
+    found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
+    if len(found) > 1:
+        names = ", ".join(f"{name} {version}" for name, version in found.items())
+        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
+        yield Finding("TensorFlow packages", names, "error", remedy)
+    versions = {name: installed(name) for name in ("keras", "numpy")}
+    versions = {"tensorflow": next(iter(found.values()), None), **versions}
+    for name, version in versions.items():
+        yield Finding(name, version or "not installed")
+    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
         for text in (metadata.requires(name) or ()) if installed(name) else ():
             needed = Requirement(text)
-            version = installed(needed.name)
+            version = versions.get(needed.name) or installed(needed.name)
             if needed.marker and not needed.marker.evaluate():
                 continue
             if version is None or not needed.specifier.contains(version, prereleases=True):
@@ -84,23 +113,22 @@ def _tensorflow() -> Iterator[Finding]:
     except subprocess.TimeoutExpired:
         remedy = "run `nvidia-smi`: the driver may be hanging"
         yield Finding("import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy)
-        return
     except (ValueError, IndexError):
-        value = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        value = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
         if done.returncode < 0:
             value = f"ended by {signal.Signals(-done.returncode).name}"
-        remedy = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
-        if done.returncode == -signal.SIGILL:
-            remedy = "use a CPU with AVX, which TensorFlow requires"
-        yield Finding("import tensorflow", value[:200], "error", remedy)
-        return
-    yield Finding("import tensorflow", "works")
-    yield from _gpus(seen)
+        reinstall = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
+        remedy = _NO_AVX if done.returncode == -signal.SIGILL else reinstall
+        yield Finding("import tensorflow", value, "error", remedy)
+    else:
+        yield Finding("import tensorflow", "works")
+        yield from _gpus(seen)
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    """The GPUs, and why there are none although there is a driver."""
+    """The driver and libraries, which are required only if there is a driver, and the GPUs."""
     yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
+    yield Finding("CUDA libraries", "missing" if gpu_info.missing_libraries() else "found")
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
@@ -111,6 +139,47 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         if memory:
             value += f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
         yield Finding(f"GPU {number}", value)
+
+
+def cpu_flags() -> set[str]:
+    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return set(next(line for line in file if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
+
+
+def _machine() -> Iterator[Finding]:
+    """CPU, memory and disks."""
+    import psutil
+
+    flags = cpu_flags()
+    known = [name for name in _ISA if name in flags]
+    value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
+    without = [name for name in ("avx", "avx2") if flags and name not in flags]
+    slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
+    yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)
+    memory = psutil.virtual_memory()
+    value = f"{_gib(memory.available)} of {_gib(memory.total)} available"
+    low = (
+        memory.available < _LEAST_MEMORY,
+        "warning",
+        "close other programs; use --data.cache disk",
+    )
+    yield _judged("memory", value, low)
+    datasets = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    for name, path, status in (
+        ("current directory", Path.cwd(), "error"),
+        ("temporary directory", Path(tempfile.gettempdir()), "error"),
+        ("TFDS data directory", Path(datasets).expanduser(), "warning"),
+    ):
+        there = next(place for place in (path, *path.parents) if place.exists())
+        free = shutil.disk_usage(there).free
+        locked = not os.access(there, os.W_OK)
+        closed = (locked, status, f"make {there} writable, or choose another one")
+        full = (free < _LEAST_DISK, "warning", "free some disk space")
+        yield _judged(name, f"{path}: {_gib(free)} free", closed, full)
 
 
 def _gib(count: int) -> str:

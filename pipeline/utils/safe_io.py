@@ -14,5 +14,13 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The values of a JSON file; raises OSError, and ValueError for anything else."""
-    return json.loads(read_text(path))
+    """The values of a JSON file; raises as `read_text` and `parse_json` do."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str) -> Any:
+    """The values of JSON; raises ValueError for anything else, or if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -82,6 +82,7 @@ def box(tmp_path, monkeypatch):
 
 
 JSON = {
+    "nested": lambda path: path.write_text("[" * 10**6 + "]" * 10**6),
     "directory": os.mkdir,
     "pickle": lambda path: path.write_bytes(pickle.dumps(Bomb(path.parent))),
 }

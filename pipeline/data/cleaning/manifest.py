@@ -43,7 +43,7 @@ def read(path: Path) -> list[Entry]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = safe_io.parse_json(line)
             ids = (entry["id"], entry.get("of", 0))
             valid = all(type(id) is int and -(2**63) <= id < 2**63 for id in ids)
             if not valid or entry["action"] not in ACTIONS or type(entry["reason"]) is not str:
