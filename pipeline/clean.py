@@ -86,12 +86,13 @@ def main(arguments: list[str]) -> int:
     from pipeline.runtime import environment
 
     runtime = config.runtime if folds else dataclasses.replace(config.runtime, replicas=1)
-    environment.start(runtime)
-    from pipeline.data import dataset
-    from pipeline.data.cleaning import apply, issues
-
-    source, _ = dataset.opened(config)
     with progress_bar.shown(True):
+        progress_bar.stage("importing", "TensorFlow")
+        environment.start(runtime)
+        from pipeline.data import dataset
+        from pipeline.data.cleaning import apply, issues
+
+        source, _ = dataset.opened(config)
         found = apply.Found(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)

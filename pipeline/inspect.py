@@ -99,6 +99,7 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
         yield "precision", machine.decisions[-1]
     else:
         model = built(machine)
+    progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
         feed = throughput.feed(batches)
         step = throughput.step(model, batches)
@@ -111,6 +112,7 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.inspect [RECIPE or PATH] [--section.option VALUE ...]`."""
     config = command_line.configure(arguments, PROGRAM, PURPOSE)
     with progress_bar.shown(True):
+        progress_bar.stage("importing", "TensorFlow")
         inspect(config)
     return 0
 

@@ -159,6 +159,7 @@ def _filed_twice(source: Source, parts: dict[str, Split], digest: np.ndarray) ->
 
 def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
     """The source, limited by `--data.limit`; and the splits of an earlier run: split -> ids."""
+    progress_bar.stage("opening", config.source.title)
     path = run_directory.earlier_splits(config)
     known = splits.read_examples(path, "choose another --data.splits") if path else {}
     source = registry.call("sources", config.source.name, config.source.options)
@@ -179,7 +180,6 @@ def load(config: Config) -> Data:
 
     Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
-    progress_bar.stage("opening", config.source.title)
     source, known = opened(config)
     task = task_of(config, source.info)
     clean = apply.clean(source, config)

@@ -54,19 +54,10 @@ def read(folder: Path) -> list[Any]:
     data = path.read_bytes() if path.exists() else b""
     with contextlib.suppress(DecodeError):
         # Each is its length, a checksum of 4 bytes, the event, and another checksum.
-        while len(data) >= at + 8 and len(data) >= (end := at + 16 + _length(data, at)):
+        while len(data) >= (end := at + 16 + int.from_bytes(data[at : at + 8], "little")):
             found.append(tf.compat.v1.Event.FromString(data[at + 12 : end - 4]))
             at = end
     return found
-
-
-def _length(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 8], "little")
-
-
-def remove(folder: Path) -> None:
-    """Removes the event file of a folder, if there is one."""
-    (folder / _NAME).unlink(missing_ok=True)
 
 
 def write_results(run: RunDirectory, split: str, epoch: int, metrics: Mapping[str, Any]) -> None:

@@ -45,8 +45,9 @@ def update(name: str, text: str, share: float) -> None:
 
 
 def count(name: str, done: int, total: int) -> None:
-    """Shows how many of the examples are done."""
-    update(name, f"{done:,} of {total:,} examples", done / max(total, 1))
+    """Shows how many of the examples are done; always when all are."""
+    if _bar and (is_due() or (_bar.in_place and done == total)):
+        _bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
 
 
 def finish(line: str, following: str) -> None:
@@ -71,8 +72,8 @@ class _Bar:
         self._console = Plain(soft_wrap=True, markup=False, emoji=False, highlight=False)
         self._in_notebook = self._console.is_jupyter
         can_change = self._console.is_terminal and not self._console.is_dumb_terminal
-        is_terminal = can_change and sys.stdout is not None and sys.stdout.isatty()
-        self.in_place = self._in_notebook or is_terminal
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()  # FORCE_COLOR is not enough
+        self.in_place = self._in_notebook or (can_change and is_terminal)
         self.seconds = 0.5 if self.in_place else 50.0
         self._length = 20 if self._console.width >= 100 else 10
         self.due = time.monotonic() + self.seconds

@@ -77,9 +77,8 @@ class MetricLogger(keras.callbacks.Callback):
                     file.write(lines)
             else:
                 files.write_text(self._run.log, lines)
-            if not self._is_current:
-                self._begin_scalars()
-            self._write_scalars(epochs)
+            if self._tensorboard:
+                self._write_scalars(epochs)
             self._is_current = True
         except (OSError, tf.errors.OpError) as error:
             self._failed(error)
@@ -106,17 +105,14 @@ class MetricLogger(keras.callbacks.Callback):
             if event.step <= self._checkpoint.step
             and any(value.tag.startswith(_WITHIN) for value in event.summary.value)
         ]
-        for part in ("train", "validation"):
-            event_files.remove(self._run.tensorboard / part)
-        if self._tensorboard:
-            self._writers["train"] = EventFile(train, kept)
-            if self._run.config.is_file():
-                text = self._run.config.read_text(encoding="utf-8")
-                self._writers["train"].add_text("config", text)
+        self._writers["train"] = EventFile(train, kept)
+        if self._run.config.is_file():
+            text = self._run.config.read_text(encoding="utf-8")
+            self._writers["train"].add_text("config", text)
 
     def _write_scalars(self, epochs: range) -> None:
-        if not self._tensorboard:
-            return
+        if not self._is_current:
+            self._begin_scalars()
         for epoch in epochs:
             for name, values in self._checkpoint.history.items():
                 writer = self._writer("validation" if name.startswith("val_") else "train")
