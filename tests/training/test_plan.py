@@ -1,5 +1,6 @@
 """The plan of the recipe `photos`: what is chosen for which data, machine and time."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from small import machine
 
 from pipeline.config import command_line
 from pipeline.data import image_detail
-from pipeline.runtime import environment
+from pipeline.runtime import environment, run_directory
 from pipeline.training import plan
 
 
@@ -66,6 +67,15 @@ def test_what_is_given_stays_and_is_marked(planned):
     assert config.model.name == "linear" and config.data.augment == {"flip": {}}
     assert config.runtime.precision == "float32"
     assert said.count(" (given)\n") == 5
+
+
+def test_a_resumed_run_keeps_its_plan(planned, workplace):
+    before, _ = planned(4000, "--epochs 7")
+    (workplace / "config.json").write_text(json.dumps(before.as_json()))
+    again = command_line.configure(["images.npz", "--run-directory", str(workplace)])
+    again = run_directory.continued(again)
+    assert again.as_json() == {**before.as_json(), "run_directory": str(workplace)}
+    assert plan.complete(again, machine())[0] == again  # the same on any machine
 
 
 def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
