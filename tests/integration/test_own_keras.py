@@ -2,8 +2,8 @@
 
 import json
 import re
+import shutil
 import textwrap
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -19,6 +19,7 @@ from pipeline.utils.errors import UsageError
 
 DIGITS = load_digits()
 X, Y = (DIGITS.images[:600] * 15.9).astype("uint8"), DIGITS.target[:600]
+NAMES = [f"digit {n}" for n in range(10)]
 OFF = {"export": {"enabled": False}, "log": {"progress": False, "tensorboard": False}}
 
 
@@ -49,14 +50,20 @@ class Overridden(Subclassed):
         return {}
 
 
-@pytest.fixture
-def go(workplace):
-    """Runs a short `fit` in an empty directory."""
+def convolution():
+    return [keras.layers.Conv2D(8, 3, name="convolution")]
 
-    def run(**arguments):
-        return fit(**{"data": (X, Y), "epochs": 2, "optimizer": "adam", **OFF, **arguments})
 
-    return run
+def go(**arguments):
+    """A short run."""
+    return fit(**{"data": (X, Y), "epochs": 2, "optimizer": "adam", **OFF, **arguments})
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A run of a network with a convolution; tests must not change it."""
+    place = tmp_path_factory.mktemp("first")
+    return go(model=network(body=convolution()), class_names=NAMES, run_directory=place)
 
 
 def test_the_pages_run_as_they_are_written(workplace):
@@ -96,7 +103,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_is_trained_on_logits_and_gets_its_weights_back(go, head, capfd):
+def test_every_head_is_trained_on_logits_and_gets_its_weights_back(workplace, head, capfd):
     build, note = HEADS[head]
     model = build()
     run = go(model=model, epochs=6, learning_rate=0.01, train={"batch_size": 16})
@@ -113,17 +120,16 @@ def test_every_head_is_trained_on_logits_and_gets_its_weights_back(go, head, cap
     np.testing.assert_array_equal(answers.argmax(axis=1), task["class"])
 
 
-def test_model_keras_needs_keras_alone(go):
+def test_model_keras_needs_keras_alone(first, workplace):
     """Where `pipeline` cannot be imported. It has the inputs that were handed in, and the class
     names."""
-    run = go(model=network(), class_names=[f"digit {n}" for n in range(10)])
     code = f"""
         import json, sys, zipfile, keras, numpy as np
         for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
             del sys.modules[name]
         sys.modules["pipeline"] = None
         keras.saving.get_custom_objects().clear()
-        path = {str(run.directory / "model.keras")!r}
+        path = {str(first.directory / "model.keras")!r}
         model = keras.models.load_model(path)
         images = np.load("images.npy")
         np.testing.assert_allclose(model.predict(images), np.load("answers.npy"), atol=1e-6)
@@ -132,12 +138,12 @@ def test_model_keras_needs_keras_alone(go):
     """
     images = X[:5, ..., None].astype("float32")
     np.save("images.npy", images)
-    np.save("answers.npy", run.model.predict(images, verbose=0))
-    result = run_python("-c", textwrap.dedent(code), cwd=Path.cwd())
+    np.save("answers.npy", first.model.predict(images, verbose=0))
+    result = run_python("-c", textwrap.dedent(code), cwd=workplace)
     assert result.returncode == 0, result.stderr[-2000:]
 
 
-def test_two_classes_with_one_sigmoid(go):
+def test_two_classes_with_one_sigmoid(workplace):
     model, odd = network("sigmoid", 1), Y % 2
     run = go(
         model=model,
@@ -171,7 +177,7 @@ DATA = {
     "floats": ((FLOATS, Y), "float32"),
     "uint16": (((FLOATS * 65535).astype("uint16"), Y), "uint16"),
     "one-hot": ((X, np.eye(10)[Y]), "uint8"),
-    "strings": ((X, np.array([f"digit {n}" for n in Y])), "uint8"),
+    "strings": ((X, np.array(NAMES)[Y]), "uint8"),
     "batched dataset": (DATASET, "uint8"),
     "dictionaries": (DATASET.unbatch().map(lambda x, y: {"image": x, "label": y}), "uint8"),
     "PyDataset": (Batches(), "uint8"),
@@ -179,7 +185,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_data_keep_their_type(go, kind):
+def test_data_keep_their_type(workplace, kind):
     """The other tests train on uint8."""
     data, dtype = DATA[kind]
     body = [keras.layers.Rescaling(255.0 if dtype == "float32" else 1.0)]
@@ -202,19 +208,19 @@ def test_data_keep_their_type(go, kind):
             function(tf.constant(FLOATS[:2, ..., None] * 255))
 
 
-def test_a_table_of_files(go, tmp_path):
+def test_a_table_of_files(workplace, tmp_path):
     pandas = pytest.importorskip("pandas")
     for n in range(60):
         keras.utils.save_img(tmp_path / f"{n}.png", X[n][..., None], scale=False)
     paths = [str(tmp_path / f"{n}.png") for n in range(60)]
-    table = pandas.DataFrame({"image": paths, "label": [f"digit {n}" for n in Y[:60]]})
+    table = pandas.DataFrame({"image": paths, "label": np.array(NAMES)[Y[:60]]})
     run = go(model=network(), data=table, epochs=1, train={"batch_size": 8})
-    assert sorted(run.task.metadata["class_names"]) == [f"digit {n}" for n in range(10)]
+    assert sorted(run.task.metadata["class_names"]) == NAMES
     first = run.splits["train"].take(np.arange(1))
     np.testing.assert_array_equal(first["image"][0, ..., 0], X[first["id"][0]])
 
 
-def test_sample_weights_are_those_of_keras(go):
+def test_sample_weights_are_those_of_keras(workplace):
     """Against stock Keras: one step of SGD on all examples."""
     weight = np.linspace(0, 2, 600).astype("float32")
     ours, theirs = network(), network()
@@ -251,7 +257,7 @@ class Recorder(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
-def test_callbacks_are_called_as_keras_calls_them(go, engine, capfd):
+def test_callbacks_are_called_as_keras_calls_them(workplace, engine, capfd):
     seen, scheduler = Recorder(), keras.callbacks.LearningRateScheduler(lambda e, r: 0.01 / (e + 1))
     run = go(
         model=network(),
@@ -278,7 +284,7 @@ class Counter(keras.callbacks.Callback):
         self.batches += 1
 
 
-def test_a_callback_that_counts_batches_sees_each_step(go, capfd):
+def test_a_callback_that_counts_batches_sees_each_step(workplace, capfd):
     counter = Counter()
     run = go(model=network(), callbacks=[counter])
     assert counter.batches == run.result["steps"]
@@ -297,7 +303,7 @@ class Raises(keras.callbacks.Callback):
             raise self.error
 
 
-def test_an_error_of_a_callback_passes_through_and_the_run_resumes(go):
+def test_an_error_of_a_callback_passes_through_and_the_run_resumes(workplace):
     """With each engine."""
     start = network(body=[keras.layers.Dropout(0.3)]).get_weights()
 
@@ -322,24 +328,25 @@ def test_an_error_of_a_callback_passes_through_and_the_run_resumes(go):
         np.testing.assert_array_equal(one, other)
 
 
-def test_another_model_or_other_data_do_not_resume(go):
-    go(model=network(), run_directory="run")
+def test_another_model_or_other_data_do_not_resume(first, workplace):
+    shutil.copytree(first.directory, "run")
     with pytest.raises(UsageError, match=r'model=\{"name"') as caught:
         go(model=network(body=[keras.layers.Dropout(0.5)]), run_directory="run")
     assert not re.search("--|\n", str(caught.value))
     other = X.copy()
     other[:, 0, 0] = 9
     with pytest.raises(UsageError, match="data in .* changed since"):
-        go(model=network(), data=(other, Y), run_directory="run")
+        same = {"model": network(body=convolution()), "class_names": NAMES}
+        go(**same, data=(other, Y), run_directory="run")
     result = run_python(
         *("-m", "pipeline.fit", "--resume", "run"),
-        cwd=Path.cwd(),
+        cwd=workplace,
     )
     assert result.returncode == 2 and "was an object of the Python process" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(go):
+def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
     """The same mathematics either way."""
     start, found = network(None).get_weights(), []
     for optimizer, loss, rate in (
@@ -362,28 +369,29 @@ def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(go):
         np.testing.assert_array_equal(one, other)
 
 
-def test_weights_of_an_earlier_run_under_another_head(go, capfd):
-    body = [keras.layers.Conv2D(8, 3, name="convolution")]
-    first = go(model=network(body=body), run_directory="first")
-    again = network(body=[keras.layers.Conv2D(8, 3, name="convolution")])
+def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
+    weights = str(first.directory)
+    again = network(body=convolution())
     go(
-        model={"name": again, "weights": "first"},
+        model={"name": again, "weights": weights},
+        class_names=NAMES,
         epochs=1,
         train={"freeze": ("convolution",)},
     )
+    assert f"4 of 4 weights from {weights}\n" in capfd.readouterr().out
     kernel = first.network.get_weights()[0]
     np.testing.assert_array_equal(again.get_weights()[0], kernel)
-    two = network(units=2, body=[keras.layers.Conv2D(8, 3, name="convolution")])
+    two = network(units=2, body=convolution())
     go(
-        model={"name": two, "weights": "first"},
+        model={"name": two, "weights": weights},
         data=(X, Y % 2),
         epochs=1,
         train={"layer_rates": {"convolution": 0.0}},
     )
     np.testing.assert_array_equal(two.get_weights()[0], kernel)
-    assert "2 of 4 weights from first; the output layer is new" in capfd.readouterr().out
+    assert f"2 of 4 weights from {weights}; the output layer is new" in capfd.readouterr().out
     with pytest.raises(UsageError, match="no layer before the output layer has weights"):
-        go(model={"name": network(units=2), "weights": "first"}, data=(X, Y % 2))
+        go(model={"name": network(units=2), "weights": weights}, data=(X, Y % 2))
 
 
 class Wrapped(keras.layers.Layer):
@@ -449,7 +457,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_used_is_one_line(go, case):
+def test_what_cannot_be_used_is_one_line(workplace, case):
     changes, message = BAD[case]
     arguments = {"model": network, **changes}
     with pytest.raises(UsageError, match=message) as caught:
@@ -463,7 +471,7 @@ class Deaf(keras.metrics.Mean):
         super().update_state(keras.ops.max(y_pred, axis=-1))
 
 
-def test_a_metric_that_ignores_weights_is_rejected(go):
+def test_a_metric_that_ignores_weights_is_rejected(workplace):
     with pytest.raises(UsageError, match="ignores sample_weight"):
         go(model=network(), metrics=[Deaf(name="deaf")])
 

@@ -6,8 +6,10 @@ import io
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import fork_server
 import psutil
 import pytest
 
@@ -53,7 +55,15 @@ def problems(status="error"):
     return {f.name: (f.value, f.remedy) for f in found if f.status == status}
 
 
-def test_this_environment_is_usable(capsys, monkeypatch):
+def test_this_environment_is_usable(tmp_path, capsys, monkeypatch):
+    real = subprocess.run
+
+    def forked(command, **options):
+        if command[:3] != [sys.executable, "-P", "-c"]:
+            return real(command, **options)
+        return fork_server.run(*command[2:], cwd=tmp_path, env=options["env"])
+
+    monkeypatch.setattr(environment_check.subprocess, "run", forked)
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import types
 
 import pytest
 import rich.console
@@ -108,7 +109,11 @@ def test_in_a_file_there_is_a_line_a_minute(capsys, clock, monkeypatch):
 def test_in_a_notebook_one_output_changes_in_place(monkeypatch, clock, capsys):
     shown = []
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
-    monkeypatch.setattr("IPython.display.display", lambda data, **more: shown.append((data, more)))
+    # IPython is there in every notebook, not in the environment of the tests.
+    display = types.ModuleType("IPython.display")
+    display.display = lambda data, **more: shown.append((data, more))
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
     with progress_bar.shown(True):
         progress_bar.stage("opening", "photos")
         clock[0] += 1

@@ -41,19 +41,13 @@ def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
     """
     a, b, c = _COEFFICIENTS
     x = keras.ops.cast(matrix, "float32")
-    wide = x.shape[0] < x.shape[1]
-    x = keras.ops.transpose(x) if wide else x
+    tall = x.shape[0] > x.shape[1]
+    x = keras.ops.transpose(x) if tall else x  # so that `gram` has the smaller side
     x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
-    # All steps multiply x from the right by polynomials of x^T x, which commute. Only this smaller
-    # matrix is iterated: for a 3x3 convolution, that is a third of the products with x.
-    gram, factor = keras.ops.matmul(keras.ops.transpose(x), x), keras.ops.eye(x.shape[1])
     for _ in range(_ITERATIONS):
-        square = keras.ops.matmul(gram, gram)
-        step = a * keras.ops.eye(x.shape[1]) + b * gram + c * square
-        factor = keras.ops.matmul(factor, step)
-        gram = keras.ops.matmul(keras.ops.matmul(step, gram), step)
-    x = keras.ops.matmul(x, factor)
-    return keras.ops.transpose(x) if wide else x
+        gram = keras.ops.matmul(x, keras.ops.transpose(x))
+        x = a * x + keras.ops.matmul(b * gram + c * keras.ops.matmul(gram, gram), x)
+    return keras.ops.transpose(x) if tall else x
 
 
 @keras.saving.register_keras_serializable("pipeline")
