@@ -5,25 +5,30 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from pipeline.config import registry, type_hints
 from pipeline.config.config import Config
+from pipeline.config.sections import Model
 from pipeline.contracts import Source
 from pipeline.data import image_detail, splits
 from pipeline.runtime import environment
+from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
+from pipeline.utils import progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.tf_data import without_autotune
 
 _SAMPLE = 200  # images that are looked at
 _USUAL, _REST = 900.0, 60.0  # seconds: of training without a time limit; of all but training
-# Operations of `_speed` that take as long as a training step of `residual`: for each pixel of the
-# batch, and for the update.
-_PER_PIXEL, _PER_STEP = 720e3, 54e9
+# Pixels whose forward and backward pass take `residual` as long as an update of Muon.
+_UPDATE = 50_000
+_TIMED = 32  # images
 _AVERAGED = 0.03  # fraction of the steps whose weights are averaged
 # Files of weights that Keras downloads -> the network of keras.applications; its least side.
 _IMAGENET = {
@@ -59,7 +64,7 @@ def complete(
             machine = dataclasses.replace(machine, precision=precision)
             machine = machine.decided("precision", precision, config.planned["runtime.precision"])
         with machine.strategy.scope():
-            config = _sizes(config, agreed(_speed(precision.removeprefix("mixed_"))), seconds)
+            config = _sizes(config, agreed(_seconds_per_pixel(config)), seconds)
     for place, reason in config.planned.items() if machine.is_chief else ():
         section, _, option = place.partition(".")
         part = getattr(config, section)
@@ -84,7 +89,7 @@ def _network(config: Config) -> Config:
     )
 
 
-def _sizes(config: Config, speed: float, limit: float | None) -> Config:
+def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Config:
     """Chooses the batch, the image size, the epochs, and what depends on them."""
     source = registry.call("sources", config.source.name, config.source.options)
     held_out = sum(splits.shares(source.info.splits, config.data, {}).values())
@@ -99,7 +104,7 @@ def _sizes(config: Config, speed: float, limit: float | None) -> Config:
 
     def seconds(height: int, width: int) -> float:
         """Of an epoch."""
-        return (steps * batch * height * width * _PER_PIXEL + steps * _PER_STEP) / speed
+        return steps * (batch * height * width + _UPDATE) * seconds_per_pixel
 
     tuned = config.model.weights is not None or "weights" in config.model.options
     epochs = round(min(300, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
@@ -143,11 +148,28 @@ def _sample(source: Source) -> Iterator[bytes | np.ndarray]:
     yield from without_autotune(images.ignore_errors()).as_numpy_iterator()
 
 
-def _speed(dtype: str) -> float:
-    """Operations per second of a product of matrices; the best of several, about 0.3 s."""
-    matrix, best = tf.cast(tf.random.stateless_normal((2048, 2048), (0, 1)), dtype), math.inf
-    for _ in range(8):
+def _seconds_per_pixel(config: Config) -> float:
+    """What the forward and backward pass of a pixel takes; measured in about two seconds."""
+    progress_bar.stage("timing", "this machine")
+    options = config.model
+    if registry.builds_whole_model(options.name):
+        options = Model(name="residual")  # a network of one's own is built once
+    side = max(config.data.image_size or (_LEAST if "weights" in options.options else 48,))
+    task: Any = SimpleNamespace(
+        inputs=lambda: keras.Input((side, side, 3)), head=lambda features, _: features, metadata={}
+    )
+    network = model_builder.network(task, options, config.runtime.precision)
+    images = tf.random.stateless_uniform((_TIMED, side, side, 3), (0, 1))
+
+    @tf.function
+    def gradients() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            features = network(images, training=True)
+        return tf.linalg.global_norm(tape.gradient(features, network.trainable_variables))
+
+    best = math.inf
+    for _ in range(4):  # the first call traces
         start = time.monotonic()
-        tf.matmul(matrix, matrix).numpy()
+        gradients().numpy()
         best = min(best, time.monotonic() - start)
-    return 2 * 2048**3 / best
+    return best / (_TIMED * side * side)

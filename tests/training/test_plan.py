@@ -15,15 +15,15 @@ from pipeline.training import plan
 
 @pytest.fixture
 def planned(workplace, monkeypatch, capsys):
-    """Plans for `count` images of some detail, on a machine of some speed; returns the config."""
+    """Plans for `count` images of some detail and a machine of some speed; returns the config."""
     monkeypatch.setenv("KERAS_HOME", str(workplace / "keras"))
     monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
 
-    def make(count, words="", detail=32, speed=1e12, seconds=None):
+    def make(count, words="", detail=32, speed=1.0, seconds=None):
         images = np.zeros((count, 2, 2, 3), np.uint8)
         np.savez("images.npz", images=images, labels=np.arange(count) % 2)
         monkeypatch.setattr(image_detail, "needed", lambda images: detail)
-        monkeypatch.setattr(plan, "_speed", lambda dtype: speed)
+        monkeypatch.setattr(plan, "_seconds_per_pixel", lambda config: 7e-7 / speed)
         config = command_line.configure(["images.npz", *words.split()])
         config, chosen = plan.complete(config, machine(), seconds)
         assert config.runtime.precision == chosen.precision
@@ -44,9 +44,9 @@ def test_the_size_follows_the_detail_and_the_time(planned):
     def size(**given):
         return planned(4000, **given)[0].data.image_size[0]
 
-    assert size() == 64 and size(detail=48, speed=1e13) == 96
-    assert size(detail=224) < size(detail=224, seconds=3600.0) < size(detail=224, speed=1e14)
-    assert size(speed=1e9) == 32  # the fewest
+    assert size() == 64 and size(detail=48, speed=10.0) == 96
+    assert size(detail=224) < size(detail=224, seconds=3600.0) < size(detail=224, speed=100.0)
+    assert size(speed=1e-3) == 32  # the fewest
 
 
 def test_a_time_limit_shrinks_the_plan_and_the_expected_time_is_printed(planned):
@@ -91,4 +91,7 @@ def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
 
 
 def test_the_speed_of_the_machine_is_measured():
-    assert 1e8 < plan._speed("float32") < 1e16
+    config = command_line.configure(
+        ["photos", "--model.widths", "4,8", "--runtime.precision", "float32"]
+    )
+    assert 1e-10 < plan._seconds_per_pixel(config) < 1e-3
