@@ -12,7 +12,6 @@ from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.config.validation import require
 from pipeline.data.cleaning import manifest
-from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import console, files, progress_bar
 from pipeline.utils.console import say
@@ -32,7 +31,6 @@ CLEANED = Path("cleaned")
 
 def _check(config: Config) -> None:
     """Raises UsageError if the manifest or the gallery cannot be written or already exists."""
-    run_directory.earlier_splits(config)
     folder = config.clean.directory or CLEANED
     files.check_writable(folder, "--clean.directory")
     files.require_outside(folder, config.source.path, "--clean.directory")
@@ -92,7 +90,7 @@ def main(arguments: list[str]) -> int:
         from pipeline.data import dataset
         from pipeline.data.cleaning import apply, issues
 
-        source, _ = dataset.opened(config)
+        source = dataset.opened(config)
         found = apply.Found(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)

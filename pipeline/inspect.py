@@ -39,7 +39,6 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = run_directory.continued(config.changed(**changes))
-    run_directory.earlier_splits(config)
     files.check_writable(INSPECTED, "the directory of the page")
     if config.source.name == "folder":
         files.require_outside(INSPECTED, config.source.path, "the directory of the page")

@@ -34,7 +34,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 # continue on another machine. The steps and variables of the checkpoints stay valid.
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
-    "data": ("splits",),
     "source.options": ("path",),
     "train": (
         *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),

@@ -106,9 +106,6 @@ class Data(Section):
     split_seed: Seed = 0
     """Seed of the held-out splits and of the sample that --data.limit draws. It is separate from
     the seed of the run, so that all runs are tested on the same examples."""
-    splits: Path | None = None
-    """Directory of an earlier run, or its splits.npz: the examples of that run stay in their
-    splits, and only new examples are assigned to splits."""
     limit: Count | None = None
     """Use at most this many examples of each split of the source, sampled from all classes."""
     cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.config import Config, Data, Train
+from pipeline.config.config import Config, Train
 from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
 from pipeline.data import cache_policy, disk_cache
 from pipeline.data.example_store import (
@@ -37,14 +37,13 @@ def load(
     config: Config,
     dropped: Mapping[int, str] | None = None,
     groups: Mapping[int, int] | None = None,
-    known: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Split], list[Decision]]:
     """Decodes all examples once, unless no cache has enough space, and divides them into splits.
 
     The ids in `dropped` are excluded. `groups` maps ids to groups of near duplicates, of which only
-    held-out examples are kept. `known` maps splits to ids of an earlier run that stay in them.
+    held-out examples are kept.
     """
-    options, known = config.data, known or {}
+    options = config.data
     decision = cache_policy.decided(source, task, options)
     excluded = np.fromiter(dropped or {}, np.int64)
     splits, notes = {}, [decision.reason]
@@ -57,11 +56,13 @@ def load(
         splits[name] = Split(store, rows)
         task.check({key: splits[name].column(key) for key in store.short}, name, source.location)
     decisions = [dataclasses.replace(decision, reason="; ".join(notes))]
-    held_out = shares(source.info.splits, options, known)
+    held_out = shares(source.info.splits, options)
     if held_out:
         value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
-        decisions.append(Decision("splits", value, _rule(splits["train"], options, known)))
-        divided = divide(splits["train"], held_out, options.split_seed, known)
+        hashed = "group" if "group" in splits["train"].store.short else "ids"
+        rule = f"held out of train by a hash of the {hashed}"
+        decisions.append(Decision("splits", value, rule))
+        divided = divide(splits["train"], held_out, options.split_seed)
         divided, copies = without_copies(divided, groups or {})
         splits.update(divided)
         if copies:
@@ -74,25 +75,6 @@ def load(
             flags = "--data.validation, --data.test" + ", --clean.no-near" * bool(groups)
             raise UsageError(f"the split {name!r} is empty; change {flags} or the source")
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
-
-
-def _rule(train: Split, options: Data, known: Mapping[str, np.ndarray]) -> str:
-    """Describes how the held-out examples are chosen; `train` is not divided yet.
-
-    Raises UsageError if the earlier run, whose splits are kept, had different data.
-    """
-    hashed = "group" if "group" in train.store.short else "ids"
-    reason = f"held out of train by a hash of the {hashed}"
-    if options.splits is None:
-        return reason
-    before = np.concatenate([np.zeros(0, np.int64), *known.values()])
-    present = int(np.isin(before, train.column("id")).sum())
-    if not present and options.limit is None:
-        raise UsageError(
-            f"--data.splits: none of the {len(before):,} examples of {options.splits} is in this "
-            "source; choose a run on the same data"
-        )
-    return f"{present:,} of {len(before):,} as in {options.splits}, the others {reason}"
 
 
 def _store(

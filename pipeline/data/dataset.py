@@ -157,13 +157,11 @@ def _filed_twice(source: Source, parts: dict[str, Split], digest: np.ndarray) ->
     return f"{len(same):,} images are filed twice{classes}, such as {one} and {other}"
 
 
-def opened(config: Config) -> tuple[Source, dict[str, np.ndarray]]:
-    """The source, limited by `--data.limit`; and the splits of an earlier run: split -> ids."""
+def opened(config: Config) -> Source:
+    """The source, limited by `--data.limit`."""
     progress_bar.stage("opening", config.source.title)
-    path = run_directory.earlier_splits(config)
-    known = splits.read_examples(path, "choose another --data.splits") if path else {}
     source = registry.call("sources", config.source.name, config.source.options)
-    return splits.limited(source, config.data, known), known
+    return splits.limited(source, config.data)
 
 
 def task_of(config: Config, info: Info | Metadata) -> Task:
@@ -180,11 +178,11 @@ def load(config: Config) -> Data:
 
     Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
-    source, known = opened(config)
+    source = opened(config)
     task = task_of(config, source.info)
     clean = apply.clean(source, config)
     start = time.monotonic()
-    parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups, known)
+    parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups)
     seconds = time.monotonic() - start
     decisions = [*clean.decisions, *decisions]
     run = RunDirectory(config.run_directory) if config.run_directory else None

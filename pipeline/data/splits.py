@@ -18,8 +18,6 @@ from pipeline.data.split_names import SPLITS
 from pipeline.utils import files, npz
 from pipeline.utils.errors import UsageError
 
-_RESTART = "start again in a new --run-directory"
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -43,51 +41,34 @@ class Split:
         return self.store.take(self.rows[np.asarray(positions)])
 
 
-def shares(
-    existing: Collection[str], options: Data, known: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def shares(existing: Collection[str], options: Data) -> dict[str, float]:
     """Maps splits taken from `train` to their fractions; `existing` splits are not divided."""
     requested = {"validation": options.validation, "test": options.test}
-    missing = {name: share for name, share in requested.items() if name not in existing}
-    return {name: share for name, share in missing.items() if share or len(known.get(name, ()))}
+    return {name: share for name, share in requested.items() if share and name not in existing}
 
 
-def parts(
-    columns: Mapping[str, np.ndarray],
-    shares: Mapping[str, float],
-    seed: int,
-    known: Mapping[str, np.ndarray],
-) -> np.ndarray:
+def parts(columns: Mapping[str, np.ndarray], shares: Mapping[str, float], seed: int) -> np.ndarray:
     """The split of each example of `train`, as an index of `SPLITS`, int64 (examples,).
 
     A hash of the seed and the id, or of the group if there are groups, is compared with the
     fractions. The hash depends on nothing else, so no example moves when other examples or classes
     are added or removed. The actual fractions vary, because each example or group is assigned
-    independently. Examples in `known` (split -> ids of an earlier run) stay in their splits, and
-    new examples of a known group join that group.
+    independently.
     """
-    ids = columns["id"]
-    keys = columns.get("group", ids)
+    keys = columns.get("group", columns["id"])
     place = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
-    part = np.zeros(len(ids), np.int64)
+    part = np.zeros(len(keys), np.int64)
     # From both ends: a different fraction for validation moves no example into the test split.
     part[place < shares.get("validation", 0.0)] = SPLITS.index("validation")
     part[place >= 1.0 - shares.get("test", 0.0)] = SPLITS.index("test")
-    members = [np.isin(ids, known.get(name, ())) for name in SPLITS]
-    for number, mine in enumerate(members):
-        part[np.isin(keys, keys[mine])] = number
-    for number, mine in enumerate(members):
-        part[mine] = number
     return part
 
 
-def divide(
-    train: Split, shares: Mapping[str, float], seed: int, known: Mapping[str, np.ndarray]
-) -> dict[str, Split]:
+def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
     """Divides `train` into splits with these fractions and the rest; arguments as for `parts`."""
     names: tuple[str, ...] = ("id", "group")
     columns = {name: train.column(name) for name in names if name in train.store.short}
-    part = parts(columns, shares, seed, known)
+    part = parts(columns, shares, seed)
     return {
         name: Split(train.store, train.rows[part == number])
         for number, name in enumerate(SPLITS)
@@ -111,8 +92,7 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
             id = first.column("id")[first.column("group") == groups[0]][0]
             raise UsageError(
                 f"{len(groups):,} groups are in both {one} and {other}, such as that of "
-                f"{locate(int(id))}; move each group into one split, or remove the groups or "
-                "--data.splits"
+                f"{locate(int(id))}; move each group into one split, or remove the groups"
             )
 
 
@@ -168,22 +148,22 @@ class Sampled(Source):
         return self.whole.location(id)
 
 
-def limited(source: Source, options: Data, known: Mapping[str, np.ndarray]) -> Source:
+def limited(source: Source, options: Data) -> Source:
     """The source with at most `options.limit` examples of each split, chosen by `sample`.
 
     The splits that are taken from `train` later have the same fractions in the sample. Only the
-    short fields of the source are read. `known` is as for `parts`.
+    short fields of the source are read.
     """
     limit, seed = options.limit, options.split_seed
     if limit is None or limit >= max(source.info.splits.values()):
         return source
-    held_out = shares(source.info.splits, options, known)
+    held_out = shares(source.info.splits, options)
     rows = {}
     for split in source.info.splits:
         columns = source.columns(split)
         part = np.zeros(len(columns["id"]), np.int64)
         if split == "train":
-            part = parts(columns, held_out, seed, known)
+            part = parts(columns, held_out, seed)
         rows[split] = sample(columns["id"], columns.get("label"), part, limit, seed)
     return Sampled(source, rows)
 
@@ -229,7 +209,10 @@ def require_same_examples(
     """Raises UsageError if the splits differ from those that `write_examples` wrote, if any."""
     if not path.exists():
         return
-    before = read_examples(path)
+    try:
+        before = npz.read(path, path.stat().st_size)  # written without compression
+    except (OSError, ValueError):
+        raise UsageError(f"{path} is damaged; start again in a new --run-directory") from None
     for name in before.keys() | splits.keys():
         old = before.get(name, np.empty(0, np.int64))
         new = splits[name].column("id") if name in splits else np.empty(0, np.int64)
@@ -240,8 +223,7 @@ def require_same_examples(
         raise UsageError(
             f"the examples of {name} differ from those that the run in {path.parent} started with: "
             f"{len(gone)} missing, {len(added)} added{example}; restore the data, or use a new "
-            f"--run-directory; with --data.splits {path.parent}, the examples of this run stay in "
-            "their splits"
+            "--run-directory"
         )
 
 
@@ -251,15 +233,3 @@ def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
     contents = io.BytesIO()
     np.savez(contents, allow_pickle=False, **ids)
     files.write_bytes(path, contents.getvalue())
-
-
-def read_examples(path: Path, remedy: str = _RESTART) -> dict[str, np.ndarray]:
-    """What `write_examples` has written; UsageError with a remedy if it is damaged."""
-    try:
-        # Written without compression, so its content is not larger than the file.
-        ids = npz.read(path, path.stat().st_size)
-    except (OSError, ValueError):
-        ids = {"": np.empty(0)}
-    if not ids.keys() <= set(SPLITS) or any(c.dtype != np.int64 for c in ids.values()):
-        raise UsageError(f"{path} is damaged; {remedy}")
-    return ids

@@ -73,6 +73,7 @@ def photos() -> Config:
         recipe="photos",
         planned=dict.fromkeys(["source", *chosen, "runtime.precision"], ""),
         source=Source(name="scikit_learn", options={"dataset": "digits"}),  # until a path is given
+        data=Data(test=0.1),
         model=Model(name="residual"),
         train=Train(
             optimizer="muon",

@@ -148,25 +148,6 @@ def decided(path: Path | None, name: str, known: Collection[str] | None = None) 
     return value if isinstance(value, str) and (known is None or value in known) else None
 
 
-def earlier_splits(config: Config) -> Path | None:
-    """The file that `--data.splits` means; None if it is not given.
-
-    A resumed run uses its own copy if the other run no longer exists. Raises UsageError if neither
-    exists.
-    """
-    path = config.data.splits
-    if path is None or (path.suffix == ".npz" and path.is_file()):
-        return path
-    copy = RunDirectory(config.run_directory).splits if config.run_directory else None
-    found = next((p for p in (RunDirectory(path).splits, copy) if p and p.is_file()), None)
-    if found is None:
-        raise UsageError(
-            f"--data.splits: {path} is neither a run directory nor its splits.npz; choose the run "
-            "whose splits you want to keep"
-        )
-    return found
-
-
 def export_directory(config: Config) -> Path:
     """The directory whose subdirectories are the versions of this model."""
     return config.export.directory / (config.export.name or config.recipe)

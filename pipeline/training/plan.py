@@ -92,7 +92,7 @@ def _network(config: Config) -> Config:
 def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Config:
     """Chooses the batch, the image size, the epochs, and what depends on them."""
     source = registry.call("sources", config.source.name, config.source.options)
-    held_out = sum(splits.shares(source.info.splits, config.data, {}).values())
+    held_out = sum(splits.shares(source.info.splits, config.data).values())
     most = source.info.splits["train"] if config.dry_run else config.data.limit or 10**9
     count = max(1, int(min(source.info.splits["train"], most) * (1 - held_out)))
     images = f"{count:,} training images of {len(source.info.class_names or ()):,} classes"

@@ -1,7 +1,6 @@
 """Splits and samples: stable when examples are added, and what a resumed run requires of them."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from PIL import Image
 from pipeline.config import command_line, registry
 from pipeline.data import dataset, example_store, splits
 from pipeline.runtime import run_directory
-from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
 
@@ -90,32 +88,6 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     assert excluded == f"{counts[1]:,} of validation, {counts[0]:,} of train"
 
 
-def test_the_splits_of_an_earlier_run_are_kept():
-    known = {name: ids(split) for name, split in load(Counting(500))[0].items()}
-    now = {"split_seed": 7, "test": 0, "splits": "runs/first"}
-    splits, decisions = load(Counting(900), range(20), known=known, **now)
-    fresh = sets(Counting(900), dropped=range(20), **now | {"splits": None})
-    for name, split in splits.items():
-        assert {i for i in ids(split) if i < 500} == {i for i in known[name] if i >= 20}
-        assert {i for i in ids(split) if i >= 500} == {i for i in fresh.get(name, ()) if i > 499}
-    (how,) = [d for d in decisions if d.name == "splits"]
-    assert str(how) == (
-        "0.1 for validation, 0 for test (480 of 500 as in runs/first, the others held out of train "
-        "by a hash of the ids)"
-    )
-    with pytest.raises(UsageError, match="none of the 1 examples of runs/first is in this source"):
-        load(Counting(50), known={"train": np.array([1234])}, **now)
-
-
-def test_a_new_example_of_a_known_group_joins_it():
-    columns = {"id": np.arange(400), "group": np.arange(400) % 40}
-    known = {"test": np.arange(0, 10), "validation": np.arange(10, 15), "train": np.arange(15, 30)}
-    part = splits.parts(columns, {"test": 0.5}, 0, known)
-    wanted = np.repeat([2, 1, 0], [10, 5, 15])
-    np.testing.assert_array_equal(part.reshape(10, 40)[:, :30], np.tile(wanted, (10, 1)))
-    assert set(part.reshape(10, 40)[0, 30:]) == {0, 2}
-
-
 def test_splits_must_not_share_a_group_or_an_id():
     def split(*ids, groups):
         columns = {"id": np.array(ids), "group": np.array(groups)}
@@ -139,7 +111,7 @@ def test_a_resumed_run_must_find_its_examples(tmp_path):
     require(60)  # a new run
     splits.write_examples(path, now[60])
     require(60)
-    message = rf"0 missing, 2 added \(such as dogs/6.* with --data.splits {tmp_path}, the exam"
+    message = r"0 missing, 2 added \(such as dogs/6.*; restore the data, or use a new --run-dir"
     with pytest.raises(UsageError, match=message):
         require(62)
     with pytest.raises(UsageError, match=r"\d missing, 0 added; restore the data"):
@@ -177,27 +149,3 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     assert "changed" in {decision.name for decision in forced.decisions}
     forced.write(run)
     dataset.load(settings)  # the recorded data from now on
-
-
-def test_splits_are_kept_after_the_earlier_run_is_deleted(tmp_path):
-    def settings(count, run, **options):
-        images, labels = images_and_labels(count, (8, 8, 1))
-        np.savez(tmp_path / "mine.npz", images=images, labels=labels)
-        source = {"name": "arrays", "path": tmp_path / "mine.npz"}
-        return command_line.recipe("digits").changed(
-            source=source, data=options, run_directory=tmp_path / run
-        )
-
-    def begun(settings):
-        with run_directory.opened(settings) as run:
-            found = dataset.load(settings)
-            found.write(run)
-        return {name: set(ids(split)) for name, split in found.splits.items()}
-
-    first = begun(settings(60, "first", split_seed=3))
-    second = settings(80, "second", splits=tmp_path / "first")
-    kept = begun(second)
-    assert all(first[name] == {i for i in kept[name] if i < 60} for name in first)
-    shutil.rmtree(tmp_path / "first")
-    preflight.check(second)
-    assert begun(second) == kept, "resumed"

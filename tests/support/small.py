@@ -49,9 +49,9 @@ def settings_of(**changes):
     return command_line.recipe("digits").changed(**values)
 
 
-def loaded(source, task=TASK, dropped=(), groups=None, known=None, **data):
+def loaded(source, task=TASK, dropped=(), groups=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
-    source = splits.limited(source, settings.data, known or {})
+    source = splits.limited(source, settings.data)
     dropped = dict.fromkeys(dropped, "why")
-    return batching.load(source, task, settings, dropped, groups or {}, known or {})
+    return batching.load(source, task, settings, dropped, groups or {})
