@@ -154,7 +154,8 @@ def _seconds_per_pixel(config: Config) -> float:
     options = config.model
     if registry.builds_whole_model(options.name):
         options = Model(name="residual")  # a network of one's own is built once
-    side = max(config.data.image_size or (_LEAST if "weights" in options.options else 48,))
+    given: Any = config.data.image_size
+    side = max(given) if given else _LEAST if "weights" in options.options else 48
     task: Any = SimpleNamespace(
         inputs=lambda: keras.Input((side, side, 3)), head=lambda features, _: features, metadata={}
     )
