@@ -1,6 +1,7 @@
 """The data of a run: from its config to decoded splits and a task with its metadata."""
 
 import dataclasses
+import hashlib
 import re
 import time
 from typing import Any
@@ -42,18 +43,27 @@ class Data:
         return next(decision.value for decision in self.decisions if decision.name == "cache")
 
     def write(self, run: RunDirectory) -> None:
-        """Writes to the run directory what must be unchanged when the run is resumed.
-
-        If the fingerprint is new, all examples are read to compute a digest of their content.
-        """
+        """Writes to the run directory what must be unchanged when the run is resumed."""
         if self.cleaning.found is not None:
             self.cleaning.found.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
-        fingerprint, before = self.source.fingerprint(), _recorded(run)
-        if not before or before["fingerprint"] != fingerprint:
-            content = None if fingerprint is None else self.source.content()
-            files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
+        recorded = {"fingerprint": self.source.fingerprint(), "content": _content(self.splits)}
+        files.write_json(run.source, recorded)
+
+
+def _content(parts: dict[str, Split]) -> str | None:
+    """A digest of all decoded examples; None if they are not cached."""
+    digest = hashlib.sha256()
+    for split in parts.values():
+        columns = dict(split.store.short)
+        if split.store.digest is not None:
+            columns["image"] = split.store.digest
+        if columns.keys() != split.store.specs.keys():
+            return None
+        for name, column in sorted(columns.items()):
+            digest.update(name.encode() + column[split.rows].tobytes())
+    return digest.hexdigest()
 
 
 def _recorded(run: RunDirectory) -> dict[str, str | None]:
@@ -67,16 +77,18 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
 
 
-def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
+def _require_unchanged(
+    run: RunDirectory, source: Source, parts: dict[str, Split], config: Config
+) -> list[Decision]:
     """Raises UsageError if the content of examples has changed, but not their ids and classes.
 
-    If the fingerprint has changed, all examples are read, because copying or hard-linking a file,
-    or changing its permissions, changes its times but not its content.
+    The fingerprint alone does not decide, because copying or hard-linking a file, or changing its
+    permissions, changes its times but not its content.
     """
     before = _recorded(run)
     if not before or before["fingerprint"] == source.fingerprint():
         return []
-    if before["content"] is not None and before["content"] == source.content():
+    if before["content"] is not None and before["content"] == _content(parts):
         return []
     what = "the content or the order of its examples differs, not their number or classes"
     if not config.force:
@@ -124,37 +136,29 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
 
     Needs decoded images, because no images are read for this.
     """
-    if config.clean.enabled or config.clean.allow_leakage:
+    splits = parts.values()
+    ignored = config.clean.enabled or config.clean.allow_leakage
+    if ignored or any(split.store.digest is None for split in splits):
         return []
-    digests: list[np.ndarray] = []
-    leaked = []
-    for name, split in parts.items():
-        if split.store.digest is None:
-            return []
-        own = split.store.digest[split.rows]
-        if count := int(np.isin(own, np.concatenate([own[:0], *digests])).sum()):
-            leaked.append(f"{count:,} in {name}")
-        digests.append(own)
-    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
-    twice = _filed_twice(source, parts, np.concatenate(digests))
-    found = [Decision("note", twice, f"{remedy} excludes them")] if twice else []
-    what = f"exact copies of images in another split: {', '.join(leaked)}"
-    return [*found, *([Decision("note", what, f"{remedy} excludes them")] if leaked else [])]
-
-
-def _filed_twice(source: Source, parts: dict[str, Split], digest: np.ndarray) -> str:
-    """How many images have the pixels of another one, and how many of them another label."""
-    order = np.argsort(digest, kind="stable")
-    same = np.flatnonzero(digest[order][1:] == digest[order][:-1])
-    if not len(same):
-        return ""
-    columns = [split.column for split in parts.values()]
-    ids, labels = (np.concatenate([c(name) for c in columns]) for name in ("id", "label"))
-    differ = labels[order[same]] != labels[order[same + 1]]
-    at = same[np.argmax(differ)]
-    one, other = (source.location(int(ids[order[place]])) for place in (at, at + 1))
+    digest = np.concatenate([split.store.digest[split.rows] for split in splits])
+    ids, labels = (np.concatenate([s.column(name) for s in splits]) for name in ("id", "label"))
+    part = np.repeat(np.arange(len(parts)), [len(split) for split in splits])
+    _, first, group = np.unique(digest, return_index=True, return_inverse=True)
+    copy = np.flatnonzero(first[group] != np.arange(len(digest)))
+    if not len(copy):
+        return []
+    original = first[group[copy]]
+    differ = labels[copy] != labels[original]
+    at = np.argmax(differ)
+    one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
     classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
-    return f"{len(same):,} images are filed twice{classes}, such as {one} and {other}"
+    notes = [f"{len(copy):,} images are filed twice{classes}, such as {one} and {other}"]
+    counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))
+    if counts.any():
+        some = [f"{count:,} in {name}" for name, count in zip(parts, counts, strict=True) if count]
+        notes.append(f"exact copies of images in another split: {', '.join(some)}")
+    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
+    return [Decision("note", note, f"{remedy} excludes them") for note in notes]
 
 
 def opened(config: Config) -> Source:
@@ -194,6 +198,6 @@ def load(config: Config) -> Data:
     decisions += [] if config.dry_run else notes
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
-    decisions += _require_unchanged(run, source, config) if run else []
+    decisions += _require_unchanged(run, source, parts, config) if run else []
     task = task_of(config, metadata)
     return Data(source, metadata, task, parts, clean, decisions, seconds)
