@@ -1,7 +1,6 @@
 """The data of a run: from its config to decoded splits and a task with its metadata."""
 
 import dataclasses
-import hashlib
 import re
 import time
 from typing import Any
@@ -43,27 +42,18 @@ class Data:
         return next(decision.value for decision in self.decisions if decision.name == "cache")
 
     def write(self, run: RunDirectory) -> None:
-        """Writes to the run directory what must be unchanged when the run is resumed."""
+        """Writes to the run directory what must be unchanged when the run is resumed.
+
+        If the fingerprint is new, all examples are read to compute a digest of their content.
+        """
         if self.cleaning.found is not None:
             self.cleaning.found.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
-        recorded = {"fingerprint": self.source.fingerprint(), "content": _content(self.splits)}
-        files.write_json(run.source, recorded)
-
-
-def _content(parts: dict[str, Split]) -> str | None:
-    """A digest of all decoded examples; None if they are not cached."""
-    digest = hashlib.sha256()
-    for split in parts.values():
-        columns = dict(split.store.short)
-        if split.store.digest is not None:
-            columns["image"] = split.store.digest
-        if columns.keys() != split.store.specs.keys():
-            return None
-        for name, column in sorted(columns.items()):
-            digest.update(name.encode() + column[split.rows].tobytes())
-    return digest.hexdigest()
+        fingerprint, before = self.source.fingerprint(), _recorded(run)
+        if not before or before["fingerprint"] != fingerprint:
+            content = None if fingerprint is None else self.source.content()
+            files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
 def _recorded(run: RunDirectory) -> dict[str, str | None]:
@@ -77,18 +67,16 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
 
 
-def _require_unchanged(
-    run: RunDirectory, source: Source, parts: dict[str, Split], config: Config
-) -> list[Decision]:
+def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
     """Raises UsageError if the content of examples has changed, but not their ids and classes.
 
-    The fingerprint alone does not decide, because copying or hard-linking a file, or changing its
-    permissions, changes its times but not its content.
+    If the fingerprint has changed, all examples are read, because copying or hard-linking a file,
+    or changing its permissions, changes its times but not its content.
     """
     before = _recorded(run)
     if not before or before["fingerprint"] == source.fingerprint():
         return []
-    if before["content"] is not None and before["content"] == _content(parts):
+    if before["content"] is not None and before["content"] == source.content():
         return []
     what = "the content or the order of its examples differs, not their number or classes"
     if not config.force:
@@ -198,6 +186,6 @@ def load(config: Config) -> Data:
     decisions += [] if config.dry_run else notes
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
-    decisions += _require_unchanged(run, source, parts, config) if run else []
+    decisions += _require_unchanged(run, source, config) if run else []
     task = task_of(config, metadata)
     return Data(source, metadata, task, parts, clean, decisions, seconds)

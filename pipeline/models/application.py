@@ -2,10 +2,12 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import keras
+import numpy as np
 
 from pipeline.models import _layers
 from pipeline.utils.errors import UsageError, reason, suggest
@@ -15,7 +17,7 @@ _SMALLEST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
 
 
 def application(
-    x: keras.KerasTensor, *, name: str, weights: Literal["imagenet"] | None = None
+    x: keras.KerasTensor, *, name: str, weights: str | None = None
 ) -> keras.KerasTensor:
     """Any network of keras.applications, with or without its ImageNet weights.
 
@@ -34,12 +36,13 @@ def application(
     Args:
         x: Images in [0, 1].
         name: Keras's name of the network, such as `ResNet50`.
-        weights: None for random weights, or `imagenet` for the published weights, which Keras
-            downloads to ~/.keras/models.
+        weights: None for random weights, `imagenet` for the published weights, which Keras
+            downloads to ~/.keras/models, or an `.h5` file that Keras has downloaded or that was
+            saved with `save_weights`. Only numbers are read from it.
 
     Raises:
         UsageError: The network is unknown; the images have neither 1 nor 3 channels; the weights
-            cannot be downloaded.
+            cannot be downloaded, or the file contains other weights.
     """
     names = [name for name in dir(keras.applications) if name[0].isupper()]
     if name not in names:
@@ -52,19 +55,7 @@ def application(
         height, width = math.ceil(height * scale), math.ceil(width * scale)
         x = keras.layers.Resizing(height, width, dtype="float32", name="enlarged")(x)
     x = _preprocess(x, construct)
-    shape = (height, width, 3)
-    try:
-        network = construct(include_top=False, weights=weights, input_shape=shape, pooling="avg")
-    except Exception as error:  # Keras raises a bare Exception without a network connection
-        if weights is None:
-            raise
-        raise UsageError(
-            f"the ImageNet weights of {name} cannot be downloaded ({reason(error)}); on a machine "
-            f"with internet access, call keras.applications.{name}(include_top=False), and copy "
-            "its ~/.keras/models to this machine"
-        ) from None
-    # Not the constructor's argument `name`: some derive the name of the download from it.
-    return keras.Model(network.input, network.output, name="backbone")(x)
+    return _backbone(construct, name, weights, (height, width, 3))(x)
 
 
 def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
@@ -75,3 +66,55 @@ def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
     module: Any = inspect.getmodule(construct)
     return module.preprocess_input(x)
+
+
+def _backbone(
+    construct: Callable, name: str, weights: str | None, shape: tuple[int, int, int]
+) -> keras.Model:
+    """The application's network for images of this shape, with its weights, named `backbone`."""
+    plain = {"include_top": False, "input_shape": shape, "pooling": "avg"}
+    if weights == "imagenet":
+        try:
+            network = construct(weights="imagenet", **plain)
+        except Exception as error:  # Keras raises a bare Exception without a network connection
+            raise UsageError(
+                f"the ImageNet weights of {name} cannot be downloaded ({reason(error)}); on a "
+                f"machine with internet access, run keras.applications.{name}(include_top=False)"
+                f'.save_weights("{name}.weights.h5"), and use that file: '
+                f"--model.options name={name} weights=/path/{name}.weights.h5"
+            ) from None
+    else:
+        network = construct(weights=None, **plain)
+        if weights is not None:
+            _load(network, name, weights)
+            _restore_rescaling(network, construct)
+    # Not the constructor's argument `name`: some derive the name of the download from it.
+    return keras.Model(network.input, network.output, name="backbone")
+
+
+def _load(network: keras.Model, name: str, path: str) -> None:
+    """Loads a weights file into a network."""
+    try:
+        # Keras only warns about layers that are missing from the file and stay random.
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            network.load_weights(path)
+    except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
+        wrong = f"--model.options weights={path}: not the weights of {name} without its top"
+        raise UsageError(f"{wrong}: {reason(error)}") from None
+
+
+def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
+    """Scales the first kernel of EfficientNetB0 to B7 as Keras does for `weights="imagenet"` only.
+
+    Those weights were trained on pixels divided twice by the root of the channel's standard
+    deviation, but for a file Keras omits the layer that divides the second time. In a file that was
+    not trained on ImageNet, the normalization does nothing.
+    """
+    deviations = getattr(inspect.getmodule(construct), "IMAGENET_STDDEV_RGB", None)
+    if deviations is None:
+        return
+    kinds = [type(layer) for layer in network.layers]
+    normalization = network.layers[kinds.index(keras.layers.Normalization)]
+    if np.any(normalization.get_weights()[0]):
+        kernel = network.layers[kinds.index(keras.layers.Conv2D)].kernel
+        kernel.assign(kernel / np.sqrt(np.float32(deviations))[:, None])

@@ -127,13 +127,14 @@ def test_an_application_is_fed_as_its_preprocess_input_says(name):
     np.testing.assert_allclose(fed(images / 255), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_an_application_prepares_images_and_can_be_frozen():
+def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
     """Small grey images: enlarged, made colours, scaled, as by hand."""
+    path = tmp_path / "all.h5"
     there = keras.applications.MobileNet(
         include_top=False, weights=None, input_shape=(32, 48, 3), pooling="avg"
     )
-    model = built("application", (8, 12, 1), name="MobileNet")
-    there.set_weights(model.get_layer("backbone").get_weights())
+    there.save(path)
+    model = built("application", (8, 12, 1), name="MobileNet", weights=str(path))
     images = np.random.default_rng(0).random((2, 8, 12, 1), np.float32)
     large = np.asarray(keras.ops.image.resize(images, (32, 48)))
     fed = keras.applications.mobilenet.preprocess_input(255 * np.repeat(large, 3, axis=-1))
@@ -155,9 +156,14 @@ def test_an_application_prepares_images_and_can_be_frozen():
     [
         ({"name": "ResNet5"}, 3, "name=ResNet5: unknown network; did you mean 'ResNet50'"),
         ({"name": "VGG16"}, 4, "VGG16 needs images of 1 or 3 channels; got 4"),
+        ({"name": "VGG16", "weights": "none.h5"}, 3, "weights=none.h5: not the weights of VGG16 "),
+        ({"name": "VGG16", "weights": "imagnet"}, 3, "weights=imagnet: not the weights of VGG16 "),
+        ({"name": "VGG16", "weights": "o.weights.h5"}, 3, "not the weights of VGG16 without"),
     ],
 )
-def test_a_wrong_application_is_told_in_one_line(options, channels, message):
+def test_a_wrong_application_is_told_in_one_line(options, channels, message, workplace):
+    x = keras.Input((2, 2, 3))
+    keras.Model(x, keras.layers.Conv2D(1, 1)(x)).save_weights("o.weights.h5")
     with pytest.raises(UsageError, match=message) as caught:
         built("application", (32, 32, channels), **options)
     assert "\n" not in str(caught.value)
@@ -169,6 +175,6 @@ def test_imagenet_weights_without_a_network_name_the_remedy(tmp_path, monkeypatc
 
     monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", fetch)
     monkeypatch.setattr("keras.src.backend.config.keras_home", lambda: str(tmp_path))
-    with pytest.raises(UsageError, match="no route.*copy its ~/.keras/models") as caught:
+    with pytest.raises(UsageError, match="no route.*weights=/path/VGG16.weights.h5") as caught:
         built("application", (32, 32, 3), name="VGG16", weights="imagenet")
     assert "\n" not in str(caught.value)

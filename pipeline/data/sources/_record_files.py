@@ -5,6 +5,7 @@ all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFR
 details").
 """
 
+import contextlib
 import dataclasses
 import mmap
 import struct
@@ -199,7 +200,16 @@ def _offsets(path: Path) -> np.ndarray:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if at != size:
         raise UsageError(
-            f"{path}: record {len(places) - (at > size)} is damaged or truncated, or the file is "
-            "compressed or not a TFRecord file; copy or write it again"
+            f"{path}: record {_intact(path)} is damaged or truncated, or the file is compressed or "
+            "not a TFRecord file; copy or write it again"
         )
     return np.array(places, np.int64)
+
+
+def _intact(path: Path) -> int:
+    """Number of records before the first damaged one."""
+    count = 0
+    with contextlib.suppress(tf.errors.OpError):
+        for _ in tf.data.TFRecordDataset(str(path)):
+            count += 1
+    return count
