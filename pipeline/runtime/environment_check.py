@@ -1,4 +1,4 @@
-"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and disk.
+"""Checks whether this machine can train and export: packages, GPUs, CPU, memory and disk.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported like
 everything else.
@@ -15,19 +15,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from pipeline.runtime import gpu_info
 
-PYTHONS = ((3, 11), (3, 13))
-"""Oldest and newest supported version."""
-PACKAGES = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15.1,<4"}
-"""Supported versions; setup.cfg has the same."""
-# Each of them installs the module `tensorflow`.
-_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
+_SHOWN = ("tensorflow", "keras", "numpy")
 _ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
-_NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
 import json, tensorflow as tf, keras
@@ -51,50 +44,26 @@ class Finding:
 
 def check() -> Iterator[Finding]:
     """Yields all findings, in the order in which they are shown."""
-    yield _python()
+    yield Finding("Python", platform.python_version())
     yield from _packages()
-    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
-    if legacy.lower() not in ("", "0", "false"):
-        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
-        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
     yield from _tensorflow()
     yield _cpu()
     yield _memory()
     yield from _disks()
 
 
-def _python() -> Finding:
-    version, (oldest, newest) = sys.version_info[:2], PYTHONS
-    if oldest <= version <= newest:
-        return Finding("Python", platform.python_version())
-    supported = " to ".join(".".join(map(str, numbers)) for numbers in PYTHONS)
-    return Finding("Python", platform.python_version(), "error", f"install Python {supported}")
-
-
 def _packages() -> Iterator[Finding]:
-    """Versions, several installed TensorFlows, and what the packages require of each other."""
+    """Versions, and what this package, TensorFlow and Keras require but do not find."""
     from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
 
-    found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
-    if len(found) > 1:
-        names = ", ".join(f"{name} {version}" for name, version in found.items())
-        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
-        yield Finding("TensorFlow packages", names, "error", remedy)
-    for name, supported in PACKAGES.items():
-        version = next(iter(found.values()), None) if name == "tensorflow" else installed(name)
-        if version and SpecifierSet(supported).contains(version, prereleases=True):
-            yield Finding(name, version)
-        else:
-            remedy = f"pip install '{name}{supported}'"
-            yield Finding(name, version or "not installed", "error", remedy)
-    yield Finding("numpy", installed("numpy") or "not installed")
-    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
+    for name in _SHOWN:
+        yield Finding(name, installed(name) or "not installed")
+    for name in ("keras-savedmodel-pipeline", *_SHOWN):
         for text in (metadata.requires(name) or ()) if installed(name) else ():
             needed = Requirement(text)
-            if needed.name in PACKAGES or (needed.marker and not needed.marker.evaluate()):
-                continue
             version = installed(needed.name)
+            if needed.marker and not needed.marker.evaluate():
+                continue
             if version is None or not needed.specifier.contains(version, prereleases=True):
                 value = f"{version or 'not installed'}, but {name} needs {needed.specifier or 'it'}"
                 remedy = f"pip install '{needed.name}{needed.specifier}'"
@@ -114,7 +83,6 @@ def _tensorflow() -> Iterator[Finding]:
     # -P: a file such as tensorflow.py in the current directory is not imported.
     command = [sys.executable, "-P", "-c", _PROBE]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    reinstall = "pip install --force-reinstall 'tensorflow[and-cuda]{tensorflow}' 'keras{keras}'"
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT, env=environment
@@ -125,21 +93,19 @@ def _tensorflow() -> Iterator[Finding]:
         yield Finding("import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy)
         return
     except (ValueError, IndexError):
-        value, remedy = (done.stderr.strip().splitlines() or ["no message"])[-1], reinstall
+        value = (done.stderr.strip().splitlines() or ["no message"])[-1]
         if done.returncode < 0:
             value = f"ended by {signal.Signals(-done.returncode).name}"
-        if done.returncode == -signal.SIGILL:
-            remedy = _NO_AVX
-        yield Finding("import tensorflow", value[:200], "error", remedy.format(**PACKAGES))
+        remedy = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
+        yield Finding("import tensorflow", value[:200], "error", remedy)
         return
     yield Finding("import tensorflow", "works")
     yield from _gpus(seen)
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    """The driver and libraries, which are required only if there is a driver, and the GPUs."""
+    """The GPUs, and why there are none although there is a driver."""
     yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
-    yield Finding("CUDA libraries", "missing" if gpu_info.missing_libraries() else "found")
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
@@ -166,9 +132,7 @@ def _cpu() -> Finding:
     known = [name for name in _ISA if name in flags]
     value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
     if flags and "avx" not in flags:
-        return Finding("CPU", value, "error", _NO_AVX)
-    if flags and "avx2" not in flags:
-        return Finding("CPU", value, "warning", "use a CPU with AVX2: training is slow without it")
+        return Finding("CPU", value, "error", "use a CPU with AVX, which TensorFlow requires")
     return Finding("CPU", value)
 
 
@@ -183,19 +147,12 @@ def _memory() -> Finding:
 
 
 def _disks() -> Iterator[Finding]:
-    default = "~/tensorflow_datasets"
-    places = {
-        "current directory": Path.cwd(),
-        "temporary directory": Path(tempfile.gettempdir()),
-        "TFDS data directory": Path(os.environ.get("TFDS_DATA_DIR", default)).expanduser(),
-    }
+    places = {"current directory": os.getcwd(), "temporary directory": tempfile.gettempdir()}
     for name, path in places.items():
-        existing = next(place for place in (path, *path.parents) if place.exists())
-        free = shutil.disk_usage(existing).free
+        free = shutil.disk_usage(path).free
         value = f"{path}: {_gib(free)} free"
-        if not os.access(existing, os.W_OK):
-            status = "warning" if name.startswith("TFDS") else "error"
-            yield Finding(name, value, status, f"make {existing} writable, or choose another one")
+        if not os.access(path, os.W_OK):
+            yield Finding(name, value, "error", "make it writable, or choose another one")
         elif free < _LEAST_DISK:
             yield Finding(name, value, "warning", "free some disk space")
         else:

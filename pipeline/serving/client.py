@@ -8,11 +8,9 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
@@ -105,41 +103,6 @@ class Client:
             signatures.check(answer, known.outputs, count)
         return answer
 
-    def classify(
-        self, examples: Sequence[Mapping[str, Any]], signature: str = "classify"
-    ) -> list[list[tuple[str, float]]]:
-        """Returns the (label, probability) pairs of each example, the most probable class first.
-
-        Args:
-            examples: Each maps feature names to bytes, a str, a number, or a list of these:
-                `[{"image/encoded": Path("three.png").read_bytes()}]`.
-            signature: Name of the signature.
-
-        Raises:
-            ServingError: As in `predict`.
-            UsageError: A feature has a different type.
-        """
-        classes, scores = self._answers(signature, examples, ("classes", "scores"))
-        return [
-            [(label, signatures.shortest(score)) for label, score in zip(*one, strict=True)]
-            for one in zip(classes, scores, strict=True)
-        ]
-
-    def regress(
-        self, examples: Sequence[Mapping[str, Any]], signature: str = "regress"
-    ) -> np.ndarray:
-        """Returns one value for each example, float32 (examples,).
-
-        Args:
-            examples: As in `classify`, for example `[{"features": [0.5, 1.0]}]`.
-            signature: Name of the signature.
-
-        Raises:
-            ServingError: As in `predict`.
-            UsageError: A feature has a different type.
-        """
-        return self._answers(signature, examples, ("outputs",))[0]
-
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises ServingError."""
         return self._transport.metadata()
@@ -153,15 +116,6 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _answers(
-        self, signature: str, examples: Sequence[Mapping[str, Any]], outputs: tuple[str, ...]
-    ) -> list[np.ndarray]:
-        # `predict` on a signature that takes examples: all three ways to reach a model support it.
-        answer = self.predict(signature, inputs=signatures.serialized(examples))
-        if missing := set(outputs) - answer.keys():
-            raise UsageError(f"{signature!r} does not return {' and '.join(sorted(missing))}")
-        return [answer[name] for name in outputs]
 
     @functools.cached_property
     def _signatures(self) -> dict[str, Signature]:

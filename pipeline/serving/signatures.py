@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -193,30 +193,6 @@ def _check_class(answer: Mapping[str, np.ndarray]) -> None:
 def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> None:
     for index in np.argwhere(~good)[:1].tolist():
         raise ValueError(f"{name}{index} is {values[tuple(index)]!s}, {problem}")
-
-
-def serialized(examples: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Returns serialized `tf.Example`s from feature name -> bytes, str, number, or a list of these.
-
-    Raises UsageError for other values, and for lists of several types.
-    """
-    try:
-        return [protobuf.example(_features(one)).SerializeToString() for one in examples]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = "an example must map feature names to bytes, strings or numbers"
-        raise UsageError(f"{message}: {reason(error)}") from None
-
-
-def _features(example: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in example.items():
-        if isinstance(value, np.ndarray | np.generic):
-            value = np.ravel(value).tolist()
-        values = value if isinstance(value, list | tuple) else [value]
-        values = [one.encode() if isinstance(one, str) else one for one in values]
-        is_float = any(isinstance(one, float) for one in values)
-        found[name] = list(map(float, values)) if is_float else values
-    return found
 
 
 def shortest(value: float | np.floating) -> float:

@@ -4,32 +4,22 @@ from typing import Any
 
 import keras
 
-from pipeline.training.callback_context import CallbackContext
+from pipeline.config.sections import Train
 
 GROUPS = 4
 
 
-def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
+class Unfreeze(keras.callbacks.Callback):
     """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or gradually.
 
-    Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
-    classification", ACL 2018, section 3.3.
-    """
-    groups = 1 if context.train.unfreeze == "at-once" else GROUPS
-    return Unfreeze(context.train.freeze_epochs, groups)
-
-
-class Unfreeze(keras.callbacks.Callback):
-    """Unfreezes a group of layers after every `epochs` epochs; never if it is None.
-
-    Args:
-        epochs: Epochs per group.
-        groups: Number of groups of about equal size; the last layers come first.
+    Gradual unfreezing: groups of about equal size, the last layers first. Howard, Ruder, "Universal
+    language model fine-tuning for text classification", ACL 2018, section 3.3.
     """
 
-    def __init__(self, epochs: int | None, groups: int = 1) -> None:
+    def __init__(self, options: Train) -> None:
         super().__init__()
-        self._epochs, self._groups = epochs, groups
+        self._epochs = options.freeze_epochs
+        self._groups = 1 if options.unfreeze == "at-once" else GROUPS
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         phase = min(epoch // self._epochs, self._groups) if self._epochs else 0

@@ -5,14 +5,14 @@ once per call. A good step costs two small assignments.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 NAMED = 64  # bad steps whose numbers are kept until the host reads them; more are only counted
-_TOTAL, _LAST, _ROW, _LONGEST, _NEW = range(5)
+_LAST, _ROW, _LONGEST, _NEW = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,40 +28,26 @@ class Bad:
 
 
 class Tally:
-    """The counters of one model; created in the scope of its strategy.
+    """The counters of one model; created in the scope of its strategy."""
 
-    Args:
-        variables: All weights that are trained at any time.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._places = {id(variable): place for place, variable in enumerate(variables)}
-        # Total; number of the last one; consecutive ones up to it; most consecutive ones, and
-        # count, since the host last read them.
-        self._bad = counter("bad_steps", np.array([0, -1, 0, 0, 0]), "int64")
+    def __init__(self) -> None:
+        # Number of the last one; consecutive ones up to it; most consecutive ones, and count, since
+        # the host last read them.
+        self._bad = counter("bad_steps", np.array([-1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
-        self._norms = counter("gradient_norms", np.zeros(2), "float32")
-        self._peaks = counter("gradient_peaks", np.zeros(len(variables) + 1), "float32")
+        # Sum, count, maximum.
+        self._norms = counter("gradient_norms", np.zeros(3), "float32")
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The state to save in a checkpoint."""
-        return [self._bad, self._numbers, self._norms, self._peaks]
+        return [self._bad, self._numbers, self._norms]
 
-    def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
-        """Records the gradient of a step that updates the weights; in cross-replica context.
-
-        Args:
-            norm: Global norm of the gradient, float32.
-            halves: Half the squared norm for each of `variables` and for all of them together,
-                float32 (variables + 1,).
-            variables: The variables that are trained in this phase.
-        """
-        self._norms.value.assign_add(tf.stack([norm, tf.ones_like(norm)]))
-        if len(variables) < len(self._places):
-            places = [*(self._places[id(v)] for v in variables), len(self._places)]
-            halves = tf.scatter_nd(tf.constant(places)[:, None], halves, self._peaks.shape)
-        self._peaks.value.assign(tf.maximum(self._peaks.value, halves))
+    def good(self, norm: tf.Tensor) -> None:
+        """Records the global norm of the gradient of a step that updates the weights, float32; in
+        cross-replica context."""
+        total, count, largest = tf.unstack(self._norms.value)
+        self._norms.value.assign(tf.stack([total + norm, count + 1.0, tf.maximum(largest, norm)]))
 
     def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
         """Counts a skipped step; in cross-replica context.
@@ -73,7 +59,7 @@ class Tally:
         held = tf.identity(self._bad.value)
         row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1
         longest = tf.maximum(held[_LONGEST], row)
-        now = tf.stack([held[_TOTAL] + 1, step, row, longest, held[_NEW] + 1])
+        now = tf.stack([step, row, longest, held[_NEW] + 1])
         free = tf.equal(tf.range(NAMED, dtype=tf.int64), held[_NEW])
         self._numbers.value.assign(tf.where(free & is_bad, step, self._numbers.value))
         self._bad.value.assign(tf.where(is_bad, now, held))
@@ -92,18 +78,12 @@ class Tally:
     def begin(self) -> None:
         """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that
         is saved during validation still needs them."""
-        for variable in (self._norms, self._peaks):
-            variable.assign(np.zeros(variable.shape, np.float32))
+        self._norms.assign(np.zeros(3, np.float32))
 
-    def norms(self) -> tuple[float, float, list[float]]:
-        """Norms of the gradients since `begin`: mean, maximum, and maximum for each weight.
-
-        The first two are NaN if no step was good.
-        """
-        total, count = self._norms.numpy().tolist()
-        *peaks, largest = np.sqrt(2 * self._peaks.numpy()).tolist()
-        nan = float("nan")
-        return (total / count, largest, peaks) if count else (nan, nan, peaks)
+    def norms(self) -> tuple[float, float]:
+        """Mean and maximum of the norms of the gradients since `begin`; NaN if no step was good."""
+        total, count, largest = self._norms.numpy().tolist()
+        return (total / count, largest) if count else (math.nan, math.nan)
 
 
 def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
