@@ -125,10 +125,10 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
     Needs decoded images, because no images are read for this.
     """
     splits = parts.values()
-    ignored = config.clean.enabled or config.clean.allow_leakage
-    if ignored or any(split.store.digest is None for split in splits):
+    digests = [s.store.digest[s.rows] for s in splits if s.store.digest is not None]
+    if config.clean.enabled or config.clean.allow_leakage or len(digests) < len(splits):
         return []
-    digest = np.concatenate([split.store.digest[split.rows] for split in splits])
+    digest = np.concatenate(digests)
     ids, labels = (np.concatenate([s.column(name) for s in splits]) for name in ("id", "label"))
     part = np.repeat(np.arange(len(parts)), [len(split) for split in splits])
     _, first, group = np.unique(digest, return_index=True, return_inverse=True)
