@@ -159,7 +159,7 @@ class Handoff:
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         metrics = {name: result[name] for name in splits if name in result}
         examples = splits[split_names.judged(self.evaluated)]
-        outcome = savedmodel.attempt(
+        outcome = savedmodel.export(
             config=self.config,
             model=self.model,
             task=task,

@@ -31,74 +31,42 @@ Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 
 
 def export(
-    model: SteppedModel,
-    task: Task,
-    config: Config,
-    examples: Split,
-    metrics: Mapping[str, Mapping[str, Any]] | None = None,
-    trained: Mapping[str, Any] | None = None,
-    *,
-    digest: str | None = None,
+    model: SteppedModel, task: Task, config: Config, examples: Split, **about: Any
 ) -> Verification:
-    """Writes the next version of the model.
+    """Writes the next version of the model; arguments as for `write`.
 
     The version becomes visible only if it passes its verification and is not worse than the served
     version by more than `--export.tolerance`.
 
-    Args:
-        model: Trained, in any precision.
-        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
-        config: Config of the run.
-        examples: Examples the model was not trained on; some are stored with their answers.
-        metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
-        trained: How the model was trained, for the same.
-        digest: Of the config of the run whose `model.keras`, in float32, is exported; None: the
-            model is that of a run in this process.
-
     Returns:
-        The checks, and the directory of the version, which stays hidden if a check failed.
+        The checks, and the directory of the version, which stays hidden if a check failed. What
+        prevents the export, such as a full disk, is the only check, which failed.
     """
-    parent = run_directory.export_directory(config)
-    directory = temp_files.folder(parent)
+    parent, directory = run_directory.export_directory(config), None
     try:
-        about = write(
-            directory,
-            model,
-            task,
-            config,
-            examples,
-            metrics=metrics or {},
-            trained=trained,
-            digest=digest,
-        )
+        directory = temp_files.folder(parent)
+        manifest = write(directory, model, task, config, examples, **about)
         outcome = verify(directory)
         if not outcome.passed:
             return outcome
-        signatures, batch_sizes = about["signatures"], about["options"]["batch_sizes"]
+        signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]
         ready = functools.partial(deployment_files.write, parent, signatures, batch_sizes)
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
-    except BaseException:
-        temp_files.remove(directory)
-        raise
+    except BaseException as error:
+        if directory:
+            temp_files.remove(directory)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            why = f"{parent} cannot be written: {error.strerror or error}"
+        elif isinstance(error, UsageError):
+            why = str(error)
+        else:
+            raise
+        return Verification(parent, (Check(run_result.NOT_EXPORTED, False, why),))
     checks = outcome.checks
     if published.quality is not None:
         checks = (*checks, Check("quality", not published.refused, published.quality))
     return Verification(published.directory, checks)
-
-
-def attempt(*, config: Config, **arguments: Any) -> Verification:
-    """Like `export`; what prevents it, such as a full disk, is the only check, which failed."""
-    place = run_directory.export_directory(config)
-    try:
-        return export(config=config, **arguments)
-    except BrokenPipeError:  # the reader of stdout is gone
-        raise
-    except (OSError, UsageError) as error:  # the run keeps its result
-        why = str(error)
-        if isinstance(error, OSError):
-            why = f"{place} cannot be written: {error.strerror or error}"
-        return Verification(place, (Check(run_result.NOT_EXPORTED, False, why),))
 
 
 def write(
@@ -109,12 +77,24 @@ def write(
     examples: Split,
     *,
     metrics: Mapping[str, Mapping[str, Any]],
-    trained: Mapping[str, Any] | None = None,
+    trained: Mapping[str, Any],
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Writes all files of a version to an empty directory; arguments as for `export`.
+    """Writes all files of a version to an empty directory.
 
-    Returns the content of the manifest, without the digests of files.
+    Args:
+        directory: Of the version.
+        model: Trained, in any precision.
+        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
+        config: Config of the run.
+        examples: Examples the model was not trained on; some are stored with their answers.
+        metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
+        trained: How the model was trained, for the same.
+        digest: Of the config of the run whose `model.keras`, in float32, is exported; None: the
+            model is that of a run in this process.
+
+    Returns:
+        The content of the manifest, without the digests of files.
     """
     precision = config.export.precision
     policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
@@ -150,7 +130,7 @@ def write(
         "feature_names": task.metadata.get("feature_names"),
         "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
         "options": run_result.options(config.export),
-        "trained": dict(trained or {}),
+        "trained": dict(trained),
         "judged": judged or None,
         "metrics": model_card.numbers(metrics.get(judged, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),

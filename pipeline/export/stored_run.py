@@ -51,7 +51,7 @@ def export_again(config: Config, run: RunDirectory) -> dict[str, Any]:
     run_report.tested(config, result, judged(metrics))
     precision = run_directory.decided(run.path, "precision") or "the precision of training"
     say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
-    outcome = savedmodel.attempt(
+    outcome = savedmodel.export(
         config=config,
         model=model,
         task=evaluate.calibrated_by(model.task, calibration if config.export.calibrate else {}),

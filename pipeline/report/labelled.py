@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,40 +36,34 @@ def splits(data: Any, task: Task) -> Examples:
     else:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)
-    for name in source.info.class_names or () if names else ():
+    own = list(source.info.class_names or ()) if names else []
+    for name in own:
         if name not in names:
             hint = suggest(name, names)
             raise UsageError(f"the data has a class {name!r}, unknown to the model; {hint}")
-    numbers = np.array([names.index(name) for name in source.info.class_names or names or ()])
+    numbers = np.array([names.index(name) for name in own])
+
+    def decode(example: Example) -> Example:
+        found = {"label": tf.gather(numbers, example["label"])} if own else {}
+        return task.decode({**example, **found})
+
+    matched: Any = SimpleNamespace(decode=decode)
     try:
-        specs = decoded_specs(source, task)
+        specs = decoded_specs(source, matched)
     except (LookupError, ValueError) as error:
         raise UsageError(f"the data does not fit the model: {reason(error)}") from None
     wanted = task.metadata.get("image_dtype", "uint8")
     if "image" in specs and specs["image"].dtype.name != wanted:
         raise UsageError(f"the images are {specs['image'].dtype.name}; the model takes {wanted}")
-    if names:
-        _renumber(source, numbers)
     found = {}
     for split in source.info.splits:
         columns = {name: v for name, v in source.columns(split).items() if name in specs}
-        if names:
+        if own:
             columns["label"] = numbers[columns["label"]]
         task.check(columns, split, source.location)
-        store = OnTheFly(source, task, split, specs, columns)
+        store = OnTheFly(source, matched, split, specs, columns)
         found[split] = Split(store, np.arange(len(columns["id"])))
     return found, source.location
-
-
-def _renumber(source: Any, numbers: np.ndarray) -> None:
-    """Makes the source read labels as the numbers of another model."""
-    original = source.reader
-
-    def reader(split: str) -> Callable[[tf.Tensor], Example]:
-        read = original(split)
-        return lambda at: {**read(at), "label": tf.gather(numbers, read(at)["label"])}
-
-    source.reader = reader
 
 
 def evaluated(

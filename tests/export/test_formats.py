@@ -22,7 +22,7 @@ def test_each_format_answers_as_the_saved_model(digits_run, tmp_path, name):
         pytest.importorskip("onnxruntime")
     config = digits_run.config.changed(export={"formats": (name,)})
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
-    write(tmp_path, *arguments, metrics={})
+    write(tmp_path, *arguments, metrics={}, trained={})
     file = formats.FILES[name]
     assert file in version_manifest.read(tmp_path)["files"]
     found = formats.check(tmp_path, file)
@@ -60,7 +60,8 @@ def test_own_layers_need_their_definition(tmp_path):
 def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
     change = {"directory": tmp_path, "formats": ("keras", "litert"), "precision": "float16"}
     config = digits_run.config.changed(export=change)
-    outcome = export(digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    outcome = export(*arguments, metrics={}, trained={})
     assert outcome.passed
     assert [check.name for check in outcome.checks][-3:] == [
         "finished",
