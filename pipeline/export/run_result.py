@@ -80,16 +80,16 @@ def write(
     return None, why
 
 
-def finished(config: Config, run: RunDirectory, step: int | None = None) -> dict[str, Any] | None:
-    """The result of a complete run; None if the run has to be tested or exported.
+def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
+    """The result of a run complete after this step; None if it has to be tested or exported.
 
     It has to be if options have changed, if `result.json` is damaged, or if there is no export in
     the directory and with the options of the config; a deleted export counts if there are newer
-    versions. `step` is the last step; None accepts any step and other training options.
+    versions.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))
-        same = step is None or (result["config_digest"], result["steps"]) == (config.digest(), step)
+        same = (result["config_digest"], result["steps"]) == (config.digest(), step)
         same &= result.keys() >= {"calibration", "examples_per_second", "verification"}
         good = not config.export.enabled or _is_exported(config, result)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

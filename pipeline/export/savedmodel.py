@@ -104,7 +104,10 @@ def write(
     served = task.serve(network).items()
     endpoints = {n: (tf.function(f, specs, autograph=False), specs) for n, (f, specs) in served}
     _save(directory, endpoints)
-    _write_formats(directory, exported, task, config)
+    if config.export.formats:
+        is_float32 = exported.dtype_policy.name == "float32"
+        plain = exported if is_float32 else twin(exported, task, config.model)
+        formats.write(directory, config.export.formats, plain, task)
     answers = golden(task, endpoints, examples)
     proof.write_golden(directory / proof.GOLDEN, answers)
     requests = {name: sides["inputs"] for name, sides in answers.items()}
@@ -140,14 +143,6 @@ def write(
     files.write_text(directory / model_card.FILE, card)
     version_manifest.write(directory, about)
     return about
-
-
-def _write_formats(directory: Path, exported: SteppedModel, task: Task, config: Config) -> None:
-    """The files of `--export.formats`, in float32."""
-    if config.export.formats:
-        if exported.dtype_policy.name != "float32":
-            exported = twin(exported, task, config.model)
-        formats.write(directory, config.export.formats, exported, task)
 
 
 def _save(directory: Path, endpoints: Endpoints) -> None:

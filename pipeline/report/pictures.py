@@ -10,8 +10,6 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
-from pipeline.utils.console import shortened
-
 if TYPE_CHECKING:  # curves need no TensorFlow
     from pipeline.report.results import Evaluation
 
@@ -80,6 +78,6 @@ def mistakes(found: "Evaluation") -> Picture:
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
         found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
-        file = shortened(found.predictions["file"][position], 32)
+        file = found.predictions["file"][position][-32:]
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)
     return picture

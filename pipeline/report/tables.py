@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.utils.console import shortened, table
+from pipeline.utils.console import table
 
 _ENDS = 10  # first and last rows of a long table
 
@@ -42,9 +42,9 @@ def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
     for at, (name, scores) in enumerate(metrics.get("per_class", {}).items()):
         wrong = [n * (i != at) for i, n in enumerate(metrics["confusion_matrix"][at])]
         count = max(wrong)
-        other = f"{shortened(names[wrong.index(count)], 30)} ({count:,})" if count else ""
+        other = f"{names[wrong.index(count)][:30]} ({count:,})" if count else ""
         numbers = [f"{scores[key]:.3f}" for key in ("f1", "precision", "recall")]
-        rows += [[shortened(name, 30), f"{scores['examples']:,}", *numbers, other]]
+        rows += [[name[:30], f"{scores['examples']:,}", *numbers, other]]
     rows = sorted((row for row in rows if row[1] != "0"), key=lambda row: row[2])
     if not rows:
         return ""

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.utils.console import shortened
 from pipeline.utils.html_pages import pixels
 
 
@@ -20,7 +19,7 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if len(counts) <= 30:  # more would be unreadable
-        names = [shortened(name, 24) for name in class_names]
+        names = [name[:24] for name in class_names]
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
@@ -39,9 +38,9 @@ def classified_image(
     image = pixels(np.asarray(example["image"]))
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255)
     answered, true = int(answer["class"]), int(example["label"])
-    title = f"{shortened(class_names[answered], 22)} {float(np.max(answer['probabilities'])):.2f}"
+    title = f"{class_names[answered][:22]} {float(np.max(answer['probabilities'])):.2f}"
     if answered != true:
-        title += f"\ntrue: {shortened(class_names[true], 22)}"
+        title += f"\ntrue: {class_names[true][:22]}"
     color = "green" if answered == true else "red"
     axes.set_title(title, color=color, fontsize=9, parse_math=False)
     axes.set(xticks=[], yticks=[])
@@ -67,6 +66,6 @@ def features(
     """Draws the features of an example as bars, with the prediction as the title."""
     axes.barh(range(len(values)), values)
     some = range(0, len(values), -(-len(values) // 20))
-    axes.set_yticks(some, [shortened(names[at], 12) for at in some], parse_math=False, fontsize=7)
+    axes.set_yticks(some, [names[at][:12] for at in some], parse_math=False, fontsize=7)
     axes.invert_yaxis()
     axes.set_title(f"{float(predicted):.4g}, true {float(true):.4g}", fontsize=9)

@@ -12,12 +12,6 @@ def say(name: str, text: object) -> None:
     print(f"{name:<10} {plain(str(text))}", flush=True)
 
 
-def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and end if it has more than `most` characters."""
-    kept = most - 3
-    return text if len(text) <= most else f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
-
-
 def numbers(metrics: Mapping[str, Any]) -> str:
     """The metrics that are one number."""
     floats = {name: value for name, value in metrics.items() if isinstance(value, float)}

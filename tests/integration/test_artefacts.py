@@ -86,12 +86,14 @@ def test_resized_images_and_odd_class_names_are_exported(ran):
 
 
 def test_paths_in_the_home_directory_are_found_again(ran, monkeypatch):
-    folder, _ = ran
+    folder, before = ran
     text = (folder / "run/config.json").read_text()
     assert '"path": "~/mine.npz"' in text and '"directory": "~/models"' in text
     again = command_line.read(folder / "run/config.json").changed(run_directory=folder / "run")
     preflight.check(again)
-    result = run_result.finished(again, run_directory.RunDirectory(folder / "run"))
+    result = run_result.finished(
+        again, run_directory.RunDirectory(folder / "run"), before.result["steps"]
+    )
     assert result["export"] == str(folder / "models/digits/1")
     assert dataset.load(again).splits.keys() == {"train", "validation", "test"}
     monkeypatch.setenv("HOME", str(folder.parent))

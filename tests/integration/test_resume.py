@@ -195,15 +195,15 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     run.result.write_text(json.dumps(result))
 
     def finished(config=given, **changes):
-        return run_result.finished(config.changed(**changes), run)
+        return run_result.finished(config.changed(**changes), run, 7)
 
-    assert finished() == run_result.finished(given, run, 7) == result
+    assert finished() == result
     assert run_result.finished(given, run, 8) is None, "a later checkpoint"
     for harmless in ({"log": {"progress": False}}, {"export": {"enabled": False}}):
         assert finished(**harmless) == result
     for harmless in ({"tolerance": 0.1}, {"keep": 3}):
         assert finished(export=harmless) == result
-    assert run_result.finished(given.changed(train={"epochs": 60}), run, 7) is None
+    assert finished(train={"epochs": 60}) is None
     assert finished(export={"name": "other"}) is None
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
     assert finished(half) is None, "it must be exported with these options"
