@@ -122,34 +122,25 @@ def export_again(config: Config) -> int:
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
-    with Stops().listening():
-        run = RunDirectory(Path(str(config.run_directory)))
-        with run.locked():
-            temp_files.sweep(run_directory.export_directory(config))
-            result = _exported(config, run)
-            _record(config, run, result)
+    start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
+    with Stops().listening(), run.locked():
+        temp_files.sweep(run_directory.export_directory(config))
+        from pipeline.runtime import environment
+
+        # Imports TensorFlow; the modules below do, too
+        machine = environment.start(config.runtime)
+        from pipeline.export import handoff, stored_run
+
+        if run.examples.is_file():  # of a run with Python objects
+            result = stored_run.export_again(config, run)
+        else:
+            trainer = handoff.restored(config, machine)
+            incomplete = "" if trainer.checkpoint.complete else " (incomplete)"
+            steps = f"{trainer.checkpoint.step:,} of {trainer.batches.last_step:,} steps"
+            say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
+            result = handoff.Handoff(trainer, start).export_again()
+        _record(config, run, result)
     return 0 if result["export"] else 1
-
-
-def _exported(config: Config, run: RunDirectory) -> dict[str, Any]:
-    """Exports the model of the newest checkpoint, or what a run with Python objects stored."""
-    start = time.monotonic()
-    from pipeline.runtime import environment
-
-    # Imports TensorFlow; the modules below do, too
-    machine = environment.start(config.runtime)
-    if run.examples.is_file():
-        from pipeline.export import stored_run
-
-        return stored_run.export_again(config, run)
-    from pipeline.export import handoff
-
-    trainer = handoff.restored(config, machine)
-    saver = trainer.checkpoint
-    incomplete = "" if saver.complete else " (incomplete)"
-    steps = f"{saver.step:,} of {trainer.batches.last_step:,} steps"
-    say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-    return handoff.Handoff(trainer, start).export_again()
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

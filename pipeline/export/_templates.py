@@ -1,17 +1,11 @@
 """Renders the text files of an export from the templates in `templates/`."""
 
-import functools
 import shlex
 from typing import Any
 
 
 def render(template: str, **values: Any) -> str:
     """The text of `templates/NAME.j2` with these values."""
-    return _environment().get_template(f"{template}.j2").render(values)
-
-
-@functools.cache
-def _environment() -> Any:
     import jinja2  # takes 40 ms, which only an export needs
 
     environment = jinja2.Environment(
@@ -22,7 +16,7 @@ def _environment() -> Any:
         keep_trailing_newline=True,
     )
     environment.filters |= {"cell": _cell, "shell": shlex.quote}
-    return environment
+    return environment.get_template(f"{template}.j2").render(values)
 
 
 def _cell(value: Any) -> str:

@@ -72,11 +72,9 @@ def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:
     scores = max(tables, key=lambda values: values.shape[1])
     scores = -np.sort(-scores.reshape(len(scores), -1), axis=1)
     # After the last rank comes nothing, or a score that is not stored and at most as large.
-    following = np.concatenate([scores[:, 1:], np.zeros_like(scores[:, :1])], axis=1)
-    close = scores - following <= _TIES * tolerance * np.abs(scores)
-    close[:, -1] = np.abs(scores[:, -1]) <= tolerance
-    before = np.concatenate([np.zeros_like(close[:, :1]), close[:, :-1]], axis=1)
-    return close | before
+    close = -np.diff(scores, axis=1) <= _TIES * tolerance * np.abs(scores[:, :-1])
+    last = np.abs(scores[:, -1:]) <= tolerance
+    return np.hstack([close, last]) | np.hstack([last & False, close])
 
 
 def _tied_values(ties: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

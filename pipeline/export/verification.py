@@ -95,9 +95,6 @@ def _run(command: list[str], environment: dict[str, str], seconds: float) -> lis
         output, errors, code = process.stdout, process.stderr, process.returncode
     except subprocess.TimeoutExpired as expired:
         output, errors = expired.stdout or b"", expired.stderr or b""
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError(f"the checks cannot be started with {command[0]}: {why}") from None
     checks: dict[str, Check] = {}
     last = "starts"
     for line in output.decode(errors="replace").splitlines():
