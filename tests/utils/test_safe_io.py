@@ -1,4 +1,4 @@
-"""Untrusted run directories, data and models: bounded reading, and no code is run."""
+"""Untrusted run directories, data and models: damaged files, and no code is run."""
 
 import ast
 import os
