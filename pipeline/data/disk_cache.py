@@ -41,15 +41,12 @@ class Disk(Store):
                 weakref.finalize(self, os.close, self._files[name])
         digest = short.pop(DIGEST, None)
         super().__init__({n: s for n, s in specs.items() if n != DIGEST}, short, digest)
-        self._kept = {name: tf.constant(values) for name, values in short.items()}
 
     def gather(self, rows: tf.Tensor) -> Example:
-        example = {name: tf.gather(column, rows) for name, column in self._kept.items()}
-        for name in self._files:
-            spec = self.specs[name]
-            read = tf.numpy_function(lambda r, name=name: self._read(name, r), [rows], spec.dtype)
-            example[name] = tf.ensure_shape(read, (*rows.shape, *spec.shape))
-        return example
+        types = [spec.dtype for spec in self.specs.values()]
+        found = tf.numpy_function(lambda rows: [*self.take(rows).values()], [rows], types)
+        fields = zip(self.specs.items(), found, strict=True)
+        return {n: tf.ensure_shape(v, (*rows.shape, *spec.shape)) for (n, spec), v in fields}
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
