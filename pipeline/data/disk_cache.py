@@ -50,14 +50,11 @@ class Disk(Store):
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
-        read = {name: self._read(name, rows) for name in self._files}
-        return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:
         try:
-            self.take(rows)
+            read = {name: self._read(name, rows) for name in self._files}
         except OSError as error:
             raise UsageError(f"--data.cache disk: {error}; run again to rebuild it") from None
+        return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
 
     def _read(self, name: str, rows: np.ndarray) -> np.ndarray:
         spec = self.specs[name]
