@@ -216,11 +216,6 @@ class Task(abc.ABC):
     def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Draws one decoded example and its answer."""
 
-    def predictions(self, answers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of `predictions.csv`, (examples,); if there is a bool `correct` and a
-        `probability`, mistakes are shown. By default, what `answers` has of one value each."""
-        return {n: values for n, values in answers.items() if values.ndim == 1 and n != "id"}
-
     @abc.abstractmethod
     def serve(self, model: Callable[..., Any]) -> Signatures:
         """The signatures of the export, which call `model(inputs, training=False)`.

@@ -36,9 +36,20 @@ class Evaluation:
     @functools.cached_property
     def predictions(self) -> Columns:
         """A row for each example: its file (without the home directory), truth and answer."""
-        names = [self.locate(id) for id in self.answers["id"].tolist()]
-        columns = self.task.predictions(self.answers).items()
-        return Columns(file=files.collapse_home(names), **{n: v.tolist() for n, v in columns})
+        answers, names = self.answers, np.array(self.task.metadata.get("class_names", ()))
+        left_out = ("id", "outputs")
+        columns = {n: v for n, v in answers.items() if v.size == len(v) and n not in left_out}
+        if {"probabilities", "class"} <= answers.keys():
+            truth, sure = answers["truth"], answers["probabilities"]
+            columns = {
+                "truth": names[truth],
+                "answer": names[answers["class"]],
+                "probability": sure.max(axis=1),
+                "probability_of_truth": sure[np.arange(len(truth)), truth],
+                "correct": truth == answers["class"],
+            }
+        found = files.collapse_home([self.locate(id) for id in answers["id"].tolist()])
+        return Columns(file=found, **{n: v.ravel().tolist() for n, v in columns.items()})
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:

@@ -223,17 +223,6 @@ class ImageClassification(Task):
         """Draws the image with the answer as its title: green if right, red if wrong."""
         _plots.classified_image(axes, example, answer, self.class_names)
 
-    def predictions(self, answers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Names of the true and the predicted class, and the probability of each."""
-        names, rows = np.array(self.class_names), np.arange(len(answers["truth"]))
-        return {
-            "truth": names[answers["truth"]],
-            "answer": names[answers["class"]],
-            "probability": answers["probabilities"].max(axis=1),
-            "probability_of_truth": answers["probabilities"][rows, answers["truth"]],
-            "correct": answers["truth"] == answers["class"],
-        }
-
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default` takes pixels, `image_bytes` encoded files, `classify` examples.
 

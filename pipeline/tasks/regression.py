@@ -148,11 +148,6 @@ class Regression(Task):
         values = (np.asarray(example["features"]) - self._mean) / self._deviation
         _plots.features(axes, values, self.feature_names, answer["prediction"], example["target"])
 
-    def predictions(self, answers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The true and the predicted number, and their difference."""
-        truth, predicted = answers["truth"][:, 0], answers["prediction"]
-        return {"true": truth, "predicted": predicted, "error": predicted - truth}
-
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
         """`serving_default(features)` takes unscaled features as in the source: float32 (batch, n).
 

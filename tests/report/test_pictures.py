@@ -137,7 +137,7 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys,
     def refused(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(type(task), "predictions", refused)
+    monkeypatch.setattr(results.Columns, "csv", refused)
     monkeypatch.setattr(type(task), "pictures", refused)
     monkeypatch.setattr(pictures, "mistakes", lambda found: Figure((1, 1)))
     results.show(found, tmp_path, {"loss": [1.0]})
