@@ -19,15 +19,10 @@ from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.callbacks.average_weights import AverageWeights
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.training.callbacks.gradient_monitor import GradientMonitor
 from pipeline.training.callbacks.metric_logger import MetricLogger
-from pipeline.training.callbacks.progress import Progress
-from pipeline.training.callbacks.throughput import Throughput
-from pipeline.training.callbacks.time_budget import TimeBudget
-from pipeline.training.callbacks.unfreeze import Unfreeze
 from pipeline.training.model_builder import build
+from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
@@ -249,24 +244,14 @@ class Trainer:
 
 
 def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
-    """The callbacks of every run, in order, and then those of `train.callbacks`.
-
-    Each can add to an epoch's logs for the callbacks after it; the metric logger writes only what
-    has been saved.
-    """
-    callbacks = [
-        GradientMonitor(context),
-        Unfreeze(context.train),
-        AverageWeights(),
-        Throughput(context.batches.batch_size),
-        TimeBudget(context) if context.time_limit else None,
-        context.checkpoint,
-        MetricLogger(context) if context.is_chief else None,
-        Progress(context) if context.is_chief and context.log.progress else None,
-    ]
-    for name, options in context.train.callbacks.items():
-        callback = registry.call("callbacks", name, options, context)
+    """The callbacks of every run, in order, and then those of `train.callbacks`."""
+    more = context.train.callbacks
+    before, after, added = (
+        [registry.call("callbacks", name, more.get(name, {}), context) for name in names]
+        for names in (BEFORE_CHECKPOINT, AFTER_CHECKPOINT, more)
+    )
+    for name, callback in zip(more, added, strict=True):
         if not isinstance(callback, keras.callbacks.Callback | None):
             raise UsageError(f"--train.callbacks: {name} must return a callback; got {callback!r}")
-        callbacks.append(callback)
+    callbacks = [*before, context.checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

@@ -4,6 +4,13 @@ from typing import Any
 
 import keras
 
+from pipeline.training.callback_context import CallbackContext
+
+
+def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
+    """Validates with averaged weights (EMA); logs skipped steps, loss scale and learning rate."""
+    return AverageWeights()
+
 
 class AverageWeights(keras.callbacks.Callback):
     """Validates with the averaged weights; adds `skipped_steps`, `loss_scale` and `learning_rate`

@@ -6,6 +6,13 @@ from typing import Any
 
 import keras
 
+from pipeline.training.callback_context import CallbackContext
+
+
+def throughput(context: CallbackContext) -> keras.callbacks.Callback:
+    """Adds `examples_per_second` to the logs of each epoch."""
+    return Throughput(context.batches.batch_size)
+
 
 class Throughput(keras.callbacks.Callback):
     """Adds `examples_per_second` to the logs of each epoch: of training only, without calls that

@@ -4,22 +4,32 @@ from typing import Any
 
 import keras
 
-from pipeline.config.sections import Train
+from pipeline.training.callback_context import CallbackContext
 
 GROUPS = 4
 
 
-class Unfreeze(keras.callbacks.Callback):
+def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
     """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or gradually.
 
-    Gradual unfreezing: groups of about equal size, the last layers first. Howard, Ruder, "Universal
-    language model fine-tuning for text classification", ACL 2018, section 3.3.
+    Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
+    classification", ACL 2018, section 3.3.
+    """
+    groups = 1 if context.train.unfreeze == "at-once" else GROUPS
+    return Unfreeze(context.train.freeze_epochs, groups)
+
+
+class Unfreeze(keras.callbacks.Callback):
+    """Unfreezes a group of layers after every `epochs` epochs; never if it is None.
+
+    Args:
+        epochs: Epochs per group.
+        groups: Number of groups of about equal size; the last layers come first.
     """
 
-    def __init__(self, options: Train) -> None:
+    def __init__(self, epochs: int | None, groups: int = 1) -> None:
         super().__init__()
-        self._epochs = options.freeze_epochs
-        self._groups = 1 if options.unfreeze == "at-once" else GROUPS
+        self._epochs, self._groups = epochs, groups
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         phase = min(epoch // self._epochs, self._groups) if self._epochs else 0

@@ -6,6 +6,7 @@ once per call. A good step costs two small assignments.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -28,26 +29,40 @@ class Bad:
 
 
 class Tally:
-    """The counters of one model; created in the scope of its strategy."""
+    """The counters of one model; created in the scope of its strategy.
 
-    def __init__(self) -> None:
+    Args:
+        variables: All weights that are trained at any time.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._places = {id(variable): place for place, variable in enumerate(variables)}
         # Number of the last one; consecutive ones up to it; most consecutive ones, and count, since
         # the host last read them.
         self._bad = counter("bad_steps", np.array([-1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
         # Sum, count, maximum.
         self._norms = counter("gradient_norms", np.zeros(3), "float32")
+        self._peaks = counter("gradient_peaks", np.zeros(len(variables)), "float32")
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The state to save in a checkpoint."""
-        return [self._bad, self._numbers, self._norms]
+        return [self._bad, self._numbers, self._norms, self._peaks]
 
-    def good(self, norm: tf.Tensor) -> None:
-        """Records the global norm of the gradient of a step that updates the weights, float32; in
-        cross-replica context."""
+    def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
+        """Records the gradient of a step that updates the weights; in cross-replica context.
+
+        Args:
+            norm: Global norm of the gradient, float32.
+            halves: Half the squared norm for each of `variables`, float32 (variables,).
+            variables: The variables that are trained in this phase.
+        """
         total, count, largest = tf.unstack(self._norms.value)
         self._norms.value.assign(tf.stack([total + norm, count + 1.0, tf.maximum(largest, norm)]))
+        places = [[self._places[id(variable)]] for variable in variables]
+        peaks = tf.tensor_scatter_nd_max(self._peaks.value, places, halves)
+        self._peaks.value.assign(peaks)
 
     def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
         """Counts a skipped step; in cross-replica context.
@@ -78,12 +93,17 @@ class Tally:
     def begin(self) -> None:
         """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that
         is saved during validation still needs them."""
-        self._norms.assign(np.zeros(3, np.float32))
+        for variable in (self._norms, self._peaks):
+            variable.assign(np.zeros(variable.shape, np.float32))
 
-    def norms(self) -> tuple[float, float]:
-        """Mean and maximum of the norms of the gradients since `begin`; NaN if no step was good."""
+    def norms(self) -> tuple[float, float, list[float]]:
+        """Norms of the gradients since `begin`: mean, maximum, and maximum for each weight.
+
+        The first two are NaN if no step was good.
+        """
         total, count, largest = self._norms.numpy().tolist()
-        return (total / count, largest) if count else (math.nan, math.nan)
+        peaks = np.sqrt(2 * self._peaks.numpy()).tolist()
+        return (total / count, largest, peaks) if count else (math.nan, math.nan, peaks)
 
 
 def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
