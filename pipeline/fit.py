@@ -94,10 +94,11 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export.handoff import Handoff, evaluation_split
-    from pipeline.training import recovery
+    from pipeline.training import plan, recovery
     from pipeline.training.trainer import Trainer
 
     # Data and model
+    config, machine = plan.complete(config, machine, stops.left)
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()

@@ -47,8 +47,10 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     machine = environment.start(config.runtime)  # imports TensorFlow
     from pipeline.data import dataset
     from pipeline.evaluation import dataset_report
+    from pipeline.training import plan
     from pipeline.utils import html_pages
 
+    config, machine = plan.complete(config, machine)
     lines: list[tuple[str, str]] = []
 
     def report(found: Iterable[tuple[str, object]]) -> None:

@@ -24,7 +24,8 @@ usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 
 {purpose}
 
-PATH: your images as class folders, arrays (.npz) or TFRecord files, with the recipe photos.
+PATH: your images as class folders, arrays (.npz), TFRecord files or a .csv of files and labels;
+the recipe photos chooses the settings for them.
 
 recipes (default: {default}):
 {recipes}

@@ -1,4 +1,4 @@
-"""What is at a path: class folders of images, arrays, or TFRecord files."""
+"""What is at a path: class folders of images, arrays, TFRecord files, or a table of files."""
 
 import os
 import re
@@ -13,10 +13,12 @@ _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
 _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
+    "csv": re.compile(r".*\.[ct]sv", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
 _EXPECTED = (
-    "expected are folders of images, one for each class; an .npz of arrays; or TFRecord files"
+    "expected are folders of images, one for each class; an .npz of arrays; TFRecord files; or a "
+    ".csv with the columns path and label"
 )
 
 
@@ -63,7 +65,7 @@ def _problem(path: Path, files: list[str], folders: list[str], classes: list[str
     if images := sum(name.lower().endswith(SUFFIXES) for name in files):
         return (
             f"{path} contains {images:,} images, but no class folders; move the images of each "
-            "class into a folder of its own"
+            "class into a folder of its own, or list them in a .csv with the columns path and label"
         )
     entries = [*(f"{name}/" for name in folders), *files]
     some = ", ".join(entries[:3]) + ", ..." * (len(entries) > 3)

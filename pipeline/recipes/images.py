@@ -66,23 +66,20 @@ def fashion_mnist_lenet() -> Config:
 
 
 def photos() -> Config:
-    """Your own images, by their path in place of a recipe, with a compact residual network."""
-    augment: dict[str, Any] = {"flip": {}, "crop": {"padding": 8}, "cutmix": {"probability": 0.5}}
+    """Your own images, by their path: settings are chosen for them and for this machine."""
+    train = ("batch_size", "learning_rate", "epochs", "ema")
+    chosen = ["data.image_size", "data.augment", "model", *(f"train.{name}" for name in train)]
     return Config(
         recipe="photos",
-        planned={"source": ""},
+        planned=dict.fromkeys(["source", *chosen, "runtime.precision"], ""),
         source=Source(name="scikit_learn", options={"dataset": "digits"}),  # until a path is given
-        data=Data(image_size=(64, 64), augment=augment),
+        data=Data(test=0.1),
         model=Model(name="residual"),
         train=Train(
-            epochs=60,
-            batch_size=64,
             optimizer="muon",
-            learning_rate=0.014,
             weight_decay=0.05,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
-            ema=0.99,
         ),
     )

@@ -67,7 +67,8 @@ def _check(config: Config) -> None:
 def summary(config: Config) -> str:
     """What a run is going to do, for its first line."""
     where = f" in {config.run_directory}" if config.run_directory and not config.dry_run else ""
-    what = f"{config.model.name} on {config.source.title}, {config.train.epochs:,} epochs"
+    what = f"{config.model.name} on {config.source.title}"
+    what += f", {config.train.epochs:,} epochs" if "" not in config.planned.values() else ""
     then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
     return f"{config.recipe}{where}: {what}{then}"
 

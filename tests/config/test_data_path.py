@@ -15,6 +15,7 @@ FOUND = {
     "train/a/1.jpg train/b/2.jpg test/a/3.jpg": ("folder", "."),
     "flowers/a/1.jpg flowers/b/2.jpg __MACOSX/._a LICENSE": ("folder", "flowers"),
     "one/two/a/1.jpg one/two/b/2.jpg": ("folder", "one/two"),
+    "images/1.jpg images/2.jpg labels.csv": ("csv", "labels.csv"),
     "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
     "examples.npz": ("arrays", "examples.npz"),
     "images.npy labels.npy": ("arrays", "."),
@@ -85,3 +86,12 @@ def test_a_folder_named_as_the_recipe_is_its_data(workplace):
     assert command_line.recipe("photos").planned["source"] == ""
     Path("data").rename("photos")
     assert command_line.recipe("photos").source.path == Path("photos")
+
+
+def test_given_options_are_not_planned(workplace):
+    write("a/1.jpg b/2.jpg")
+    planned = command_line.configure(["data", "--lr", "0.1", "--model.blocks", "1"]).planned
+    given = {place for place, reason in planned.items() if reason == "given"}
+    assert given == {"source", "train.learning_rate", "model"}
+    planned = command_line.configure(["data", "--model.weights", "x.keras"]).planned
+    assert planned["model"] == planned["train.epochs"] == ""

@@ -37,6 +37,13 @@ def folder(root):
     return {"path": root}
 
 
+def csv(root):
+    folder(root)
+    rows = [f"class {label}/{number}.png,{label}" for number, label in enumerate(LABELS)]
+    (root / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    return {"path": root / "labels.csv"}
+
+
 def tfrecord(root):
     with tf.io.TFRecordWriter(str(root / "train.tfrecord")) as writer:
         for image, label in zip(IMAGES, LABELS, strict=True):
@@ -64,7 +71,8 @@ def tensorflow_datasets(root):
 
 
 # A source that reads files needs some of them; any other one is called with `options_of`.
-DATA = {"arrays": arrays, "folder": folder, "tfrecord": tfrecord, "tfds": tensorflow_datasets}
+DATA = {"arrays": arrays, "csv": csv, "folder": folder, "tfrecord": tfrecord}
+DATA["tfds"] = tensorflow_datasets
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""The detail of images is found, whatever the size of their files."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.data.image_detail import needed
+
+
+def picture(detail, size, seed):
+    """A scene of rectangles, seen by a camera of `detail` pixels; enlarged, as a JPEG."""
+    generator = np.random.default_rng(seed)
+    scene = np.zeros((512, 512, 3), np.uint8)
+    for _ in range(30):
+        top, left, height, width = generator.integers(8, 400, 4)
+        scene[top : top + height, left : left + width] = generator.integers(0, 256, 3)
+    seen = Image.fromarray(scene).resize((detail, detail), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    seen.resize((size, size), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("detail", "size"), [(32, 128), (48, 200), (64, 256)])
+def test_the_detail_is_that_of_the_camera_not_that_of_the_file(detail, size):
+    images = [picture(detail, size, seed) for seed in range(5)]
+    assert needed([b"damaged", *images]) == detail
+
+
+def test_pixels_and_small_images_are_measured_and_nothing_is_nothing():
+    generator = np.random.default_rng(0)
+    for channels in (1, 3):
+        assert needed(generator.integers(0, 256, (4, 28, 28, channels), np.uint8)) == 32
+    assert needed([np.zeros((200, 200, 3), np.uint8)]) == 32  # blank
+    assert needed([b"", b"damaged"]) is None
