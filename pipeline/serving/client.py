@@ -8,16 +8,20 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 import functools
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Arrays, Examples, Field, Signature
+from pipeline.serving.signatures import Examples, Signature
 from pipeline.utils.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from pipeline.serving.grpc import Rpc
+    from pipeline.serving.local import Local
+    from pipeline.serving.rest import Rest
 
 EXPECTED = (
     "a directory such as saved_models/digits or saved_models/digits/1, "
@@ -32,19 +36,6 @@ _RPC = re.compile(
     r"(/((versions/)?(?P<number>\d{1,18})|labels/(?P<label>[^/\s]+)))?"
 )
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
-
-
-class Transport(Protocol):
-    """One of the three ways to reach a model; raises ServingError if a request fails."""
-
-    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
-        """Returns the outputs of the signature `name`; `outputs` are their types."""
-
-    def metadata(self) -> dict[str, Signature]:
-        """Returns the inputs and outputs of each signature, by name."""
-
-    def close(self) -> None:
-        """Closes the connection."""
 
 
 class Client:
@@ -139,7 +130,7 @@ class Client:
     def _signatures(self) -> dict[str, Signature]:
         return self.metadata()
 
-    def _open(self) -> Transport:
+    def _open(self) -> "Rest | Rpc | Local":
         if _REST.fullmatch(self.model):
             from pipeline.serving.rest import Rest
 

@@ -143,9 +143,8 @@ class Update:
 
         def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
             # A branch can contain updates of mirrored variables only in cross-replica context.
-            finite, sound, norm, halves = (
-                strategy.experimental_local_results(value)[0] for value in judged
-            )
+            local = strategy.experimental_local_results
+            finite, sound, norm, halves = (local(value)[0] for value in judged)
             run = strategy.extended.call_for_each_replica
 
             def good() -> None:

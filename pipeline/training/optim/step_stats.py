@@ -106,7 +106,7 @@ class Tally:
         return (total / count, largest, peaks) if count else (math.nan, math.nan, peaks)
 
 
-def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
+def counter(name: str, value: float | list[float] | np.ndarray, dtype: str) -> keras.Variable:
     """A variable with the same value on every replica."""
     return keras.Variable(
         value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
