@@ -29,10 +29,9 @@ def model_fit(
     """
     model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
-    position = _Position(calls, train)
     evaluating: dict[str, Any] = {}
     if validation:
-        position.evaluation = model.test_function = distributed.Calls(model, "evaluate", validation)
+        model.test_function = distributed.Calls(model, "evaluate", validation)
         evaluating = {
             "validation_data": distributed.tickets(validation, repeat=True),
             "validation_steps": validation.steps_per_epoch,
@@ -45,7 +44,7 @@ def model_fit(
             initial_epoch=part.first_epoch,
             # At least one call, which takes no steps if only the validation is left.
             steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
-            callbacks=[position, *callbacks],
+            callbacks=[_Position(calls, train), *callbacks],
             shuffle=False,
             verbose=0,
             **evaluating,
@@ -76,7 +75,6 @@ class _Position(keras.callbacks.Callback):
     def __init__(self, calls: distributed.Calls, batches: Batches) -> None:
         super().__init__()
         self._calls, self._last_step = calls, batches.last_step
-        self.evaluation: distributed.Calls | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._calls.begin(epoch)
@@ -84,7 +82,3 @@ class _Position(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._calls.position >= self._last_step:
             self.model.stop_training = True
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        if self.evaluation:
-            self.evaluation.begin(0)
