@@ -124,37 +124,29 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
 
     Needs decoded images, because no images are read for this.
     """
-    if config.clean.enabled or config.clean.allow_leakage:
+    splits = parts.values()
+    digests = [s.store.digest[s.rows] for s in splits if s.store.digest is not None]
+    if config.clean.enabled or config.clean.allow_leakage or len(digests) < len(splits):
         return []
-    digests: list[np.ndarray] = []
-    leaked = []
-    for name, split in parts.items():
-        if split.store.digest is None:
-            return []
-        own = split.store.digest[split.rows]
-        if count := int(np.isin(own, np.concatenate([own[:0], *digests])).sum()):
-            leaked.append(f"{count:,} in {name}")
-        digests.append(own)
-    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
-    twice = _filed_twice(source, parts, np.concatenate(digests))
-    found = [Decision("note", twice, f"{remedy} excludes them")] if twice else []
-    what = f"exact copies of images in another split: {', '.join(leaked)}"
-    return [*found, *([Decision("note", what, f"{remedy} excludes them")] if leaked else [])]
-
-
-def _filed_twice(source: Source, parts: dict[str, Split], digest: np.ndarray) -> str:
-    """How many images have the pixels of another one, and how many of them another label."""
-    order = np.argsort(digest, kind="stable")
-    same = np.flatnonzero(digest[order][1:] == digest[order][:-1])
-    if not len(same):
-        return ""
-    columns = [split.column for split in parts.values()]
-    ids, labels = (np.concatenate([c(name) for c in columns]) for name in ("id", "label"))
-    differ = labels[order[same]] != labels[order[same + 1]]
-    at = same[np.argmax(differ)]
-    one, other = (source.location(int(ids[order[place]])) for place in (at, at + 1))
+    digest = np.concatenate(digests)
+    ids, labels = (np.concatenate([s.column(name) for s in splits]) for name in ("id", "label"))
+    part = np.repeat(np.arange(len(parts)), [len(split) for split in splits])
+    _, first, group = np.unique(digest, return_index=True, return_inverse=True)
+    copy = np.flatnonzero(first[group] != np.arange(len(digest)))
+    if not len(copy):
+        return []
+    original = first[group[copy]]
+    differ = labels[copy] != labels[original]
+    at = np.argmax(differ)
+    one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
     classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
-    return f"{len(same):,} images are filed twice{classes}, such as {one} and {other}"
+    notes = [f"{len(copy):,} images are filed twice{classes}, such as {one} and {other}"]
+    counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))
+    if counts.any():
+        some = [f"{count:,} in {name}" for name, count in zip(parts, counts, strict=True) if count]
+        notes.append(f"exact copies of images in another split: {', '.join(some)}")
+    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
+    return [Decision("note", note, f"{remedy} excludes them") for note in notes]
 
 
 def opened(config: Config) -> Source:

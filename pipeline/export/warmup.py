@@ -15,12 +15,11 @@ import google_crc32c
 
 from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import strings
-from pipeline.utils import protobuf, safe_io
+from pipeline.utils import protobuf
 from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000  # a server does not load a version with more records
-_MOST_BYTES = 2**31  # maximum size of the file
 _FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
 
 
@@ -97,7 +96,7 @@ def check(session: Session, directory: Path) -> str:
 
 def records(path: Path) -> Iterator[bytes]:
     """The records of an uncompressed TFRecord file; raises Failure for a wrong checksum."""
-    raw = safe_io.read_bytes(path, _MOST_BYTES)
+    raw = path.read_bytes()
     at = 0
     while at < len(raw):
         length = raw[at : at + 8]

@@ -1,4 +1,4 @@
-"""Checks whether this machine can train and export: packages, GPUs, CPU, memory and disk.
+"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and disk.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported like
 everything else.
@@ -15,12 +15,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 from pipeline.runtime import gpu_info
 
-_SHOWN = ("tensorflow", "keras", "numpy")
+_PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
+# Each of them installs the module `tensorflow`.
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
 _ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
+_NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
 import json, tensorflow as tf, keras
@@ -42,26 +46,44 @@ class Finding:
     remedy: str = ""
 
 
+def _judged(name: str, value: str, *problems: tuple[bool, str, str]) -> Finding:
+    """The finding with status and remedy of the first problem that there is."""
+    found = next((problem[1:] for problem in problems if problem[0]), ("ok", ""))
+    return Finding(name, value, *found)
+
+
 def check() -> Iterator[Finding]:
     """Yields all findings, in the order in which they are shown."""
-    yield Finding("Python", platform.python_version())
+    (oldest, newest), version = _PYTHONS, sys.version_info[:2]
+    supported = f"install Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+    wrong = not oldest <= version <= newest
+    yield _judged("Python", platform.python_version(), (wrong, "error", supported))
     yield from _packages()
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
+    if legacy.lower() not in ("", "0", "false"):
+        remedy = "unset TF_USE_LEGACY_KERAS: models would be built with Keras 2"
+        yield Finding("TF_USE_LEGACY_KERAS", legacy, "error", remedy)
     yield from _tensorflow()
-    yield _cpu()
-    yield _memory()
-    yield from _disks()
+    yield from _machine()
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, and what this package, TensorFlow and Keras require but do not find."""
+    """Versions, several installed TensorFlows, and what the packages require of each other."""
     from packaging.requirements import Requirement
 
-    for name in _SHOWN:
-        yield Finding(name, installed(name) or "not installed")
-    for name in ("keras-savedmodel-pipeline", *_SHOWN):
+    found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
+    if len(found) > 1:
+        names = ", ".join(f"{name} {version}" for name, version in found.items())
+        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
+        yield Finding("TensorFlow packages", names, "error", remedy)
+    versions = {name: installed(name) for name in ("keras", "numpy")}
+    versions = {"tensorflow": next(iter(found.values()), None), **versions}
+    for name, version in versions.items():
+        yield Finding(name, version or "not installed")
+    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
         for text in (metadata.requires(name) or ()) if installed(name) else ():
             needed = Requirement(text)
-            version = installed(needed.name)
+            version = versions.get(needed.name) or installed(needed.name)
             if needed.marker and not needed.marker.evaluate():
                 continue
             if version is None or not needed.specifier.contains(version, prereleases=True):
@@ -91,21 +113,22 @@ def _tensorflow() -> Iterator[Finding]:
     except subprocess.TimeoutExpired:
         remedy = "run `nvidia-smi`: the driver may be hanging"
         yield Finding("import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy)
-        return
     except (ValueError, IndexError):
-        value = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        value = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
         if done.returncode < 0:
             value = f"ended by {signal.Signals(-done.returncode).name}"
-        remedy = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
-        yield Finding("import tensorflow", value[:200], "error", remedy)
-        return
-    yield Finding("import tensorflow", "works")
-    yield from _gpus(seen)
+        reinstall = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
+        remedy = _NO_AVX if done.returncode == -signal.SIGILL else reinstall
+        yield Finding("import tensorflow", value, "error", remedy)
+    else:
+        yield Finding("import tensorflow", "works")
+        yield from _gpus(seen)
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    """The GPUs, and why there are none although there is a driver."""
+    """The driver and libraries, which are required only if there is a driver, and the GPUs."""
     yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
+    yield Finding("CUDA libraries", "missing" if gpu_info.missing_libraries() else "found")
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
@@ -127,36 +150,36 @@ def cpu_flags() -> set[str]:
         return set()
 
 
-def _cpu() -> Finding:
+def _machine() -> Iterator[Finding]:
+    """CPU, memory and disks."""
+    import psutil
+
     flags = cpu_flags()
     known = [name for name in _ISA if name in flags]
     value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
-    if flags and "avx" not in flags:
-        return Finding("CPU", value, "error", "use a CPU with AVX, which TensorFlow requires")
-    return Finding("CPU", value)
-
-
-def _memory() -> Finding:
-    import psutil
-
+    without = [name for name in ("avx", "avx2") if flags and name not in flags]
+    slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
+    yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)
     memory = psutil.virtual_memory()
     value = f"{_gib(memory.available)} of {_gib(memory.total)} available"
-    if memory.available < _LEAST_MEMORY:
-        return Finding("memory", value, "warning", "close other programs; use --data.cache disk")
-    return Finding("memory", value)
-
-
-def _disks() -> Iterator[Finding]:
-    places = {"current directory": os.getcwd(), "temporary directory": tempfile.gettempdir()}
-    for name, path in places.items():
-        free = shutil.disk_usage(path).free
-        value = f"{path}: {_gib(free)} free"
-        if not os.access(path, os.W_OK):
-            yield Finding(name, value, "error", "make it writable, or choose another one")
-        elif free < _LEAST_DISK:
-            yield Finding(name, value, "warning", "free some disk space")
-        else:
-            yield Finding(name, value)
+    low = (
+        memory.available < _LEAST_MEMORY,
+        "warning",
+        "close other programs; use --data.cache disk",
+    )
+    yield _judged("memory", value, low)
+    datasets = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    for name, path, status in (
+        ("current directory", Path.cwd(), "error"),
+        ("temporary directory", Path(tempfile.gettempdir()), "error"),
+        ("TFDS data directory", Path(datasets).expanduser(), "warning"),
+    ):
+        there = next(place for place in (path, *path.parents) if place.exists())
+        free = shutil.disk_usage(there).free
+        locked = not os.access(there, os.W_OK)
+        closed = (locked, status, f"make {there} writable, or choose another one")
+        full = (free < _LEAST_DISK, "warning", "free some disk space")
+        yield _judged(name, f"{path}: {_gib(free)} free", closed, full)
 
 
 def _gib(count: int) -> str:

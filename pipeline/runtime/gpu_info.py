@@ -20,7 +20,8 @@ _LIBRARIES = (
     "libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcufft.so.11", "libcusolver.so.11",
     "libcusparse.so.12", "libcudnn.so.9", "libnccl.so.2",
 )  # fmt: skip
-_INSTALL = "pip install 'tensorflow[and-cuda]'"
+# https://docs.nvidia.com/deploy/cuda-compatibility/: the first driver of CUDA 12.
+_OLDEST_DRIVER = 525
 
 
 class Memory(NamedTuple):
@@ -69,18 +70,28 @@ def driver_version() -> str | None:
     return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
 
 
+def missing_libraries() -> str | None:
+    """The libraries that cannot be opened, with the remedy; None if all of them can be."""
+    missing = [name for name in _LIBRARIES if not _opens(name)]
+    if "libcuda.so.1" in missing:
+        return "libcuda.so.1 cannot be opened: install the driver's user library"
+    if missing:
+        return f"{', '.join(missing)} cannot be opened: pip install 'tensorflow[and-cuda]'"
+    return None
+
+
 def missing_gpu() -> str | None:
     """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
     version = driver_version()
     if version is None:
         return None
     found = f"the NVIDIA driver {version} is installed"
-    if missing := [name for name in _LIBRARIES if not _opens(name)]:
-        remedy = "install the driver's user library" if "libcuda.so.1" in missing else _INSTALL
-        return f"{found}, but {', '.join(missing)} cannot be opened: {remedy}"
-    return (
-        f"{found}; check `nvidia-smi`, $CUDA_VISIBLE_DEVICES, and that the driver is at least 525"
-    )
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) < _OLDEST_DRIVER:
+        return f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
+    if problem := missing_libraries():
+        return f"{found}, but {problem}"
+    return f"{found} and its libraries can be opened; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
 
 
 def _opens(name: str) -> bool:

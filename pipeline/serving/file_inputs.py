@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.utils import image_formats, safe_io
+from pipeline.utils import safe_io
 from pipeline.utils.errors import reason
 
 TABLES = (".csv", ".npy")
@@ -53,7 +53,7 @@ def images(names: Iterable[str]) -> Iterator[Item]:
     """Yields the bytes of each file."""
     for name in names:
         try:
-            yield Item({"file": name}, safe_io.read_bytes(Path(name), image_formats.MOST_BYTES))
+            yield Item({"file": name}, Path(name).read_bytes())
         except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))
 

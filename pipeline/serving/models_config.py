@@ -12,7 +12,6 @@ from pipeline.utils import files, safe_io
 from pipeline.utils.errors import UsageError, reason
 
 NAME = "models.config"
-_MAX_BYTES = 2**20
 _NEW = """\
 model_config_list {{
   config {{
@@ -79,7 +78,7 @@ def _entry(model: Path, config: Any) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        return safe_io.read_text(path, _MAX_BYTES)
+        return safe_io.read_text(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {reason(error)}; fix it or remove it") from None
 

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.runtime import native_logs
-from pipeline.utils import protobuf, safe_io
+from pipeline.utils import protobuf
 
 INVALID_ARGUMENT = 3  # absl status code; 400 over REST
 _UNIMPLEMENTED = 12
 _STRING = protobuf.NUMBERS[np.dtype(object)]
-_MAX_BYTES = 2**31  # maximum size of a protobuf message
 _STRING_SIZE = 24  # sizeof(TF_TString)
 
 
@@ -185,7 +184,7 @@ def saved_graph(directory: Path) -> Any:
     with protobuf.importable():
         from tensorflow.core.protobuf import saved_model_pb2
 
-    raw = safe_io.read_bytes(directory / "saved_model.pb", _MAX_BYTES)
+    raw = (directory / "saved_model.pb").read_bytes()
     graphs = saved_model_pb2.SavedModel.FromString(raw).meta_graphs
     if len(graphs) != 1:
         raise ServerError(_UNIMPLEMENTED, f"saved_model.pb has {len(graphs)} graphs, not one")

@@ -14,7 +14,6 @@ from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError
 
 _MANIFEST = "manifest.json"
-_LARGEST_MANIFEST = 256 << 20  # bytes; the history of 100,000 epochs takes 20 MB
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises if the disk is full or unavailable."""
 
@@ -122,7 +121,7 @@ class Checkpoints:
 def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest of a checkpoint, after checking that all files are unchanged."""
     try:
-        manifest = safe_io.read_json(path / _MANIFEST, _LARGEST_MANIFEST)
+        manifest = safe_io.read_json(path / _MANIFEST)
         expected = manifest.pop("sha256")
         if expected != _digest(manifest) or manifest["step"] != step:
             raise ValueError

@@ -26,7 +26,7 @@ def publish(folder: Path, parent: Path) -> Path:
     Raises UsageError if no number is left.
     """
     try:
-        last = int(safe_io.read_text(parent / _LAST_PUBLISHED, 100))
+        last = int(safe_io.read_text(parent / _LAST_PUBLISHED))
     except (OSError, ValueError):
         last = 0
     number = max(last, 0, *versions(parent)) + 1

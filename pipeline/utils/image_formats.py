@@ -1,4 +1,4 @@
-"""The image formats that are read: file name suffixes, first bytes, and limits on their size."""
+"""The image formats that are read: file name suffixes, first bytes, and a limit on their size."""
 
 NAMES = "JPEG, PNG, GIF, BMP or WebP"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
@@ -12,8 +12,6 @@ SIGNATURES = {
 """The first bytes of each format; a zero stands for any byte."""
 MOST_PIXELS = 2**28 // 3
 """Largest image that is decoded, which is Pillow's limit too: a quarter of a GiB in RGB."""
-MOST_BYTES = 2**29
-"""Largest image file that is read; no image of `MOST_PIXELS` pixels needs more."""
 
 
 def is_image(contents: bytes) -> bool:

@@ -44,14 +44,9 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def temporary() -> Iterator[Path]:
-    """A temporary directory, removed at the end; those of killed processes are removed as well."""
-    parent = Path(tempfile.gettempdir())
-    sweep(parent)
-    path = folder(parent)
-    try:
-        yield path
-    finally:
-        remove(path)
+    """A temporary directory, removed at the end."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
 
 
 def sweep(parent: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import fork_server
 import psutil
@@ -66,6 +67,7 @@ def test_this_environment_is_usable(tmp_path, capsys, monkeypatch):
         return fork_server.run(*command[2:], cwd=tmp_path, env=options["env"])
 
     monkeypatch.setattr(environment_check.subprocess, "run", forked)
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["status", "check", "found", "remedy"]
@@ -73,29 +75,35 @@ def test_this_environment_is_usable(tmp_path, capsys, monkeypatch):
 
 
 def test_wrong_versions_and_packages_are_errors(probe, versions, capsys):
-    versions(keras_savedmodel_pipeline="1", tensorflow="2.20.0", keras="3.14.0", protobuf="5.0")
+    own = {"keras_savedmodel_pipeline": "1"}
+    versions(tensorflow="2.20.0", keras="3.14.0", protobuf="5.0", tensorflow_cpu="2.21.0", **own)
     found = problems()
-    assert "3.14.0, but keras-savedmodel-pipeline needs " in found["keras"][0]
+    assert "tensorflow 2.20.0, tensorflow-cpu 2.21.0" in found["TensorFlow packages"]
+    assert found["keras"][0].startswith("3.14.0, but ")
+    assert found["keras"][1] == "pip install 'keras<4,>=3.15.1'"
     assert found["tensorflow"][1] == "pip install 'tensorflow<2.22,>=2.21'"
     assert "5.0, but tensorflow needs" in found["protobuf"][0]
     assert doctor.main([]) == 1
     assert capsys.readouterr().out.splitlines()[-1].endswith("checks failed")
     versions(numpy=None)
     assert problems()["numpy"][0] == "not installed, but tensorflow needs >=1.26"
-    versions(keras_savedmodel_pipeline="1", tensorflow=None)
+    versions(tensorflow=None, **own)
     assert problems().keys() == {"tensorflow"}
 
 
-def test_other_problems_are_found(probe, monkeypatch):
+def test_other_problems_are_found(probe, monkeypatch, tmp_path):
+    monkeypatch.setattr(environment_check.sys, "version_info", (3, 10, 1))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "absent/data"))
     memory = collections.namedtuple("Memory", "available total")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1 << 30, 8 << 30))
     monkeypatch.setattr(environment_check, "cpu_flags", lambda: {"sse"})
-    monkeypatch.setattr(os, "access", lambda path, mode: path != os.getcwd())
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path.cwd())
     disk = collections.namedtuple("Disk", "free")
     monkeypatch.setattr(environment_check.shutil, "disk_usage", lambda _: disk(0))
-    assert problems().keys() == {"CPU", "current directory"}
+    assert problems().keys() == {"Python", "TF_USE_LEGACY_KERAS", "CPU", "current directory"}
     warnings = problems("warning")
-    assert warnings.keys() == {"memory", "temporary directory"}
+    assert warnings.keys() == {"memory", "temporary directory", "TFDS data directory"}
     assert "--data.cache disk" in warnings["memory"][1]
 
 
@@ -103,7 +111,7 @@ def test_other_problems_are_found(probe, monkeypatch):
     ("outcome", "value", "remedy"),
     [
         ({"stderr": "a\nImportError: no GLIBC", "code": 1}, "ImportError: no GLIBC", "pip install"),
-        ({"code": -signal.SIGILL}, "ended by SIGILL", "pip install"),
+        ({"code": -signal.SIGILL}, "ended by SIGILL", "a CPU with AVX"),
     ],
 )
 def test_a_broken_tensorflow_is_reported(probe, outcome, value, remedy):
@@ -122,8 +130,9 @@ def test_gpus_and_missing_libraries(probe, monkeypatch):
     monkeypatch.setattr(gpu_info, "_opens", lambda name: "cudnn" not in name)
     assert problems("ok")["NVIDIA driver"][0] == "550.1.2"
     assert "libcudnn.so.9 cannot be opened: pip install" in problems("warning")["GPU"][1]
+    assert problems("ok")["CUDA libraries"][0] == "missing"
     monkeypatch.setattr(gpu_info, "_opens", lambda *_: True)
-    assert "check `nvidia-smi`" in problems("warning")["GPU"][1]
+    assert problems("ok")["CUDA libraries"][0] == "found"
 
 
 def test_cpu_flags_are_read(monkeypatch):

@@ -264,9 +264,11 @@ def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):
     assert gpu_info.missing_gpu() is None
     text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed\nGCC version: 12\n"
     version.write_text(text.format("470.82.01"))
+    assert "470.82.01" in gpu_info.missing_gpu() and "525" in gpu_info.missing_gpu()
+    version.write_text(text.format("570.10"))
     there = set(gpu_info._LIBRARIES)
     monkeypatch.setattr(gpu_info, "_opens", lambda name: name in there)
-    assert "470.82.01" in gpu_info.missing_gpu() and "nvidia-smi" in gpu_info.missing_gpu()
+    assert "nvidia-smi" in gpu_info.missing_gpu()
     there.remove("libcudnn.so.9")
     assert "pip install 'tensorflow[and-cuda]'" in gpu_info.missing_gpu()
     there.remove("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""Untrusted run directories, data and models: bounded reading, and no code is run."""
+"""Untrusted run directories, data and models: damaged files, and no code is run."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from pipeline.config import registry
-from pipeline.data import splits
+from pipeline.data import shards, splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.sources import arrays
 from pipeline.export import run_result
@@ -94,12 +94,17 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
     run = RunDirectory(box)
     for path in (run.config, run.metadata, run.result, run.decisions, run.manifest):
         JSON[kind](path)
+    JSON[kind](box / "shards.json")
+    (box / "data.tfrecord").write_bytes(b"")
     with pytest.raises(UsageError, match=r"config.json is damaged|no run"):
         preflight.check(config)
     assert run_result.finished(config, run) is None
     assert run_directory.decided(box, "precision", ("float32",)) is None
     with pytest.raises(UsageError):
         manifest.read(run.manifest)
+    if kind != "directory":
+        with pytest.raises(UsageError, match=r"shards.json"):
+            shards.records([box / "data.tfrecord"])
     store, _, path = saved(box / "new")
     (path / "manifest.json").unlink()
     JSON[kind](path / "manifest.json")

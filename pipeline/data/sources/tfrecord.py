@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source
-from pipeline.data import split_names
+from pipeline.data import shards, split_names
 from pipeline.data.image_headers import common_shape
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _columns, _example_features, _record_files
+from pipeline.data.sources import _columns, _example_features
 from pipeline.data.sources._record_files import RecordSource
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
@@ -23,7 +23,6 @@ from pipeline.utils.errors import UsageError
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
-_SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _CLASSES = "labels.txt"
 # An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
@@ -60,8 +59,7 @@ class TFRecords(RecordSource):
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
         self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
-        _require_all(files)
-        records = _record_files.index(files)
+        records = shards.records(files)
         paths = (os.fsencode(_relative(file, self._root)) for file in files)
         self._hashes = np.array([stable_hash(path) >> _BITS for path in paths], np.int64)
         ends = records.first[np.cumsum([len(several) for several in divided.values()])]
@@ -142,30 +140,12 @@ def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
             found = [file for folder in folders for file in sorted(folder.iterdir())]
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-        found = [file for file in found if _is_shard(file.name)]
+        found = [file for file in found if shards.is_shard(file.name)]
     else:
         found = [path]
     if not found:
         raise UsageError(f"{path} contains no TFRecord files, such as train-00000-of-00010")
     return root, _divided(found, root)
-
-
-def _is_shard(name: str) -> bool:
-    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
-    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
-    return bool(known) and not name.startswith(".")
-
-
-def _require_all(paths: list[Path]) -> None:
-    """Raises UsageError if a shard is missing."""
-    present = set(paths)
-    for path in paths:
-        if found := _SHARD.fullmatch(path.name):
-            stem, number, count = found.groups()
-            for at in range(int(count)):
-                name = f"{stem}-{at:0{len(number)}}-of-{count}"
-                if path.with_name(name) not in present:
-                    raise UsageError(f"{path.parent}: the shard {name} is missing")
 
 
 def _split_of(name: str) -> str | None:
