@@ -28,7 +28,7 @@ def gradient_tape(
     """
     model.step.set_inputs(train, validation)
     call = distributed.Calls(model, "train", train)
-    evaluated = distributed.tickets(validation) if validation else None
+    evaluated: Any = distributed.tickets(validation) if validation else None
     listeners = keras.callbacks.CallbackList(
         callbacks, add_history=True, model=model, epochs=train.epochs, steps=train.steps_per_epoch
     )
