@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
+from pipeline.runtime.signals import Stops
 from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
@@ -77,31 +78,19 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
 
 def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
-    from pipeline.data import augmentation, batching
     from pipeline.evaluation import throughput
-    from pipeline.runtime.watchdog import Watchdog
-    from pipeline.training import autotune
-    from pipeline.training.model_builder import build
+    from pipeline.training.trainer import Trainer
 
     # At least two epochs, because the feed is measured after the first.
     train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
-    plain = batching.training(data.splits["train"], train, config.runtime.seed)
-    batches, decisions = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)
-    yield from ((decision.name, decision) for decision in decisions)
-
-    def built(machine: "Runtime") -> Any:
-        return build(data.task, config, machine, plain, augment_in_step=batches is plain)
-
-    if config.runtime.precision == "auto":
-        with Watchdog(config.runtime.hang_timeout, None) as watchdog:
-            machine, model = autotune.precision(machine, built, batches, None, watchdog)
-        yield "precision", machine.decisions[-1]
-    else:
-        model = built(machine)
+    trainer = Trainer(dataclasses.replace(config, train=train), machine, data, Stops())
+    yield from ((decision.name, decision) for decision in trainer.placed)
+    trainer.build()
+    yield from ((one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :])
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
-        feed = throughput.feed(batches)
-        step = throughput.step(model, batches)
+        feed = throughput.feed(trainer.batches)
+        step = throughput.step(trainer.model, trainer.batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
     yield "bottleneck", throughput.verdict(step, feed)

@@ -1,6 +1,5 @@
 """Reading untrusted `.npz` archives: their unpacked size is checked first."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,12 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """
     try:
         # Not a path: `numpy.load` does not close a file that it cannot read.
-        with path.open("rb") as opened:
-            with zipfile.ZipFile(opened) as archive:
-                # Unpacking stops at the length in the table of contents.
-                unpacked = sum(part.file_size for part in archive.infolist())
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            # Unpacking stops at the length in the table of contents.
+            unpacked = sum(part.file_size for part in file.zip.infolist())
             if unpacked > most:
                 raise ValueError(f"it unpacks to {unpacked:,} bytes, more than {most:,}")
-            opened.seek(0)
-            with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError):
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise many types for damaged files
