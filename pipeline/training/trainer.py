@@ -68,8 +68,7 @@ class Trainer:
         """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
         precision runs out of memory."""
         if not any(decision.name == "precision" for decision in self.machine.decisions):
-            known = ("float32", "mixed_float16", "mixed_bfloat16")
-            chosen = run_directory.decided(self.config.run_directory, "precision", known)
+            chosen = run_directory.decided(self.config.run_directory, "precision")
             if chosen is None:
                 self._choose_precision()
                 return
@@ -111,10 +110,8 @@ class Trainer:
     def report(self) -> None:
         """Prints and saves the choices that the run begins with."""
         data = self.data
-        dry = (
-            " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
-        )
-        say("run", f"{self.config.recipe}{dry}")
+        dry = "(dry run: two steps on a few examples)"
+        say("run", f"{self.config.recipe} {dry if self.config.dry_run else f'in {self.run}'}")
         counts = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
         fields = ", ".join(
             f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
@@ -130,9 +127,9 @@ class Trainer:
 
     def _store_decisions(self) -> list[Decision]:
         """Writes the choices made so far into the run directory."""
-        forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
-        found = [*self.data.decisions, *self.placed, *forced]
-        decisions = [*self.machine.decisions, *found, *self.plan.decisions]
+        decisions = [*self.machine.decisions, *self.data.decisions, *self.placed]
+        decisions += [Decision("changed", str(change), "--force") for change in self.run.changes]
+        decisions += self.plan.decisions
         files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
         return decisions
 

@@ -2,14 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.optim.step_stats import Bad
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
@@ -38,8 +37,6 @@ class GradientMonitor(keras.callbacks.Callback):
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
         self._context = context
-        norms = context.checkpoint.history.get("gradient_norm", ())
-        self._norms = [norm for norm in norms if math.isfinite(norm)]
         self._warned: set[tuple[str, str]] = set()
         self._bad_in_epoch = 0
 
@@ -52,12 +49,13 @@ class GradientMonitor(keras.callbacks.Callback):
         bad = self.model.step.update.tally.pop_bad_steps()
         if bad is None:
             return
-        self._bad_in_epoch += bad.new
+        steps, new, row = bad
+        self._bad_in_epoch += new
         if self._context.is_chief:
-            self._record(bad)
-        if bad.row >= self._context.train.max_bad_steps:
+            self._record(steps, new)
+        if row >= self._context.train.max_bad_steps:
             raise Diverged(
-                f"training diverged: {bad.row} steps in a row, up to step {bad.steps[-1] + 1:,}, "
+                f"training diverged: {row} steps in a row, up to step {steps[-1] + 1:,}, "
                 "had no finite loss and gradient; lower --train.learning-rate. None of them was "
                 "saved"
             )
@@ -74,16 +72,15 @@ class GradientMonitor(keras.callbacks.Callback):
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
         layers = _peak_of_each_layer(self.model, peaks)
-        for kind, layer, text in _findings(largest, layers, self._norms, mean):
+        before = self._context.checkpoint.history.get("gradient_norm", ())
+        for kind, layer, text in _findings(largest, layers, before, mean):
             if self._context.is_chief and (kind, layer) not in self._warned:
                 say("warning", f"epoch {epoch + 1}: {text}")
             self._warned.add((kind, layer))
-        if math.isfinite(mean):
-            self._norms.append(mean)
 
-    def _record(self, bad: Bad) -> None:
+    def _record(self, steps: Sequence[int], new: int) -> None:
         path = self._context.run.bad_steps
-        found = [self._culprits(step) for step in bad.steps]
+        found = [self._culprits(step) for step in steps]
         lines = [json.dumps(files.collapse_home(one)) + "\n" for one in found]
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
@@ -92,7 +89,7 @@ class GradientMonitor(keras.callbacks.Callback):
         first, others = found[0], len(found[0]["ids"]) - 1
         text = f"step {first['step']:,} of epoch {first['epoch']}, {first['reason']}"
         text += f" ({first['files'][0]}{f' and {others} more' if others else ''})"
-        more = f"; {bad.new - 1} more steps" if bad.new > 1 else ""
+        more = f"; {new - 1} more steps" if new > 1 else ""
         say("skipped", f"{text}{more}; see {path}")
 
     def _culprits(self, step: int) -> dict[str, Any]:
@@ -146,26 +143,24 @@ def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str,
 
 def _findings(
     largest: float, layers: Mapping[str, float], before: Sequence[float], mean: float
-) -> list[tuple[str, str, str]]:
+) -> Iterator[tuple[str, str, str]]:
     """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of each kind.
 
     `largest` is the largest norm of the whole gradient, `layers` has the same for each layer; the
     mean norm of this epoch stands for those of earlier ones in the first epoch.
     """
-    found = []
     most = max(layers.values(), default=0.0)
     gone = [name for name, peak in layers.items() if peak <= VANISHED * most < math.inf]
     if gone and most > 0:
-        share = layers[gone[0]] / most
         others = f" and of {len(gone) - 1} more layers" if len(gone) > 1 else ""
+        share = layers[gone[0]] / most
         text = f"the gradient of layer {gone[0]!r}{others} vanishes: {share:.1g} of the largest"
-        found.append(("vanishes", gone[0], text))
-    usual = max(before, default=mean)
+        yield "vanishes", gone[0], text
+    usual = max(filter(math.isfinite, before), default=mean)
     if largest > EXPLODED * usual:
         name = max(layers, key=layers.__getitem__)
         text = (
             f"the gradient explodes, most in layer {name!r}: its norm reached {largest:.3g}, "
             f"{largest / usual:.0f} times the usual; --train.clip-norm {usual:.2g} would bound it"
         )
-        found.append(("explodes", name, text))
-    return found
+        yield "explodes", name, text

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from pipeline.config.sections import Train
 from pipeline.training.callback_context import CallbackContext
 
 GROUPS = 4
@@ -15,21 +16,16 @@ def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
     Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
     classification", ACL 2018, section 3.3.
     """
-    groups = 1 if context.train.unfreeze == "at-once" else GROUPS
-    return Unfreeze(context.train.freeze_epochs, groups)
+    return Unfreeze(context.train)
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Unfreezes a group of layers after every `epochs` epochs; never if it is None.
+    """Unfreezes a group of layers after every `freeze_epochs` epochs, the last layers first."""
 
-    Args:
-        epochs: Epochs per group.
-        groups: Number of groups of about equal size; the last layers come first.
-    """
-
-    def __init__(self, epochs: int | None, groups: int = 1) -> None:
+    def __init__(self, options: Train) -> None:
         super().__init__()
-        self._epochs, self._groups = epochs, groups
+        self._epochs = options.freeze_epochs
+        self._groups = 1 if options.unfreeze == "at-once" else GROUPS
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         phase = min(epoch // self._epochs, self._groups) if self._epochs else 0

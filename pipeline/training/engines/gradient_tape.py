@@ -58,10 +58,7 @@ def gradient_tape(
 
 
 def _evaluate(
-    model: keras.Model,
-    validation: Batches,
-    tickets: Any,
-    listeners: keras.callbacks.CallbackList,
+    model: keras.Model, validation: Batches, tickets: Any, listeners: keras.callbacks.CallbackList
 ) -> dict[str, float]:
     """The metrics of the validation split."""
     call = distributed.Calls(model, "evaluate", validation)

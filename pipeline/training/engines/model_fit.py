@@ -16,17 +16,7 @@ def model_fit(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Keras's `fit`.
-
-    Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
-
-    Args:
-        model: Compiled by `build`.
-        train: All epochs in one dataset, so that `fit` keeps one iterator.
-        validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks. What they call a batch is a call of `model.steps_per_execution`
-            steps.
-    """
+    """Keras's `fit`; arguments and result are those of `gradient_tape`."""
     model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
     evaluating: dict[str, Any] = {}

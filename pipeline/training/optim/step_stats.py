@@ -4,7 +4,6 @@ They are saved in checkpoints, so that a resumed run continues to count, and the
 once per call. A good step costs two small assignments.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -14,18 +13,6 @@ import tensorflow as tf
 
 NAMED = 64  # bad steps whose numbers are kept until the host reads them; more are only counted
 _LAST, _ROW, _LONGEST, _NEW = range(4)
-
-
-@dataclasses.dataclass(frozen=True)
-class Bad:
-    """Steps whose loss or gradient was not finite, since the host last read the counters."""
-
-    steps: tuple[int, ...]
-    """The numbers of the first `NAMED`, counted from 0 as in `Batches.tickets`."""
-    new: int
-    """How many there were."""
-    row: int
-    """The largest number of consecutive ones; the first of these may have been counted before."""
 
 
 class Tally:
@@ -51,13 +38,8 @@ class Tally:
         return [self._bad, self._numbers, self._norms, self._peaks]
 
     def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
-        """Records the gradient of a step that updates the weights; in cross-replica context.
-
-        Args:
-            norm: Global norm of the gradient, float32.
-            halves: Half the squared norm for each of `variables`, float32 (variables,).
-            variables: The variables that are trained in this phase.
-        """
+        """Records the norm of the gradient of a step that updates the weights, and half the squared
+        norm for each of `variables`, which are trained in this phase; in cross-replica context."""
         total, count, largest = tf.unstack(self._norms.value)
         self._norms.value.assign(tf.stack([total + norm, count + 1.0, tf.maximum(largest, norm)]))
         places = [[self._places[id(variable)]] for variable in variables]
@@ -79,8 +61,12 @@ class Tally:
         self._numbers.value.assign(tf.where(free & is_bad, step, self._numbers.value))
         self._bad.value.assign(tf.where(is_bad, now, held))
 
-    def pop_bad_steps(self) -> Bad | None:
-        """The bad steps since the last call, or None; reads a few numbers from the device."""
+    def pop_bad_steps(self) -> tuple[list[int], int, int] | None:
+        """The steps whose loss or gradient was not finite since the last call, or None.
+
+        Returns: (the numbers of the first `NAMED`, counted from 0 as in `Batches.tickets`; how many
+        there were; the largest number of consecutive ones, some of which may be from before).
+        """
         held = np.array(self._bad.numpy())
         new, row = int(held[_NEW]), int(held[_LONGEST])
         if not new:
@@ -88,7 +74,7 @@ class Tally:
         steps = self._numbers.numpy()[: min(new, NAMED)].tolist()
         held[[_LONGEST, _NEW]] = 0
         self._bad.assign(held)
-        return Bad(tuple(steps), new, row)
+        return steps, new, row
 
     def begin(self) -> None:
         """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that

@@ -7,7 +7,8 @@ from small import CLASSES
 from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
-from pipeline.training.callbacks.average_weights import AverageWeights
+from pipeline.config.sections import Train
+from pipeline.training.callbacks.epoch_logs import AverageWeights
 from pipeline.training.callbacks.unfreeze import Unfreeze, _leaves
 from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
@@ -144,7 +145,8 @@ def test_frozen_layers_do_not_change_until_they_are_released(engine):
     start = [v.numpy() for v in model.layers[1].variables]
     assert model.frozen and not model.layers[1].trainable
     model.steps_per_execution = 3
-    registry.load("engines", engine)(model, batches, None, [Unfreeze(1), Look()])
+    unfreeze = Unfreeze(Train(freeze=("conv",), freeze_epochs=1))
+    registry.load("engines", engine)(model, batches, None, [unfreeze, Look()])
     np.testing.assert_array_equal(seen[0][0], start[0])
     assert (seen[1][0] != start[0]).any() and model.layers[1].trainable
 
