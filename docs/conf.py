@@ -17,7 +17,7 @@ from sphinx.ext.napoleon import GoogleDocstring
 
 import pipeline
 from pipeline.__main__ import commands
-from pipeline.config import help_text, registry
+from pipeline.config import help_text, registry, type_hints
 from pipeline.config.config import Config
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -80,7 +80,9 @@ def _registries() -> str:
             parts.append(f"#### {function.name}\n\n{_prose(function.summary)}")
             for option, about in function.options.items():
                 meaning = f": {_prose(about.meaning)}\n" if about.meaning else ""
-                parts.append(f"`{option}`\n{meaning}: *{_prose(str(about))}*")
+                default = "required" if about.default is None else f"default {about.default}"
+                values = _prose(f"{type_hints.describe(about.hint)} ({default})")
+                parts.append(f"`{option}`\n{meaning}: *{values}*")
     return "\n\n".join(parts)
 
 

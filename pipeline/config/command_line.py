@@ -62,18 +62,21 @@ def configure(arguments: list[str], program: str = PROGRAM, purpose: str = PURPO
     only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
     if folder := run or (saved if saved and saved.is_dir() else None):
         saved = config_file(folder)
-    has_path = "path" in _source(words)
-    name = name or ("photos" if has_path else DEFAULT_RECIPE)
-    default = read(saved, _moved(words)) if saved else recipe(name)
+    found = cli_parser.changes(words, Config)
+    source = found.get("source", {})
+    name = name or ("photos" if "path" in source else DEFAULT_RECIPE)
+    # The path of a saved config need not exist any more.
+    moved = {"path": Path(" ".join(source["path"]))} if source.keys() == {"path"} else {}
+    default = read(saved, moved) if saved else recipe(name)
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
-            default = default.changed(**changes(words, default))
+            default = default.changed(**_completed(found, default))
         name = "photos" if default.planned else name
         about = f"--config {saved}" if saved else registry.find("recipes", name).summary
         page = help_text.overview(f"{program} {default.recipe}", about, default)
         print(help_text.topic(topic, default) if topic else page)
         sys.exit(0)
-    found = changes(words, default)
+    found = _completed(found, default)
     if run:
         only_one({"--resume": run, "--run-directory": found.get("run_directory")})
         found["run_directory"] = run
@@ -105,28 +108,12 @@ def suggest_run(wrong: str) -> str:
     return suggest(wrong, known) if known else f"{RUNS}/ has no runs; {PROGRAM} creates one"
 
 
-def _source(words: list[str]) -> dict[str, list[str]]:
-    """The options of the section source, as words."""
-    return cli_parser.changes(words, Config).get("source", {})
+def _completed(found: dict[str, Any], default: Config) -> dict[str, Any]:
+    """The values that `cli_parser` found, with those of the options of functions.
 
-
-def _moved(words: list[str]) -> dict[str, Any]:
-    """The new `--source.path` of a saved config, whose own need not exist any more."""
-    source = _source(words)
-    return {"path": Path(" ".join(source["path"]))} if source.keys() == {"path"} else {}
-
-
-def changes(words: list[str], default: Config) -> dict[str, Any]:
-    """The values given by the words, nested as for `Config.changed`.
-
-    Args:
-        words: Words of a command line, without `--help`.
-        default: Options belong to the functions that it names, unless the words name others.
-
-    Raises:
-        UsageError: A flag or name is unknown, or a value does not fit its option.
+    The functions are those of `default`, unless others were given. Raises UsageError if a name is
+    unknown, or a value does not fit its option.
     """
-    found = cli_parser.changes(words, Config)
     source, known = found.get("source", {}), registry.find("sources", default.source.name).options
     if "path" in source and "name" not in source and "path" not in known:
         path, source["name"] = " ".join(source["path"]), "folder"

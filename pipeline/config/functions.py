@@ -11,7 +11,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pipeline.config import type_hints
 from pipeline.utils.errors import UsageError, suggest
 
 _PACKAGE = Path(__file__).parents[1]
@@ -37,10 +36,6 @@ class Option:
     """Source code of the default; None if the option is required."""
     meaning: str
     """From the section `Args` of the docstring."""
-
-    def __str__(self) -> str:
-        default = "required" if self.default is None else f"default {self.default}"
-        return f"{type_hints.describe(self.hint)} ({default})"
 
 
 @dataclasses.dataclass(frozen=True)

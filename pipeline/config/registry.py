@@ -264,12 +264,8 @@ def described(name: str) -> dict[str, Function]:
         return {word: find(name, word) for word in (*names(name), *keras_names.names(name))}
     if "." in name or ":" in name:
         return {name: dotted(name)}
-    return {
-        known: found[known]
-        for found in map(_registered, REGISTRIES)
-        for known in found
-        if known == name
-    }
+    registered = (_registered(registry).get(name) for registry in REGISTRIES)
+    return {function.name: function for function in filter(None, registered)}
 
 
 @functools.cache

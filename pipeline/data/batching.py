@@ -136,7 +136,7 @@ def _decoded(
     except READ_ERRORS as error:
         columns = source.columns(split)  # names a damaged record, if there are records
         left = np.flatnonzero(~np.isin(columns["id"], dropped))[at : at + block]
-        OnTheFly(source, task, split, {}, columns).raise_if_undecodable(left)
+        OnTheFly(source, task, split, {}, columns).take(left)
         raise UsageError(
             f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
         ) from None
@@ -221,10 +221,12 @@ def _batches(
         return parts.prefetch(2 * share.count)
 
     def explain(first: int, end: int) -> None:
+        if isinstance(store, Memory):
+            return
         for step in range(first, end):
             places = tf.range(batch_size, dtype=tf.int64)
             positions, *_ = order(tf.constant(step, tf.int64), places)
-            store.raise_if_undecodable(split.rows[positions.numpy()])
+            store.take(split.rows[positions.numpy()])
 
     return Batches(
         tickets=tickets,

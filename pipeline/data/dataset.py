@@ -124,17 +124,20 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
 
     Needs decoded images, because no images are read for this.
     """
-    splits = parts.values()
-    digests = [s.store.digest[s.rows] for s in splits if s.store.digest is not None]
-    if config.clean.enabled or config.clean.allow_leakage or len(digests) < len(splits):
+    if config.clean.enabled or config.clean.allow_leakage:
         return []
-    digest = np.concatenate(digests)
-    ids, labels = (np.concatenate([s.column(name) for s in splits]) for name in ("id", "label"))
-    part = np.repeat(np.arange(len(parts)), [len(split) for split in splits])
-    _, first, group = np.unique(digest, return_index=True, return_inverse=True)
-    copy = np.flatnonzero(first[group] != np.arange(len(digest)))
+    digests: list[np.ndarray] = []
+    for split in parts.values():
+        if split.store.digest is None:
+            return []
+        digests.append(split.store.digest[split.rows])
+    _, first, group = np.unique(np.concatenate(digests), return_index=True, return_inverse=True)
+    copy = np.flatnonzero(first[group] != np.arange(len(group)))
     if not len(copy):
         return []
+    columns = [split.column for split in parts.values()]
+    ids, labels = (np.concatenate([c(name) for c in columns]) for name in ("id", "label"))
+    part = np.repeat(np.arange(len(parts)), [len(split) for split in parts.values()])
     original = first[group[copy]]
     differ = labels[copy] != labels[original]
     at = np.argmax(differ)

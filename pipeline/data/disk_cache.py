@@ -41,26 +41,20 @@ class Disk(Store):
                 weakref.finalize(self, os.close, self._files[name])
         digest = short.pop(DIGEST, None)
         super().__init__({n: s for n, s in specs.items() if n != DIGEST}, short, digest)
-        self._kept = {name: tf.constant(values) for name, values in short.items()}
 
     def gather(self, rows: tf.Tensor) -> Example:
-        example = {name: tf.gather(column, rows) for name, column in self._kept.items()}
-        for name in self._files:
-            spec = self.specs[name]
-            read = tf.numpy_function(lambda r, name=name: self._read(name, r), [rows], spec.dtype)
-            example[name] = tf.ensure_shape(read, (*rows.shape, *spec.shape))
-        return example
+        types = [spec.dtype for spec in self.specs.values()]
+        found = tf.numpy_function(lambda rows: [*self.take(rows).values()], [rows], types)
+        fields = zip(self.specs.items(), found, strict=True)
+        return {n: tf.ensure_shape(v, (*rows.shape, *spec.shape)) for (n, spec), v in fields}
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
-        read = {name: self._read(name, rows) for name in self._files}
-        return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:
         try:
-            self.take(rows)
+            read = {name: self._read(name, rows) for name in self._files}
         except OSError as error:
             raise UsageError(f"--data.cache disk: {error}; run again to rebuild it") from None
+        return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
 
     def _read(self, name: str, rows: np.ndarray) -> np.ndarray:
         spec = self.specs[name]

@@ -37,7 +37,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples in these rows, as NumPy arrays."""
+        """The examples in these rows, as NumPy arrays.
+
+        Raises UsageError that names the first one that cannot be read or decoded.
+        """
 
     @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
@@ -50,9 +53,6 @@ class Store(abc.ABC):
     def materialize(self, ticket: Any) -> Example:
         """The examples of a ticket, inside the compiled step; by default, the ticket itself."""
         return ticket
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:  # noqa: B027 - nothing to decode
-        """Raises UsageError that names the first of these rows that cannot be decoded, if any."""
 
 
 class Memory(Store):
@@ -138,10 +138,6 @@ class OnTheFly(Store):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         parts = [self._take(row) for row in rows]
         return {name: np.stack([part[name].numpy() for part in parts]) for name in self.specs}
-
-    def raise_if_undecodable(self, rows: np.ndarray) -> None:
-        for row in rows:
-            self._take(row)
 
 
 def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:

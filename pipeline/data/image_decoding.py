@@ -78,7 +78,8 @@ def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
 
 
 def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
-    head = _raw_bytes(tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12))
+    start = tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12)
+    head = tf.io.decode_raw(start, tf.uint8)
     found = tf.reduce_all((head == _STARTS) | (_STARTS == 0), axis=1)
     contents = _require(tf.reduce_any(found), (f"the file is not a {NAMES} image",), contents)
     decoders = [functools.partial(decode, contents) for decode in _decoders()]
@@ -113,7 +114,7 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
     most = _MOST_SCANS * MOST_PIXELS // tf.maximum(size, 1)
 
     def few_scans() -> tf.Tensor:  # libjpeg has no limit
-        raw = _raw_bytes(contents)
+        raw = tf.io.decode_raw(contents, tf.uint8)
         return tf.math.count_nonzero((raw[:-1] == 0xFF) & (raw[1:] == 0xDA)) <= most
 
     short = tf.cast(tf.strings.length(contents), tf.int64) // _LEAST_SCAN <= most
@@ -141,7 +142,7 @@ def _png(contents: tf.Tensor) -> tf.Tensor:
 
 def _webp(contents: tf.Tensor) -> tf.Tensor:
     """Lossy, lossless or extended, but not animated (RFC 9649, sections 2.5 to 2.7)."""
-    raw = _raw_bytes(contents)
+    raw = tf.io.decode_raw(contents, tf.uint8)
     kind = tf.strings.substr(contents + bytes(16), 12, 4)
     packed = _number(raw, 21, 4)
     height = width = tf.constant(0, tf.int64)  # refused
@@ -160,7 +161,7 @@ def _webp(contents: tf.Tensor) -> tf.Tensor:
 
 def _bmp(contents: tf.Tensor) -> tf.Tensor:
     """Uncompressed, with 8, 24 or 32 bits; TensorFlow would return palette indices as gray."""
-    raw = _raw_bytes(contents)
+    raw = tf.io.decode_raw(contents, tf.uint8)
     header, bits = _number(raw, 14, 4), _number(raw, 28, 2)
     plain = (header >= 40) & (_number(raw, 30, 4) == 0) & tf.reduce_any(bits == (8, 24, 32))
     contents = _require(plain, ("the BMP must be uncompressed with 8, 24 or 32 bits",), contents)
@@ -180,7 +181,7 @@ def _bmp(contents: tf.Tensor) -> tf.Tensor:
 
 def _gif(contents: tf.Tensor) -> tf.Tensor:
     """The first frame; other frames are cut off, because TensorFlow would expand all (GIF89a)."""
-    raw = _raw_bytes(contents)
+    raw = tf.io.decode_raw(contents, tf.uint8)
     end = tf.size(raw, tf.int64)
 
     def table(flags: tf.Tensor) -> tf.Tensor:
@@ -235,7 +236,7 @@ def _orientation(contents: tf.Tensor) -> tf.Tensor:
     marker = tf.strings.substr(parts[0], tf.maximum(before, 4) - 4, 2)
 
     def from_exif() -> tf.Tensor:
-        raw = _raw_bytes(parts[1] + b"\0")
+        raw = tf.io.decode_raw(parts[1] + b"\0", tf.uint8)
         little = _number(raw, 0, 1) == ord("I")
         directory = _number(raw, 4, 4, little)
         entries = directory + 2 + 12 * tf.range(_number(raw, directory, 2, little))
@@ -266,11 +267,6 @@ def _transposed(image: tf.Tensor) -> tf.Tensor:
     height, width, channels = tf.unstack(tf.shape(image))
     places = tf.range(width)[:, None] + width * tf.range(height)
     return tf.gather(tf.reshape(image, [-1, channels]), places)
-
-
-def _raw_bytes(contents: tf.Tensor) -> tf.Tensor:
-    """The bytes of a string, shape (): uint8 of shape (length,)."""
-    return tf.io.decode_raw(contents, tf.uint8)
 
 
 def _number(

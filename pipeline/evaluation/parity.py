@@ -12,7 +12,7 @@ from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
 from pipeline.models import _layers
-from pipeline.runtime import distribution, environment
+from pipeline.runtime import devices, environment
 from pipeline.training.model_builder import build, network
 from pipeline.training.stepped_model import SteppedModel
 from pipeline.utils.errors import UsageError, reason
@@ -106,7 +106,7 @@ def run(
 def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[str, Any]:
     """The distances of a case."""
     settings = _settings(recipe, case)
-    strategy, _ = distribution.choose(settings.runtime)
+    strategy, _ = devices.choose(settings.runtime)
     machine = environment.Runtime(case.precision, False, strategy, ())
     train = loaded.splits["train"]
     some = Split(train.store, train.rows[: STEPS_PER_EPOCH * settings.train.batch_size])

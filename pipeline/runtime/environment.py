@@ -76,7 +76,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     import tensorflow as tf
 
     from pipeline.contracts import Decision
-    from pipeline.runtime import devices, distribution
+    from pipeline.runtime import devices
 
     devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")
@@ -86,7 +86,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
-    strategy, device = distribution.choose(options, cluster, token)
+    strategy, device = devices.choose(options, cluster, token)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
     xla = options.xla == "on" or (options.xla == "auto" and automatic)
@@ -130,10 +130,9 @@ def _keep_freed_memory() -> None:
     instead of 2. One arena, so that threads reuse each other's memory.
     """
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(_M_ARENA_MAX, 1)
+    libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def fast_precision() -> tuple[str | None, str]:

@@ -14,7 +14,6 @@ from pipeline.utils.errors import UsageError
 
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
-IN_USE = "wait until it has ended, or choose another --run-directory"
 
 
 class RunDirectory:
@@ -46,7 +45,7 @@ class RunDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Locks the run for this block; raises UsageError if another process has locked it."""
-        with locks.held(self.path / ".lock", str(self), IN_USE):
+        with locks.held(self.path):
             yield
 
 
@@ -154,7 +153,7 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
 
     Raises UsageError for any other change, or if the directory contains something else.
     """
-    found = sorted(p.name for p in run.path.glob("*") if p.name != ".lock")
+    found = sorted(p.name for p in run.path.glob("*") if p.name != locks.NAME)
     found = [name for name in found if not temp_files.is_ours(name)]
     if not found:
         return ()

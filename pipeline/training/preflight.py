@@ -45,7 +45,7 @@ def _check(config: Config) -> None:
         files.check_writable(config.data.cache_folder, "--data.cache-directory")
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
-        locks.require_free(run.path / ".lock", str(run), run_directory.IN_USE)
+        locks.require_free(run.path)
         run_directory.changes(config, run)
     if config.export.enabled:
         missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]

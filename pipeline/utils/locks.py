@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pipeline.utils.errors import UsageError
 
+NAME = ".lock"
+"""The file that is locked in a run directory."""
 # A process writes its id into the file after it got the lock.
 _TRIES, _PAUSE = 50, 0.01
 
@@ -32,14 +34,15 @@ def try_lock(path: Path) -> int | None:
 
 
 @contextmanager
-def held(path: Path, what: str, remedy: str) -> Iterator[None]:
-    """Locks the file at `path`, created if needed, during the block.
+def held(run: Path) -> Iterator[None]:
+    """Locks a run directory during the block.
 
-    Raises UsageError if another process has locked it; the message says what is locked, by which
-    process and since when, and what to do.
+    Raises UsageError if another process has locked it; the message says which process and since
+    when, and what to do.
     """
+    path = run / NAME
     path.touch()
-    handle = _acquire(path, what, remedy)
+    handle = _acquire(path)
     try:
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         path.write_text(f"process {os.getpid()} since {now}\n")
@@ -50,10 +53,10 @@ def held(path: Path, what: str, remedy: str) -> Iterator[None]:
         os.close(handle)
 
 
-def require_free(path: Path, what: str, remedy: str) -> None:
-    """Raises UsageError if another process has locked the file; changes nothing."""
-    if path.exists():
-        os.close(_acquire(path, what, remedy))
+def require_free(run: Path) -> None:
+    """Raises UsageError if another process has locked the run directory; changes nothing."""
+    if (run / NAME).exists():
+        os.close(_acquire(run / NAME))
 
 
 @contextmanager
@@ -83,19 +86,22 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
 
 
-def _acquire(path: Path, what: str, remedy: str) -> int:
+def _acquire(path: Path) -> int:
     for _ in range(_TRIES):
         try:
             handle = try_lock(path)
         except OSError as error:
-            reason = f"{what} cannot be locked: {error.strerror}"
+            reason = f"{path.parent} cannot be locked: {error.strerror}"
             raise UsageError(f"{reason}; choose a directory on another disk") from None
         if handle is not None:
             return handle
         if holder := _holder(path):
             break
         time.sleep(_PAUSE)
-    raise UsageError(f"{what} is in use by {holder or 'another process'}; {remedy}")
+    raise UsageError(
+        f"{path.parent} is in use by {holder or 'another process'}; wait until it has ended, or "
+        "choose another --run-directory"
+    )
 
 
 def _holder(path: Path) -> str | None:

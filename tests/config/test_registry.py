@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from pipeline.config import registry
+from pipeline.config import registry, type_hints
 from pipeline.utils.errors import UsageError
 
 
@@ -21,7 +21,8 @@ def test_every_public_function_of_any_file_is_registered():
 
 def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits():
     options = registry.find("models", "convnet").options
-    assert str(options["filters"]) == "a whole number of at least 1 (default 64)"
+    assert type_hints.describe(options["filters"].hint) == "a whole number of at least 1"
+    assert options["filters"].default == "64"
     assert options["filters"].meaning == "Channels of each 3x3 convolution."
     required = registry.find("sources", "tfds").options
     assert required["dataset"].default is None and required["path"].default == "None"

@@ -110,8 +110,4 @@ def _row(column: np.memmap, position: int) -> np.ndarray:
     size = column[0].nbytes
     with open(column.filename or "", "rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, column.offset + position * size)
-    if len(content) != size:
-        raise tf.errors.DataLossError(
-            None, None, f"{column.filename} was truncated while it was in use"
-        )
     return np.frombuffer(content, column.dtype).reshape(column.shape[1:])
