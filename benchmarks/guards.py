@@ -87,11 +87,12 @@ def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[
             finite_now = tf.math.is_finite(tf.linalg.global_norm(moved))
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)
         saved = [tf.identity(variable.value) for variable in update.measures]
-        norm = tf.linalg.global_norm(moved)
+        halves = tf.stack([tf.nn.l2_loss(gradient) for gradient in moved])
+        norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
         loss = tf.reduce_sum((tf.ones([32]) + some) * tf.ones([32])) / 32
         for variable in model.step.metrics[0].variables:  # forces the saved values to be copies
             variable.value.assign_add(some)
-        update.tally.good(norm)
+        update.tally.good(norm, halves, model.trainable_variables)
         with tf.control_dependencies(saved):
             finite_now = tf.math.is_finite(loss) & tf.math.is_finite(norm)
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)

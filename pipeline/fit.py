@@ -118,23 +118,19 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
             # Test, pictures, export, verification
             def show(result: dict[str, Any]) -> None:
-                found = Run(config, place.path, history, result, trainer=trainer)
-                examples, locate = data.splits[found.judged], data.source.location
-                known["evaluation"] = results.Evaluation(
-                    found.judged, found.task, found.test, handoff.answers, examples, locate
-                )
+                run = Run(config, place.path, history, result, trainer=trainer)
+                known["evaluation"] = found = run.tested(handoff.answers)
                 if not config.dry_run:
-                    results.show(known["evaluation"], place.path, history)
+                    results.show(found, place.path, history)
 
             handoff = Handoff(trainer, start)
             result, written = handoff.conclude(trained, show)
             known["model"] = handoff.standalone()
             trainer.wait_for_workers()
     except BaseException as error:
-        asked = isinstance(signals.behind(error), KeyboardInterrupt) and hasattr(sys, "ps1")
-        if not asked or not hasattr(trainer, "checkpoint"):
+        is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
+        if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
             raise
-        # In a notebook, what there is.
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
     return Run(config, place.path, history, result, written, **known)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 from pipeline.config import cli_parser, help_text
-from pipeline.config.validation import require, require_path
+from pipeline.config.validation import require
 from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import predict
@@ -135,7 +135,6 @@ def main(arguments: list[str]) -> int:
     model, words, options = _parse(arguments)
     output = options.output
     if output:
-        require_path(output, "--output")
         require(not output.is_dir(), "--output", output, "a file")
         files.check_writable(output.parent, "--output")
     as_table = (options.format or str(output)[-3:].lower()) == "csv"

@@ -77,8 +77,8 @@ def find(registry: str, name: str) -> Function:
         return dotted(found)
     for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
         return dotted(entry.value)
-    others = [*known, *keras_names.names(registry)] or ["package.module:name"]
-    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, others)}")
+    others = keras_names.names(registry)
+    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Named:
 
     def __call__(self) -> str:
         known = [*names(self.registry), *["any of Keras"] * (self.registry in keras_names.FOLDERS)]
-        return ", ".join([*known, "or package.module:name" if known else "package.module:name"])
+        return f"{', '.join(known)}, or package.module:name"
 
 
 @dataclasses.dataclass(frozen=True)

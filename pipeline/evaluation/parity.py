@@ -108,12 +108,13 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
     settings = _settings(recipe, case)
     strategy, _ = devices.choose(settings.runtime)
     machine = environment.Runtime(case.precision, False, strategy, ())
-    task, batches = loaded.task, _batches(loaded, settings)
-    alone = _settings(recipe, dataclasses.replace(case, replicas=1))
-    before, stock = _stock(task, _batches(loaded, alone), alone, case.optimizer)
+    train = loaded.splits["train"]
+    some = Split(train.store, train.rows[: STEPS_PER_EPOCH * settings.train.batch_size])
+    batches = batching.training(some, settings.train, settings.runtime.seed)
+    before, stock = _stock(loaded.task, batches, settings, case.optimizer)
     ends = []
     for engine in registry.names("engines"):
-        model = build(task, settings, machine, batches)
+        model = build(loaded.task, settings, machine, batches)
         _disable_dropout(model)
         model.set_weights(before)
         start = [variable.numpy() for variable in _variables(model)]
@@ -125,7 +126,8 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
                 registry.load("engines", engine)(model, batches, None, [])
             ends.append([variable.numpy() for variable in _variables(model)])
     end = ends[0]
-    found = {"apart": max(_largest(end, other) for other in ends[1:])}
+    pairs = (pair for other in ends[1:] for pair in zip(end, other, strict=True))
+    found = {"apart": max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)}
     trained = [number for number, v in enumerate(model.variables) if v.trainable]
     before, end, stock = ([state[n] for n in trained] for state in (before, end, stock))
     if machine.replicas == 1 or not _layers.normalises_apart(model):
@@ -145,12 +147,6 @@ def _settings(recipe: config.Config, case: Case) -> config.Config:
         },
         runtime={"precision": case.precision, "replicas": case.replicas},
     )
-
-
-def _batches(loaded: dataset.Data, settings: config.Config) -> Batches:
-    train = loaded.splits["train"]
-    some = Split(train.store, train.rows[: STEPS_PER_EPOCH * settings.train.batch_size])
-    return batching.training(some, settings.train, settings.runtime.seed)
 
 
 def _stock(
@@ -189,11 +185,6 @@ def _disable_dropout(model: keras.Model) -> None:
     for layer in model._flatten_layers():
         if isinstance(getattr(layer, "rate", None), float):
             layer.rate = 0.0
-
-
-def _largest(one: list[np.ndarray], other: list[np.ndarray]) -> float:
-    """Largest absolute difference."""
-    return max(float(np.abs(a - b).max(initial=0)) for a, b in zip(one, other, strict=True))
 
 
 def _distance(before: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:

@@ -33,10 +33,20 @@ Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 def export(
     model: SteppedModel, task: Task, config: Config, examples: Split, **about: Any
 ) -> Verification:
-    """Writes the next version of the model; arguments as for `write`.
+    """Writes the next version of the model.
 
     The version becomes visible only if it passes its verification and is not worse than the served
     version by more than `--export.tolerance`.
+
+    Args:
+        model: Trained, in any precision.
+        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
+        config: Config of the run.
+        examples: Examples the model was not trained on; some are stored with their answers.
+        about: `metrics`: split -> metrics of `Task.evaluate`, for the model card and the manifest.
+            `trained`: how the model was trained, for the same. `digest`: of the config of the run
+            whose `model.keras`, in float32, is exported; by default, the model is that of a run in
+            this process.
 
     Returns:
         The checks, and the directory of the version, which stays hidden if a check failed. What
@@ -80,21 +90,9 @@ def write(
     trained: Mapping[str, Any],
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Writes all files of a version to an empty directory.
+    """Writes all files of a version to an empty directory; arguments as for `export`.
 
-    Args:
-        directory: Of the version.
-        model: Trained, in any precision.
-        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
-        config: Config of the run.
-        examples: Examples the model was not trained on; some are stored with their answers.
-        metrics: Split -> metrics of `Task.evaluate`, for the model card and the manifest.
-        trained: How the model was trained, for the same.
-        digest: Of the config of the run whose `model.keras`, in float32, is exported; None: the
-            model is that of a run in this process.
-
-    Returns:
-        The content of the manifest, without the digests of files.
+    Returns the content of the manifest, without the digests of files.
     """
     precision = config.export.precision
     policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
@@ -128,9 +126,7 @@ def write(
         "parameters": model.count_params(),
         "precision": precision,
         "trained_precision": model.dtype_policy.name,
-        "temperature": task.metadata.get("temperature"),
-        "class_names": task.metadata.get("class_names"),
-        "feature_names": task.metadata.get("feature_names"),
+        **{n: task.metadata.get(n) for n in ("temperature", "class_names", "feature_names")},
         "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
         "options": run_result.options(config.export),
         "trained": dict(trained),

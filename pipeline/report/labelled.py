@@ -29,7 +29,7 @@ def splits(data: Any, task: Task) -> Examples:
     Classes are matched by name. Raises UsageError if a class is unknown to the model, or if the
     data is of another kind.
     """
-    names = task.metadata.get("class_names")
+    names: Any = task.metadata.get("class_names")
     if isinstance(data, str | Path):
         found = data_path.source(Path(data))
         source = registry.call("sources", found.pop("name"), found)
@@ -79,7 +79,7 @@ def evaluated(
     return Evaluation(name, task, metrics, answers, splits[name], locate)
 
 
-def evaluated_export(version: Path, data: Path, split: str | None) -> Evaluation:
+def evaluated_export(version: Path, data: Any, split: str | None) -> Evaluation:
     """The answers of an exported version to a split of labelled data."""
     about = version_manifest.about(version)
     if "metadata" not in about:

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:  # curves need no TensorFlow
     from pipeline.report.results import Evaluation
@@ -61,7 +62,7 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
         axes.legend(fontsize=8)
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.supxlabel("epoch" if shown else "no epoch is complete yet", fontsize=9)
     return picture
 

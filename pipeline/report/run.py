@@ -138,6 +138,13 @@ class Run:
         """The answers to the split that the run is judged by."""
         return self.evaluate()
 
+    def tested(self, answers: dict[str, Any]) -> "Evaluation":
+        """The answers of the test of this process, with its metrics."""
+        from pipeline.report.results import Evaluation
+
+        examples, locate = self.splits[self.judged], self.trainer.data.source.location
+        return Evaluation(self.judged, self.task, self.test, answers, examples, locate)
+
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
         """Measures the run on labelled data.
 
@@ -152,10 +159,8 @@ class Run:
         task, network = self.task, self.trainer.model if data is None else self.network
         from pipeline.report import labelled
 
-        if data is None:
-            found = self.splits, self.trainer.data.source.location
-        else:
-            found = labelled.splits(data, task)
+        known = None if data is not None else (self.splits, self.trainer.data.source.location)
+        found = known or labelled.splits(data, task)
         return labelled.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:

@@ -45,15 +45,12 @@ class Cluster:
         differs.
         """
         others = set(range(len(self.workers))) - {self.index}
-        reached: set[int] = set()
-        heard: dict[int, str] = {}
+        reached, heard = set[int](), dict[int, str]()
         end = time.monotonic() + seconds
         with self._listening() as listening:
             while reached != others or set(heard) != others:
-                for index in others - reached:
-                    if self._call(index, token):
-                        reached.add(index)
-                heard.update(_answer(listening, _POLL))
+                reached |= {index for index in others - reached if self._call(index, token)}
+                heard |= _answer(listening)
                 if time.monotonic() > end:
                     absent = sorted(others - (reached & set(heard)))
                     missing = ", ".join(map(self.name, absent))
@@ -87,13 +84,13 @@ class Cluster:
         return True
 
 
-def _answer(listening: socket.socket, seconds: float) -> dict[int, str]:
-    """Worker and token of a connection that arrives within this time; empty if there is none."""
-    listening.settimeout(seconds)
+def _answer(listening: socket.socket) -> dict[int, str]:
+    """Worker and token of the next connection; empty if none arrives soon."""
+    listening.settimeout(_POLL)
     with contextlib.suppress(OSError, ValueError):
         connection, _ = listening.accept()
         with connection, connection.makefile(encoding="ascii") as lines:
-            connection.settimeout(seconds)
+            connection.settimeout(_POLL)
             index, token = lines.readline(200).split()
             return {int(index): token}
     return {}

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,19 +132,15 @@ def _alike(old: Any, new: Any) -> bool:
     return old == new
 
 
-def decided(path: Path | None, name: str, known: Collection[str] | None = None) -> str | None:
-    """The value of an automatic choice at the start of a run; None in a new run.
-
-    Values that are not in `known`, if it is given, are ignored.
-    """
+def decided(path: Path | None, name: str) -> str | None:
+    """The value of an automatic choice at the start of a run; None in a new run."""
     if path is None:
         return None
     try:
         decisions = safe_io.read_json(RunDirectory(path).decisions)
-        value = next((d["value"] for d in decisions if d["name"] == name), None)
+        return next((d["value"] for d in decisions if d["name"] == name), None)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, str) and (known is None or value in known) else None
 
 
 def export_directory(config: Config) -> Path:

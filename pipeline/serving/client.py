@@ -8,14 +8,20 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 import functools
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Arrays, Field, Signature
+from pipeline.serving.signatures import Examples, Signature
 from pipeline.utils.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from pipeline.serving.grpc import Rpc
+    from pipeline.serving.local import Local
+    from pipeline.serving.rest import Rest
 
 EXPECTED = (
     "a directory such as saved_models/digits or saved_models/digits/1, "
@@ -30,19 +36,6 @@ _RPC = re.compile(
     r"(/((versions/)?(?P<number>\d{1,18})|labels/(?P<label>[^/\s]+)))?"
 )
 _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
-
-
-class Transport(Protocol):
-    """One of the three ways to reach a model; raises ServingError if a request fails."""
-
-    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
-        """Returns the outputs of the signature `name`; `outputs` are their types."""
-
-    def metadata(self) -> dict[str, Signature]:
-        """Returns the inputs and outputs of each signature, by name."""
-
-    def close(self) -> None:
-        """Closes the connection."""
 
 
 class Client:
@@ -103,6 +96,22 @@ class Client:
             signatures.check(answer, known.outputs, count)
         return answer
 
+    def classify(
+        self, examples: Examples, signature: str = "classify"
+    ) -> list[list[tuple[str, float]]]:
+        """Returns the (label, probability) pairs of each example, the most probable class first.
+
+        `examples` map feature names to bytes, a str, a number, or a list of these:
+        `[{"image/encoded": Path("three.png").read_bytes()}]`. Raises the errors of `predict`.
+        """
+        answer = self.predict(signature, inputs=signatures.serialized(examples))
+        scores = [map(signatures.shortest, row) for row in answer["scores"]]
+        return [list(zip(*one, strict=True)) for one in zip(answer["classes"], scores, strict=True)]
+
+    def regress(self, examples: Examples, signature: str = "regress") -> np.ndarray:
+        """Returns one value for each example, such as `{"features": [0.5, 1.0]}`; float32."""
+        return self.predict(signature, inputs=signatures.serialized(examples))["outputs"]
+
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises ServingError."""
         return self._transport.metadata()
@@ -121,7 +130,7 @@ class Client:
     def _signatures(self) -> dict[str, Signature]:
         return self.metadata()
 
-    def _open(self) -> Transport:
+    def _open(self) -> "Rest | Rpc | Local":
         if _REST.fullmatch(self.model):
             from pipeline.serving.rest import Rest
 

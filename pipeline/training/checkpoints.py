@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +85,19 @@ class Checkpoints:
             raise UsageError(f"the checkpoint {path} belongs to another model") from None
         return manifest["state"]
 
-    def restore_newest(
-        self, accept: Callable[[int, dict[str, Any]], None]
-    ) -> tuple[int, list[str]] | None:
+    def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:
         """Restores the newest undamaged checkpoint; None if there has never been one.
 
-        Args:
-            accept: Called with the step and the state saved with it. If it raises LookupError,
-                AttributeError, TypeError or ValueError, the state counts as damaged.
-
-        Returns: (step, what is wrong with each newer one).
+        Returns: (step, the state saved with it, what is wrong with each newer one).
 
         Raises NoCheckpoint if all checkpoints are damaged.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
             try:
-                accept(step, self.restore(step))
-                return step, problems
+                return step, self.restore(step), problems
             except Damaged as error:
                 problems.append(str(error))
-            except (AttributeError, LookupError, TypeError, ValueError):
-                problems.append(f"{self._path(step) / _MANIFEST} is damaged")
         if problems:
             raise NoCheckpoint(
                 f"no checkpoint in {self._directory} is intact: {'; '.join(problems)}; "

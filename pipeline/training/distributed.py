@@ -135,15 +135,17 @@ class Calls:
         self._run = model.step.compiled.setdefault(name, trace)
 
     def begin(self, epoch: int) -> None:
-        """Begins an epoch; calls stop at its end."""
+        """Begins an epoch of training; calls stop at its end."""
         self._end = self._batches.end_of(epoch)
-        if self._name == "train":
-            self._model.step.position = self.position
-        else:  # each evaluation starts over
-            self.position = self._batches.first_step
+        self._model.step.position = self.position
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Takes the next steps, none at the end of the epoch; returns the running metrics."""
+        """Takes the next steps, none at the end of a training epoch; returns the running metrics.
+
+        After the end of an evaluation, another one begins.
+        """
+        if self._name == "evaluate" and self.position == self._end:
+            self.position = self._batches.first_step
         count = min(self._model.steps_per_execution, self._end - self.position)
         memory = out_of_memory(is_training=self._name == "train")
         with explained(self._batches, self.position, count), memory:

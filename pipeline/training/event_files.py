@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils.console import say
@@ -50,14 +49,11 @@ class EventFile:
 
 def read(folder: Path) -> list[Any]:
     """The events in a folder, up to the first damaged one."""
-    found, at, path = [], 0, folder / _NAME
-    data = path.read_bytes() if path.exists() else b""
-    with contextlib.suppress(DecodeError):
-        # Each is its length, a checksum of 4 bytes, the event, and another checksum.
-        while len(data) >= (end := at + 16 + int.from_bytes(data[at : at + 8], "little")):
-            found.append(tf.compat.v1.Event.FromString(data[at + 12 : end - 4]))
-            at = end
-    return found
+    events: list[Any] = []
+    with contextlib.suppress(tf.errors.OpError):  # also if there is no file
+        for event in tf.data.TFRecordDataset(str(folder / _NAME)).as_numpy_iterator():
+            events.append(tf.compat.v1.Event.FromString(event))
+    return events
 
 
 def write_results(run: RunDirectory, split: str, epoch: int, metrics: Mapping[str, Any]) -> None:

@@ -13,7 +13,11 @@ from pipeline.serving import models_config
 from pipeline.utils import files, locks
 from pipeline.utils.errors import UsageError
 
+# The callbacks of every run, before and after the one that saves checkpoints. Each can add to an
+# epoch's logs for the callbacks after it; the metric logger writes only what has been saved.
+BEFORE_CHECKPOINT = ("gradient_monitor", "unfreeze", "average_weights", "throughput", "time_budget")
 _ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
+AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
 def check(config: Config) -> None:
@@ -26,6 +30,9 @@ def check(config: Config) -> None:
 
 def _check(config: Config) -> None:
     runs = config.run_directory or RUNS
+    for name in config.train.callbacks:
+        if name in BEFORE_CHECKPOINT + AFTER_CHECKPOINT:
+            raise UsageError(f"--train.callbacks: {name} is part of every run; remove it")
     files.check_writable(runs, "--run-directory")
     if config.source.name == "folder" and not config.dry_run:
         for flag, path in {

@@ -19,15 +19,10 @@ from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.callbacks.average_weights import AverageWeights
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.training.callbacks.gradient_monitor import GradientMonitor
 from pipeline.training.callbacks.metric_logger import MetricLogger
-from pipeline.training.callbacks.progress import Progress
-from pipeline.training.callbacks.throughput import Throughput
-from pipeline.training.callbacks.time_budget import TimeBudget
-from pipeline.training.callbacks.unfreeze import Unfreeze
 from pipeline.training.model_builder import build
+from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
@@ -73,8 +68,7 @@ class Trainer:
         """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
         precision runs out of memory."""
         if not any(decision.name == "precision" for decision in self.machine.decisions):
-            known = ("float32", "mixed_float16", "mixed_bfloat16")
-            chosen = run_directory.decided(self.config.run_directory, "precision", known)
+            chosen = run_directory.decided(self.config.run_directory, "precision")
             if chosen is None:
                 self._choose_precision()
                 return
@@ -116,10 +110,8 @@ class Trainer:
     def report(self) -> None:
         """Prints and saves the choices that the run begins with."""
         data = self.data
-        dry = (
-            " (dry run: two steps on a few examples)" if self.config.dry_run else f" in {self.run}"
-        )
-        say("run", f"{self.config.recipe}{dry}")
+        dry = "(dry run: two steps on a few examples)"
+        say("run", f"{self.config.recipe} {dry if self.config.dry_run else f'in {self.run}'}")
         counts = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
         fields = ", ".join(
             f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
@@ -135,9 +127,9 @@ class Trainer:
 
     def _store_decisions(self) -> list[Decision]:
         """Writes the choices made so far into the run directory."""
-        forced = [Decision("changed", str(change), "--force") for change in self.run.changes]
-        found = [*self.data.decisions, *self.placed, *forced]
-        decisions = [*self.machine.decisions, *found, *self.plan.decisions]
+        decisions = [*self.machine.decisions, *self.data.decisions, *self.placed]
+        decisions += [Decision("changed", str(change), "--force") for change in self.run.changes]
+        decisions += self.plan.decisions
         files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
         return decisions
 
@@ -249,24 +241,14 @@ class Trainer:
 
 
 def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
-    """The callbacks of every run, in order, and then those of `train.callbacks`.
-
-    Each can add to an epoch's logs for the callbacks after it; the metric logger writes only what
-    has been saved.
-    """
-    callbacks = [
-        GradientMonitor(context),
-        Unfreeze(context.train),
-        AverageWeights(),
-        Throughput(context.batches.batch_size),
-        TimeBudget(context) if context.time_limit else None,
-        context.checkpoint,
-        MetricLogger(context) if context.is_chief else None,
-        Progress(context) if context.is_chief and context.log.progress else None,
-    ]
-    for name, options in context.train.callbacks.items():
-        callback = registry.call("callbacks", name, options, context)
+    """The callbacks of every run, in order, and then those of `train.callbacks`."""
+    more = context.train.callbacks
+    before, after, added = (
+        [registry.call("callbacks", name, more.get(name, {}), context) for name in names]
+        for names in (BEFORE_CHECKPOINT, AFTER_CHECKPOINT, more)
+    )
+    for name, callback in zip(more, added, strict=True):
         if not isinstance(callback, keras.callbacks.Callback | None):
             raise UsageError(f"--train.callbacks: {name} must return a callback; got {callback!r}")
-        callbacks.append(callback)
+    callbacks = [*before, context.checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

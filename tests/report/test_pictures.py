@@ -5,7 +5,6 @@ import csv
 import numpy as np
 import pytest
 import tensorflow as tf
-from matplotlib.figure import Figure
 
 from pipeline.config import registry
 from pipeline.data.example_store import Memory
@@ -50,35 +49,23 @@ def test_the_most_confident_mistakes_are_shown_with_truth_answer_probability_and
     names = ["a", "b", "c"]
     figure = pictures.mistakes(made(names, wrong=[40, 7, 21]))
     assert "3 of 60 answers of test are wrong" in figure.get_suptitle()
-    assert [axes.get_title() for axes in figure.axes] == [
-        "c 0.95\ntrue: b",
-        "c 0.85\ntrue: b",
-        "b 0.75\ntrue: a",
-    ]
-    assert [axes.get_xlabel() for axes in figure.axes] == [
-        f"a/{id}.jpg" for id in (1040, 1007, 1021)
-    ]
+    titles = ["c 0.95\ntrue: b", "c 0.85\ntrue: b", "b 0.75\ntrue: a"]
+    assert [axes.get_title() for axes in figure.axes] == titles
+    files = [f"a/{id}.jpg" for id in (1040, 1007, 1021)]
+    assert [axes.get_xlabel() for axes in figure.axes] == files
     assert len(pictures.mistakes(made(names, wrong=range(50))).axes) == pictures.SHOWN
     nothing = pictures.mistakes(made(names, wrong=[]))
     assert nothing.get_suptitle() == "all 60 answers of test are right"
 
 
 def test_curves_show_every_epoch_of_training_and_validation():
-    history = {
-        "loss": [2.0, 1.0, 0.01],
-        "val_loss": [2.0, np.nan, 0.5],
-        "gradient_norm": [1.0, 1.0, 1.0],
-        "learning_rate": [0.1, 0.1, 0.0],
-        "f1": [0.1, 0.2, 0.3],
-    }
+    history = {"loss": [2.0, 1.0, 0.01], "val_loss": [2.0, np.nan, 0.5], "gradient_norm": [1.0]}
+    history |= {"learning_rate": [0.1, 0.1, 0.0], "f1": [0.1, 0.2, 0.3]}
     loss, f1, rate = pictures.curves(history).axes
     assert [axes.get_title() for axes in (loss, f1, rate)] == ["loss", "f1", "learning_rate"]
-    np.testing.assert_array_equal([line.get_ydata() for line in loss.lines], [
-        history["loss"], history["val_loss"]])  # fmt: skip
-    assert [text.get_text() for text in loss.get_legend().texts] == [
-        "train 0.01",
-        "validation 0.5",
-    ]
+    for line, name in zip(loss.lines, ("loss", "val_loss"), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), history[name])
+    assert [t.get_text() for t in loss.get_legend().texts] == ["train 0.01", "validation 0.5"]
     one = pictures.curves({"loss": [1.0]})
     assert len(one.axes) == 1 and one._repr_png_().startswith(b"\x89PNG")
     assert "no epoch" in pictures.curves({}).get_supxlabel()
@@ -96,33 +83,25 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     found = made(names, wrong=[3, 5], shape=shape, dtype=dtype, count=2 * len(names) + 60)
     results.show(found, tmp_path, {"loss": [1.0]})
     shown = capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("curves.png", "mistakes.png", "confusion_matrix.png", "predictions.csv"),
-    }
-    assert "could not be" not in shown
+    written = {"curves.png", "mistakes.png", "confusion_matrix.png", "predictions.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == written and "could not be" not in shown
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found.answers["id"])
     assert [n for n, row in enumerate(rows) if row["correct"] == "False"] == [3, 5]
-    assert rows[3] == {
-        "file": f"{names[0]}/1003.jpg",
-        "truth": names[found.answers["truth"][3]],
-        "answer": names[found.answers["class"][3]],
-        "probability": "0.95",
-        "probability_of_truth": f"{found.answers['probabilities'][3].min():.6g}",
-        "correct": "False",
-    }
+    truth, answer = (names[found.answers[name][3]] for name in ("truth", "class"))
+    other = f"{found.answers['probabilities'][3].min():.6g}"
+    wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
+    columns = ["file", "truth", "answer", "probability", "probability_of_truth", "correct"]
+    assert rows[3] == dict(zip(columns, wanted, strict=True))
 
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
     found = made([f"class {n:02}" for n in range(20)], wrong=[3, 23, 43], count=200)
     lines = found.text.splitlines()
-    assert lines[0].split() == [
-        *("class", "examples", "f1", "precision", "recall", "most", "often", "confused", "with"),
-    ]
-    assert lines[1].split() == [
-        *("class", "03", "10", "0.824", "1.000", "0.700", "class", "04", "(3)"),
-    ]
+    header, worst = (" ".join(line.split()) for line in lines[:2])
+    assert header == "class examples f1 precision recall most often confused with"
+    assert worst == "class 03 10 0.824 1.000 0.700 class 04 (3)"
     assert lines[2].split()[:2] == ["class", "04"] and len(lines) == 18
     assert lines[-2].endswith("... and 5 more, which are better")
 
@@ -130,8 +109,8 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
 def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     found = made(["a", "b"], wrong=[1])
     task = evaluate.calibrated_by(found.task, {"temperature": 2.0})
-    wanted = tf.nn.softmax(found.answers["outputs"] / 2).numpy()
     answers = evaluate.answered(task, found.answers)
+    wanted = tf.nn.softmax(found.answers["outputs"] / 2)
     np.testing.assert_allclose(answers["probabilities"], wanted)
 
     def refused(*_):
@@ -139,7 +118,6 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys,
 
     monkeypatch.setattr(results.Columns, "csv", refused)
     monkeypatch.setattr(type(task), "pictures", refused)
-    monkeypatch.setattr(pictures, "mistakes", lambda found: Figure((1, 1)))
     results.show(found, tmp_path, {"loss": [1.0]})
     shown = capsys.readouterr().out
     assert "predictions.csv could not be written: no space left" in shown

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -190,4 +189,3 @@ def test_what_is_no_run_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UsageError, match="is not a config"):
         Run.load(tmp_path)
-    shutil.rmtree(tmp_path)

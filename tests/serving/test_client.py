@@ -14,10 +14,8 @@ from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.savedmodel_session import Session
 from pipeline.serving.signatures import Field, ServingError
-from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError
 
-ENCODED = "image/encoded"
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
 pytestmark = pytest.mark.usefixtures("direct")
 
@@ -69,17 +67,13 @@ def test_answers_match_those_of_tensorflow(pictures, wanted):
         serving.assert_same(same, wanted)
 
 
-def serialized(**features):
-    return protobuf.example(features).SerializeToString()
-
-
 def test_examples_are_classified_and_regressed(pictures, rows):
-    got = pictures.predict("classify", inputs=[serialized(**{ENCODED: [png(i)]}) for i in IMAGES])
+    got = pictures.classify([{"image/encoded": png(image)} for image in IMAGES])
     answer = pictures.predict(images=IMAGES)
-    assert got["classes"].tolist() == answer["top_labels"].tolist()
-    np.testing.assert_allclose(got["scores"], answer["top_scores"], rtol=2e-6)
-    examples = [serialized(features=values) for values in ([1.0, 2.0, 0.5], [0.0, -1.0, 2.25])]
-    got = rows.predict("regress", inputs=examples)["outputs"]
+    assert [[label for label, _ in pairs] for pairs in got] == answer["top_labels"].tolist()
+    scores = np.array([[score for _, score in pairs] for pairs in got])
+    np.testing.assert_allclose(scores, answer["top_scores"], rtol=2e-6)
+    got = rows.regress([{"features": [1, 2.0, 0.5]}, {"features": np.float32([0, -1, 2.25])}])
     assert got.dtype == np.float32 and got.tolist() == [3.5, 1.25]
 
 
@@ -142,7 +136,7 @@ def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
         patch.setattr(Session, "run", lambda *_: outputs)
         for call in (
             lambda: rows.predict(features=[[1, 2, 3]]),
-            lambda: rows.predict("regress", inputs=[b""]),
+            lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
         ):
             with pytest.raises(
                 ServingError, match=r"(prediction|outputs)\[0\] is (inf|nan), not a finite"
@@ -150,11 +144,11 @@ def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
                 call()
         outputs |= {"classes": np.full((1, 5), b"a", object), "scores": np.float32([[7] * 5])}
         with pytest.raises(ServingError, match=r"scores\[0, 0\] is 7.0, not a probability"):
-            here.predict("classify", inputs=[b""])
+            here.classify([{"image/encoded": b""}])
         with pytest.raises(
             ServingError, match=r"classes must be .* for 2 examples; got string \[1, 5\]"
         ):
-            here.predict("classify", inputs=[b"", b""])
+            here.classify([{"image/encoded": b""}] * 2)
 
 
 def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
@@ -181,6 +175,15 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
     with pytest.raises(UsageError, match=message) as caught:
         here.predict(signature, **inputs)
+    assert not isinstance(caught.value, ServingError)
+
+
+@pytest.mark.parametrize(
+    "examples", [{"image/encoded": b"x"}, [{"a": [1, "b"]}], [{"a": "\ud800"}]]
+)
+def test_wrong_examples_are_not_sent(here, examples):
+    with pytest.raises(UsageError, match="an example must map feature names") as caught:
+        here.classify(examples)
     assert not isinstance(caught.value, ServingError)
 
 

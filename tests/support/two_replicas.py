@@ -136,10 +136,10 @@ def bad_steps(one, two):
         batches = dataclasses.replace(batches, tickets=tickets)
         with machine.strategy.scope():
             history = registry.load("engines", "gradient_tape")(model, batches, None, [])
-        bad = model.step.update.tally.pop_bad_steps()
-        mean, largest = model.step.update.tally.norms()
+        steps, _, row = model.step.update.tally.pop_bad_steps()
+        mean, largest, peaks = model.step.update.tally.norms()
         count = float(model.step.metrics[0].variables[1].numpy())
-        found.append([bad.steps, bad.row, count, history["loss"][0], mean, largest])
+        found.append([steps, row, count, history["loss"][0], mean, largest, *peaks])
     return found
 
 

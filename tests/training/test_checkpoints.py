@@ -74,9 +74,8 @@ def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(model, che
     for step in (3, 2):
         path = tmp_path / f"step-{step:08d}/state.index"
         path.write_bytes(path.read_bytes()[:-1])
-    accepted = {}
-    step, problems = checkpoints.restore_newest(accepted.__setitem__)
-    assert (step, accepted[step]) == (1, {"waited": 1})
+    step, state, problems = checkpoints.restore_newest()
+    assert (step, state) == (1, {"waited": 1})
     for number, problem in zip((3, 2), problems, strict=True):
         assert f"step-0000000{number}/state.index is damaged" in problem
     require_equal(state_of(model), kept[1])
@@ -86,7 +85,7 @@ def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(model, che
 
     (tmp_path / "step-00000003/state.index").unlink()
     with pytest.raises(NoCheckpoint, match="is intact: .*start again"):
-        checkpoints.restore_newest(accepted.__setitem__)
+        checkpoints.restore_newest()
 
 
 def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):

@@ -40,6 +40,7 @@ def monitor(path, batches, model=None):
         run=RunDirectory(path),
         batches=batches,
         locate="file {}".format,
+        checkpoint=SimpleNamespace(history={}),
         is_chief=True,
     )
     found = gradient_monitor.GradientMonitor(context)
@@ -66,8 +67,7 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics():
         history = train(model, poisoned(batches, 2, 3, 6), engine=engine, calls=calls)
         assert np.isfinite(history["loss"]).all() and np.isfinite(history["accuracy"]).all()
         update = model.step.update
-        bad = update.tally.pop_bad_steps()
-        assert (bad.steps, bad.new, bad.row) == ((2, 3, 6), 3, 2)
+        assert update.tally.pop_bad_steps() == ([2, 3, 6], 3, 2)
         assert update.skipped == 3 and model.step.metrics[0].count.numpy() == 5 * BATCH
         assert float(update.scale.numpy()) == 2.0**15 and int(update._good.numpy()) == 5
         ends.append((history, state_of(model)))
@@ -125,6 +125,31 @@ def test_norms_are_those_of_the_steps(tmp_path):
     assert logs["gradient_norm"] == pytest.approx(sum(norms) / (STEPS - 1), rel=1e-3)
     assert logs["gradient_norm_max"] == pytest.approx(max(norms), rel=1e-3)
     assert json.loads((tmp_path / "bad_steps.jsonl").read_text())["step"] == 3
+
+
+def test_a_dead_layer_is_named_once(tmp_path, capsys):
+    model, batches = prepared(epochs=2)
+    model.layers[1].bias.assign(np.full(3, -1e9))  # nothing passes its ReLU
+    train(model, batches, monitor(tmp_path, batches))
+    shown = capsys.readouterr().out
+    assert shown.count("warning") == 1 and "vanishes: 0 of the largest" in shown
+    assert f"epoch 1: the gradient of layer {model.layers[1].name!r}" in shown
+
+
+@pytest.mark.parametrize(
+    ("largest", "layers", "before", "mean", "kinds"),
+    [
+        (2.0, {"a": 1.0, "b": 1.7}, [], 1.0, []),
+        (2.0, {"a": 1.0, "b": 1e-9}, [], 1.0, [("vanishes", "b")]),
+        (31.0, {"a": 1.0, "b": 30.9}, [], 1.0, [("explodes", "b")]),
+        (31.0, {"a": 30.0, "b": 4.0}, [3.0, 0.5], 0.5, []),  # usual in an earlier epoch
+        (91.0, {"a": 90.0, "b": 4.0}, [3.0, 0.5], 90.0, [("explodes", "a")]),
+        (float("nan"), {"a": 0.0}, [3.0], float("nan"), []),
+    ],
+)
+def test_what_vanishes_and_what_explodes(largest, layers, before, mean, kinds):
+    found = gradient_monitor._findings(largest, layers, before, mean)
+    assert [(kind, layer) for kind, layer, _ in found] == kinds
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

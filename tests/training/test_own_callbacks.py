@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config import registry
 from pipeline.fit import fit
-from pipeline.training import trainer
+from pipeline.training import preflight, trainer
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils.errors import UsageError
@@ -95,7 +95,12 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
     assert own["SEEN"] == [] and again.test == run.test and again.history == run.history
 
 
-def test_an_unknown_one_is_refused_before_anything_is_written(workplace):
-    with pytest.raises(UsageError, match="unknown callback 'progress'; choose from package.module"):
-        fit("digits", **options(progress={}))
+def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
+    for name in (*preflight.BEFORE_CHECKPOINT, *preflight.AFTER_CHECKPOINT):
+        assert name in registry.names("callbacks")
+        with pytest.raises(UsageError) as caught:
+            fit("digits", **options(**{name: {}}))
+        assert str(caught.value) == (
+            f'train={{"callbacks": ...}}: {name} is part of every run; remove it'
+        )
     assert not list(workplace.iterdir())

@@ -76,11 +76,10 @@ class GivenCallback(keras.callbacks.Callback):
         stated = [getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
+        is_own = kind is keras.callbacks.LambdaCallback or not kind.__module__.startswith("keras.")
         if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif stated or not hook:
-            pass  # it listens per epoch
-        elif kind is keras.callbacks.LambdaCallback or not kind.__module__.startswith("keras."):
+        elif hook and is_own and not stated:  # else it listens per epoch
             self.per_batch = f"the callback {kind.__name__} has {hook}"
 
     def set_params(self, params: dict[str, Any]) -> None:

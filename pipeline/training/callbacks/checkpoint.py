@@ -83,9 +83,10 @@ class CheckpointCallback(keras.callbacks.Callback):
 
         Names each damaged one that is newer; raises NoCheckpoint if all are damaged.
         """
-        found = self._checkpoints.restore_newest(self._accept)
+        found = self._checkpoints.restore_newest()
         if found:
-            self.step, problems = found
+            self.step, state, problems = found
+            self._accept(state)
             for problem in problems:
                 say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
@@ -93,22 +94,20 @@ class CheckpointCallback(keras.callbacks.Callback):
             self.batches, first_step=self.step, first_epoch=min(self.epoch, self.batches.epochs)
         )
 
-    def _accept(self, step: int, state: dict[str, Any]) -> None:
-        """Restores the state that was saved with a step."""
-        self._waited, patience = int(state["waited"]), self._options.patience
+    def _accept(self, state: dict[str, Any]) -> None:
+        """Restores what `_state` returned."""
+        self._waited, patience = state["waited"], self._options.patience
         self.stopped = patience is not None and self._waited >= patience
-        self.ended = bool(state["ended"])
-        self._best_step = int(state["best_step"])
-        self._best = math.inf if state["best"] is None else float(state["best"])
-        self.seconds = [float(value) for value in state["seconds"]]
+        self.ended, self._best_step = state["ended"], state["best_step"]
+        self._best = math.inf if state["best"] is None else state["best"]
+        self.seconds, self._running = state["seconds"], state["running"]
         self.epoch = len(self.seconds)
         self.history = {
-            name: [math.nan if value is None else float(value) for value in values]
+            name: [math.nan if value is None else value for value in values]
             for name, values in state["history"].items()
         }
-        self._running = state["running"]
-        self._saved = {int(step): int(best) for step, best in state["saved"]}
-        self.stops.resume(float(state["elapsed"]))
+        self._saved = dict(state["saved"])
+        self.stops.resume(state["elapsed"])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them

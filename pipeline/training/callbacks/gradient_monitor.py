@@ -1,22 +1,34 @@
-"""Monitors bad steps after each call, and names what caused them; logs the norm of gradients."""
+"""Monitors bad steps after each call and gradients after each epoch, and names what caused them."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.optim.step_stats import Bad
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
 
+# A layer's gradient below this fraction of the largest layer's is lost: float32 keeps only seven
+# digits (2**-23 = 1.2e-7).
+VANISHED = 1e-7
+# Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
+# section 3.2: clipping at half to ten times the average norm still converges. In a normal run of
+# `digits_tiny`, the norm rises to 10 times its mean in the first epoch, which learns nothing.
+EXPLODED = 30.0
+
+
+def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
+    """Reports steps whose gradient is not finite; warns of vanishing and exploding gradients."""
+    return GradientMonitor(context)
+
 
 class GradientMonitor(keras.callbacks.Callback):
-    """Ends a run that only skips steps, and names the examples responsible.
+    """Ends a run that only skips steps, and names the examples or layers responsible.
 
     It comes before the callbacks that write files, so that nothing from a bad call is written. The
     chief lists the bad steps in `bad_steps.jsonl`.
@@ -25,6 +37,7 @@ class GradientMonitor(keras.callbacks.Callback):
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
         self._context = context
+        self._warned: set[tuple[str, str]] = set()
         self._bad_in_epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -36,18 +49,19 @@ class GradientMonitor(keras.callbacks.Callback):
         bad = self.model.step.update.tally.pop_bad_steps()
         if bad is None:
             return
-        self._bad_in_epoch += bad.new
+        steps, new, row = bad
+        self._bad_in_epoch += new
         if self._context.is_chief:
-            self._record(bad)
-        if bad.row >= self._context.train.max_bad_steps:
+            self._record(steps, new)
+        if row >= self._context.train.max_bad_steps:
             raise Diverged(
-                f"training diverged: {bad.row} steps in a row, up to step {bad.steps[-1] + 1:,}, "
+                f"training diverged: {row} steps in a row, up to step {steps[-1] + 1:,}, "
                 "had no finite loss and gradient; lower --train.learning-rate. None of them was "
                 "saved"
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        mean, largest = self.model.step.update.tally.norms()
+        mean, largest, peaks = self.model.step.update.tally.norms()
         bad, batches = self._bad_in_epoch, self._context.batches
         steps = batches.end_of(epoch) - epoch * batches.steps_per_epoch
         if 2 * bad > steps or (bad and math.isnan(mean)):
@@ -57,10 +71,16 @@ class GradientMonitor(keras.callbacks.Callback):
                 "was saved"
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
+        layers = _peak_of_each_layer(self.model, peaks)
+        before = self._context.checkpoint.history.get("gradient_norm", ())
+        for kind, layer, text in _findings(largest, layers, before, mean):
+            if self._context.is_chief and (kind, layer) not in self._warned:
+                say("warning", f"epoch {epoch + 1}: {text}")
+            self._warned.add((kind, layer))
 
-    def _record(self, bad: Bad) -> None:
+    def _record(self, steps: Sequence[int], new: int) -> None:
         path = self._context.run.bad_steps
-        found = [self._culprits(step) for step in bad.steps]
+        found = [self._culprits(step) for step in steps]
         lines = [json.dumps(files.collapse_home(one)) + "\n" for one in found]
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
@@ -69,7 +89,7 @@ class GradientMonitor(keras.callbacks.Callback):
         first, others = found[0], len(found[0]["ids"]) - 1
         text = f"step {first['step']:,} of epoch {first['epoch']}, {first['reason']}"
         text += f" ({first['files'][0]}{f' and {others} more' if others else ''})"
-        more = f"; {bad.new - 1} more steps" if bad.new > 1 else ""
+        more = f"; {new - 1} more steps" if new > 1 else ""
         say("skipped", f"{text}{more}; see {path}")
 
     def _culprits(self, step: int) -> dict[str, Any]:
@@ -107,3 +127,40 @@ def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarr
     if wrong.any():
         return "the loss is not finite", wrong
     return "no single example explains it", ~wrong
+
+
+def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
+    """The largest gradient norm among the weights of each trained layer, in the model's order."""
+    layers: dict[str, float] = {}
+    trained = {id(variable) for variable in model.trainable_variables}
+    for variable, peak in zip(model.step.update.weights, peaks, strict=True):
+        if id(variable) in trained:
+            # A bias before a normalization has no gradient except rounding errors.
+            name = variable.path.rpartition("/")[0] or variable.path
+            layers[name] = max(layers.get(name, 0.0), peak)
+    return layers
+
+
+def _findings(
+    largest: float, layers: Mapping[str, float], before: Sequence[float], mean: float
+) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of each kind.
+
+    `largest` is the largest norm of the whole gradient, `layers` has the same for each layer; the
+    mean norm of this epoch stands for those of earlier ones in the first epoch.
+    """
+    most = max(layers.values(), default=0.0)
+    gone = [name for name, peak in layers.items() if peak <= VANISHED * most < math.inf]
+    if gone and most > 0:
+        others = f" and of {len(gone) - 1} more layers" if len(gone) > 1 else ""
+        share = layers[gone[0]] / most
+        text = f"the gradient of layer {gone[0]!r}{others} vanishes: {share:.1g} of the largest"
+        yield "vanishes", gone[0], text
+    usual = max(filter(math.isfinite, before), default=mean)
+    if largest > EXPLODED * usual:
+        name = max(layers, key=layers.__getitem__)
+        text = (
+            f"the gradient explodes, most in layer {name!r}: its norm reached {largest:.3g}, "
+            f"{largest / usual:.0f} times the usual; --train.clip-norm {usual:.2g} would bound it"
+        )
+        yield "explodes", name, text

@@ -19,6 +19,11 @@ _SECONDS = 1.0  # between points within an epoch
 _WITHIN = "batch_"  # the tags of such points begin with this, as in Keras
 
 
+def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Writes the metrics of each epoch to `log.jsonl` and to TensorBoard files."""
+    return MetricLogger(context) if context.is_chief else None
+
+
 class MetricLogger(keras.callbacks.Callback):
     """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run, all metrics.
 

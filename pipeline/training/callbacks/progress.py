@@ -12,9 +12,13 @@ from pipeline.utils import progress_bar
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
 
 
+def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Shows metrics, examples per second and time left: in a bar, and in a line per epoch."""
+    return Progress(context) if context.is_chief and context.log.progress else None
+
+
 class Progress(keras.callbacks.Callback):
-    """Shows metrics, examples per second and time left: in a line per epoch, and in a bar, which is
-    updated between calls.
+    """Prints one line per epoch, and updates the bar between calls.
 
     A call's logs are the metrics of its epoch so far. Keras's callback list has already read them
     from the device for all callbacks, so that this adds no synchronization.

@@ -16,9 +16,13 @@ _MOST = (5.0, 35.0)
 _SHARES = (0.5, 1.25)
 
 
+def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
+    """Reserves time for testing and export within `runtime.time_limit`; ends the schedule then."""
+    return None if context.time_limit is None else TimeBudget(context)
+
+
 class TimeBudget(keras.callbacks.Callback):
-    """Reserves time for what follows training within `runtime.time_limit`, and ends the learning
-    rate schedule in time.
+    """Reserves time for what follows training, and ends the learning rate schedule in time.
 
     While there is not enough time for all steps, the position in the schedule follows the fraction
     of the training time that has passed. Between two calls, it advances at the average speed of

@@ -5,16 +5,22 @@ from typing import Any
 import keras
 
 from pipeline.config.sections import Train
+from pipeline.training.callback_context import CallbackContext
 
 GROUPS = 4
 
 
-class Unfreeze(keras.callbacks.Callback):
+def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
     """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or gradually.
 
-    Gradual unfreezing: groups of about equal size, the last layers first. Howard, Ruder, "Universal
-    language model fine-tuning for text classification", ACL 2018, section 3.3.
+    Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
+    classification", ACL 2018, section 3.3.
     """
+    return Unfreeze(context.train)
+
+
+class Unfreeze(keras.callbacks.Callback):
+    """Unfreezes a group of layers after every `freeze_epochs` epochs, the last layers first."""
 
     def __init__(self, options: Train) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ def gradient_tape(
     """
     model.step.set_inputs(train, validation)
     call = distributed.Calls(model, "train", train)
-    evaluate = _evaluation(model, validation) if validation else None
+    evaluated: Any = distributed.tickets(validation) if validation else None
     listeners = keras.callbacks.CallbackList(
         callbacks, add_history=True, model=model, epochs=train.epochs, steps=train.steps_per_epoch
     )
@@ -47,8 +47,9 @@ def gradient_tape(
             logs = call(tickets)
             listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
-        if evaluate:
-            logs.update({f"val_{name}": value for name, value in evaluate(listeners).items()})
+        if validation:
+            found = _evaluate(model, validation, iter(evaluated), listeners)
+            logs.update({f"val_{name}": value for name, value in found.items()})
         listeners.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
@@ -56,21 +57,16 @@ def gradient_tape(
     return model.history.history
 
 
-def _evaluation(model: keras.Model, validation: Batches) -> Any:
-    """A function that evaluates the validation split; its argument is the callback list."""
+def _evaluate(
+    model: keras.Model, validation: Batches, tickets: Any, listeners: keras.callbacks.CallbackList
+) -> dict[str, float]:
+    """The metrics of the validation split."""
     call = distributed.Calls(model, "evaluate", validation)
-    dataset = distributed.tickets(validation)
-
-    def evaluate(listeners: keras.callbacks.CallbackList) -> dict[str, float]:
-        tickets = iter(dataset)
-        listeners.on_test_begin()
-        model.reset_metrics()
-        call.begin(0)
-        for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
-            listeners.on_test_batch_begin(first)
-            listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
-        result = model.get_metrics_result()
-        listeners.on_test_end(result)
-        return result
-
-    return evaluate
+    listeners.on_test_begin()
+    model.reset_metrics()
+    for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
+        listeners.on_test_batch_begin(first)
+        listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
+    result = model.get_metrics_result()
+    listeners.on_test_end(result)
+    return result

@@ -16,23 +16,12 @@ def model_fit(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """Keras's `fit`.
-
-    Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch.
-
-    Args:
-        model: Compiled by `build`.
-        train: All epochs in one dataset, so that `fit` keeps one iterator.
-        validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks. What they call a batch is a call of `model.steps_per_execution`
-            steps.
-    """
+    """Keras's `fit`; arguments and result are those of `gradient_tape`."""
     model.step.set_inputs(train, validation)
     calls = model.train_function = distributed.Calls(model, "train", train)
-    position = _Position(calls, train)
     evaluating: dict[str, Any] = {}
     if validation:
-        position.evaluation = model.test_function = distributed.Calls(model, "evaluate", validation)
+        model.test_function = distributed.Calls(model, "evaluate", validation)
         evaluating = {
             "validation_data": distributed.tickets(validation, repeat=True),
             "validation_steps": validation.steps_per_epoch,
@@ -45,7 +34,7 @@ def model_fit(
             initial_epoch=part.first_epoch,
             # At least one call, which takes no steps if only the validation is left.
             steps_per_epoch=max(1, part.end_of(part.first_epoch) - part.first_step),
-            callbacks=[position, *callbacks],
+            callbacks=[_Position(calls, train), *callbacks],
             shuffle=False,
             verbose=0,
             **evaluating,
@@ -76,7 +65,6 @@ class _Position(keras.callbacks.Callback):
     def __init__(self, calls: distributed.Calls, batches: Batches) -> None:
         super().__init__()
         self._calls, self._last_step = calls, batches.last_step
-        self.evaluation: distributed.Calls | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._calls.begin(epoch)
@@ -84,7 +72,3 @@ class _Position(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._calls.position >= self._last_step:
             self.model.stop_training = True
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        if self.evaluation:
-            self.evaluation.begin(0)

@@ -65,11 +65,11 @@ class Update:
         self._good = counter("good_steps", 0, "int64")
         self.factor, self.pace = rate.factor, rate.pace
         """See `Adjusted`."""
-        self.tally = Tally()
+        self.tally = Tally(variables)
         self.measures: Sequence[keras.Variable] = ()
         """Variables of the running metrics, also restored if a loss is not finite."""
         self.weights = list(variables)
-        """All weights that are trained at any time."""
+        """All weights that are trained at any time, in the order of `tally.norms`."""
         self._averages = {
             id(variable): keras.Variable(variable.numpy(), trainable=False, name=f"average_{n}")
             for n, variable in enumerate(variables if self._decay is not None else ())
@@ -121,7 +121,9 @@ class Update:
         before, measured = before[: len(now)], before[len(now) :]
         if (replicas := context.num_replicas_in_sync) > 1:
             gradients, now, loss = _summed(context, gradients, before, now, loss)
-        norm = tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients])
+        # Half the squared norm of each gradient; from their sum, the norm of all.
+        halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
+        norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
         # The same on every replica, because everything is computed from the sum.
         sound = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *now)])
         finite = sound & tf.math.is_finite(norm)
@@ -141,14 +143,13 @@ class Update:
 
         def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
             # A branch can contain updates of mirrored variables only in cross-replica context.
-            finite, sound, norm = (
-                strategy.experimental_local_results(value)[0] for value in judged
-            )
+            local = strategy.experimental_local_results
+            finite, sound, norm, halves = (local(value)[0] for value in judged)
             run = strategy.extended.call_for_each_replica
 
             def good() -> None:
                 run(accept, args=new)
-                self.tally.good(norm)
+                self.tally.good(norm, halves, variables)
 
             def bad() -> None:
                 run(reject, args=old)
@@ -158,7 +159,7 @@ class Update:
             tf.cond(finite, good, bad)
             self._count(finite, overflowed=sound & ~finite)
 
-        judged, new = (finite, sound, norm), (gradients, now, norm)
+        judged, new = (finite, sound, norm, halves), (gradients, now, norm)
         context.merge_call(decide, args=(judged, new, (before, measured, loss)))
 
     def _step(self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
+from pipeline.training.optim.step_stats import counter
+
 
 @keras.saving.register_keras_serializable("pipeline")
 class Adjusted(LearningRateSchedule):
@@ -21,13 +23,9 @@ class Adjusted(LearningRateSchedule):
 
     def __init__(self, schedule: LearningRateSchedule | float, paced: bool = False) -> None:
         self.schedule, self.paced = schedule, paced
-        self.pace = keras.Variable(
-            [0.0, 0.0, 1.0], trainable=False, name="pace", aggregation="only_first_replica"
-        )
+        self.pace = counter("pace", [0.0, 0.0, 1.0], "float32")
         """A step, the schedule's position at that step, and its increment per later step."""
-        self.factor = keras.Variable(
-            1.0, trainable=False, name="rate_factor", aggregation="only_first_replica"
-        )
+        self.factor = counter("rate_factor", 1.0, "float32")
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         if self.paced:

@@ -4,8 +4,8 @@ They are saved in checkpoints, so that a resumed run continues to count, and the
 once per call. A good step costs two small assignments.
 """
 
-import dataclasses
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -15,39 +15,36 @@ NAMED = 64  # bad steps whose numbers are kept until the host reads them; more a
 _LAST, _ROW, _LONGEST, _NEW = range(4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Bad:
-    """Steps whose loss or gradient was not finite, since the host last read the counters."""
-
-    steps: tuple[int, ...]
-    """The numbers of the first `NAMED`, counted from 0 as in `Batches.tickets`."""
-    new: int
-    """How many there were."""
-    row: int
-    """The largest number of consecutive ones; the first of these may have been counted before."""
-
-
 class Tally:
-    """The counters of one model; created in the scope of its strategy."""
+    """The counters of one model; created in the scope of its strategy.
 
-    def __init__(self) -> None:
+    Args:
+        variables: All weights that are trained at any time.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._places = {id(variable): place for place, variable in enumerate(variables)}
         # Number of the last one; consecutive ones up to it; most consecutive ones, and count, since
         # the host last read them.
         self._bad = counter("bad_steps", np.array([-1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
         # Sum, count, maximum.
         self._norms = counter("gradient_norms", np.zeros(3), "float32")
+        self._peaks = counter("gradient_peaks", np.zeros(len(variables)), "float32")
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The state to save in a checkpoint."""
-        return [self._bad, self._numbers, self._norms]
+        return [self._bad, self._numbers, self._norms, self._peaks]
 
-    def good(self, norm: tf.Tensor) -> None:
-        """Records the global norm of the gradient of a step that updates the weights, float32; in
-        cross-replica context."""
+    def good(self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]) -> None:
+        """Records the norm of the gradient of a step that updates the weights, and half the squared
+        norm for each of `variables`, which are trained in this phase; in cross-replica context."""
         total, count, largest = tf.unstack(self._norms.value)
         self._norms.value.assign(tf.stack([total + norm, count + 1.0, tf.maximum(largest, norm)]))
+        places = [[self._places[id(variable)]] for variable in variables]
+        peaks = tf.tensor_scatter_nd_max(self._peaks.value, places, halves)
+        self._peaks.value.assign(peaks)
 
     def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
         """Counts a skipped step; in cross-replica context.
@@ -64,8 +61,12 @@ class Tally:
         self._numbers.value.assign(tf.where(free & is_bad, step, self._numbers.value))
         self._bad.value.assign(tf.where(is_bad, now, held))
 
-    def pop_bad_steps(self) -> Bad | None:
-        """The bad steps since the last call, or None; reads a few numbers from the device."""
+    def pop_bad_steps(self) -> tuple[list[int], int, int] | None:
+        """The steps whose loss or gradient was not finite since the last call, or None.
+
+        Returns: (the numbers of the first `NAMED`, counted from 0 as in `Batches.tickets`; how many
+        there were; the largest number of consecutive ones, some of which may be from before).
+        """
         held = np.array(self._bad.numpy())
         new, row = int(held[_NEW]), int(held[_LONGEST])
         if not new:
@@ -73,20 +74,25 @@ class Tally:
         steps = self._numbers.numpy()[: min(new, NAMED)].tolist()
         held[[_LONGEST, _NEW]] = 0
         self._bad.assign(held)
-        return Bad(tuple(steps), new, row)
+        return steps, new, row
 
     def begin(self) -> None:
         """Resets the norms at the first step of an epoch, not at the end of one: a checkpoint that
         is saved during validation still needs them."""
-        self._norms.assign(np.zeros(3, np.float32))
+        for variable in (self._norms, self._peaks):
+            variable.assign(np.zeros(variable.shape, np.float32))
 
-    def norms(self) -> tuple[float, float]:
-        """Mean and maximum of the norms of the gradients since `begin`; NaN if no step was good."""
+    def norms(self) -> tuple[float, float, list[float]]:
+        """Norms of the gradients since `begin`: mean, maximum, and maximum for each weight.
+
+        The first two are NaN if no step was good.
+        """
         total, count, largest = self._norms.numpy().tolist()
-        return (total / count, largest) if count else (math.nan, math.nan)
+        peaks = np.sqrt(2 * self._peaks.numpy()).tolist()
+        return (total / count, largest, peaks) if count else (math.nan, math.nan, peaks)
 
 
-def counter(name: str, value: float | np.ndarray, dtype: str) -> keras.Variable:
+def counter(name: str, value: float | list[float] | np.ndarray, dtype: str) -> keras.Variable:
     """A variable with the same value on every replica."""
     return keras.Variable(
         value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"

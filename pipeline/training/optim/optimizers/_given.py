@@ -27,8 +27,7 @@ def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
         try:
             return found(**{"learning_rate": learning_rate, **options})
         except (TypeError, ValueError) as error:
-            name = found.__name__
-            raise UsageError(f"--train.optimizer {name}: {reason(error)}") from error
+            raise UsageError(f"--train.optimizer {found.__name__}: {reason(error)}") from error
 
     return optimizer
 

@@ -69,12 +69,7 @@ class Muon(keras.optimizers.Optimizer):
     training", 2025, section 2.2: it then has the root mean square of an Adam step, so that one
     learning rate and one weight decay work for both kinds of variables.
 
-    Args:
-        learning_rate: A number or a schedule, as for Adam.
-        momentum: Weight of the old direction in the new one.
-        nesterov: Whether to use Nesterov momentum.
-        adam_factor: Factor of the learning rate for the variables that Adam updates.
-        options: Options of every Keras optimizer, such as `weight_decay` and `name`.
+    The arguments are those of `muon`, and those of every Keras optimizer, such as `weight_decay`.
     """
 
     def __init__(

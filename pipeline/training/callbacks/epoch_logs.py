@@ -1,0 +1,67 @@
+"""What is added to the logs of each epoch: counters of the update, and examples per second."""
+
+import math
+import time
+from typing import Any
+
+import keras
+
+from pipeline.training.callback_context import CallbackContext
+
+
+def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
+    """Validates with averaged weights (EMA); logs skipped steps, loss scale and learning rate."""
+    return AverageWeights()
+
+
+class AverageWeights(keras.callbacks.Callback):
+    """Validates with the averaged weights; adds `skipped_steps`, `loss_scale` and `learning_rate`
+    to the logs of each epoch."""
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.model.step.update.swap_ema()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.model.step.update.swap_ema()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        update = self.model.step.update
+        if update.scaled:
+            logs["loss_scale"] = float(update.scale.numpy())
+        # Always, because the history has one value per epoch.
+        logs["skipped_steps"] = update.skipped
+        logs["learning_rate"] = float(self.model.optimizer.learning_rate)  # of the next step
+
+
+def throughput(context: CallbackContext) -> keras.callbacks.Callback:
+    """Adds `examples_per_second` to the logs of each epoch."""
+    return Throughput(context.batches.batch_size)
+
+
+class Throughput(keras.callbacks.Callback):
+    """Adds `examples_per_second` to the logs of each epoch: of training only, without calls that
+    trace."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self._batch_size = batch_size
+        self._position = self._steps = self._traces = 0
+        self._seconds = self._last = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._position, self._steps, self._seconds = self.model.step.position, 0, 0.0
+        self._last = time.monotonic()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._traces = self.model.step.traces
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now, position = time.monotonic(), self.model.step.position
+        if self.model.step.traces == self._traces:
+            self._steps += position - self._position
+            self._seconds += now - self._last
+        self._position, self._last = position, now
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        examples = self._steps * self._batch_size
+        logs["examples_per_second"] = examples / self._seconds if examples else math.nan
