@@ -18,15 +18,18 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(counts) <= 30:  # more would be unreadable
-        names = [name[:24] for name in class_names]
+    few = len(counts) <= 30
+    if few:  # more numbers would be unreadable
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
                 axes.text(j, i, count, ha="center", va="center", color=color, fontsize=8)
-        # A class name may contain dollar signs.
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right", parse_math=False)
-        axes.set_yticks(range(len(names)), names, parse_math=False)
+    some = range(0, len(counts), -(-len(counts) // 100))
+    names = [class_names[at][:24] for at in some]
+    # A class name may contain dollar signs.
+    font: dict[str, Any] = {"fontsize": 9 if few else 7, "parse_math": False}
+    axes.set_xticks(some, names, rotation=90, **font)
+    axes.set_yticks(some, names, **font)
     axes.set(xlabel="predicted", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
     return figure
 
