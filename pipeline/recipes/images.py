@@ -77,7 +77,7 @@ def photos() -> Config:
         model=Model(name="residual"),
         train=Train(
             optimizer="muon",
-            weight_decay=0.05,
+            weight_decay=0.1,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,

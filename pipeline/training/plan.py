@@ -96,7 +96,7 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     most = source.info.splits["train"] if config.dry_run else config.data.limit or 10**9
     count = max(1, int(min(source.info.splits["train"], most) * (1 - held_out)))
     images = f"{count:,} training images of {len(source.info.class_names or ()):,} classes"
-    usual = 128 if count >= 2000 else 64 if count >= 600 else 32
+    usual = 128 if count >= 10_000 else 64 if count >= 600 else 32
     most = 2 ** int(math.log2(max(count // 4, 2)))  # at least four steps per epoch
     config = config.chosen("train.batch_size", min(usual, most), images)
     batch = config.train.batch_size
@@ -130,7 +130,7 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     total = min(epochs * each, time_left if limit else math.inf)
     about = f"{total / 60:.0f} min" if total > 90 else f"{total:.0f} s"
     say("plan", f"about {about}: {epochs:,} epochs at {steps * batch / each:,.0f} images/s, with")
-    rate = round((0.002 if tuned else 0.02) * math.sqrt(batch / 128), 4)
+    rate = round((0.002 if tuned else 0.02) * math.sqrt(min(batch, 64) / 64), 4)
     config = config.chosen("train.learning_rate", rate, f"for batches of {batch}")
     operations = {"flip": {}, "crop": {"padding": min(sides) // 8}, "cutmix": {"probability": 0.5}}
     config = config.chosen("data.augment", operations, "usual for photographs")
