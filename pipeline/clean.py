@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
         source = dataset.opened(config)
         found = apply.Found(source, config)
-    folder = config.clean.directory or files.make_next(CLEANED, config.recipe)
+    folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)
     if folds:
         from pipeline.evaluation import label_noise
@@ -116,7 +116,8 @@ def main(arguments: list[str]) -> int:
     words = words or [command_line.DEFAULT_RECIPE]
     words += ["--clean.no-enabled"] if config.clean.enabled else []
     words += ["--clean.manifest", str(written.manifest)]
-    say("next", f"{command_line.PROGRAM} {shlex.join(words)}")
+    if found.entries:
+        say("next", f"{command_line.PROGRAM} {shlex.join(words)}")
     return 0
 
 

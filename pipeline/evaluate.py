@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         found = run.evaluate(data, options.split)
     else:
         found = labelled.evaluated_export(version, data, options.split)
-    name = run.config.recipe if run else version.parent.name
+    name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {found.split} of {data or 'its data'}")

@@ -33,7 +33,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
             `Config.changed`.
 
     Returns:
-        The path of the page, `inspected/RECIPE-N/index.html`, which does not depend on other files.
+        The path of the page, `inspected/NAME-N/index.html`, which does not depend on other files.
 
     Raises:
         UsageError: The request cannot be carried out. The findings so far have been printed.
@@ -68,8 +68,8 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     report((choice.name, choice) for choice in (*machine.decisions, *loaded.decisions))
     report(dataset_report.statistics(loaded))
     report(_speed(config, machine, loaded))
-    page = files.make_next(INSPECTED, config.recipe) / "index.html"
-    title = f"{config.recipe}: {config.source.title}"
+    page = files.make_next(INSPECTED, config.name) / "index.html"
+    title = f"{config.name}: {config.source.title}"
     pictures = dataset_report.pictures(loaded, config)
     files.write_text(page, html_pages.page(title, pictures, table=lines))
     say("written", f"{page}: this report, with images")

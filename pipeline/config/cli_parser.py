@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.config import keras_names, registry, validation
@@ -65,14 +65,11 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
 def _flag(name: str, given: list[str], kind: type) -> Flag:
     """The flag of this name, which may be short; UsageError if there is none, or several."""
     known, full = flags(kind), name.replace("_", "-")
-    meant = _GPUS if full == "--gpus" and "," in "".join(given) else _ALIASES.get(full)
-    if full not in known and "." not in full:
-        names = [meant] if meant in known else short_flags(kind).get(full)
-        names = names or _of_functions(full[2:].replace("-", "_"), kind)
-        if len(names) > 1 or " " in "".join(names):
-            problem = "ambiguous" if len(names) > 1 else "unknown"
-            raise UsageError(f"{problem} option {quoted(name)}; {did_you_mean(names)}")
-        full = names[0] if names else full
+    names = [_GPUS] if full == "--gpus" and "," in "".join(given) else meant(full, kind)
+    if len(names) > 1 or " " in "".join(names):
+        problem = "ambiguous" if len(names) > 1 else "unknown"
+        raise UsageError(f"{problem} option {quoted(name)}; {did_you_mean(names)}")
+    full = names[0] if names else full
     section, _, option = full.removeprefix("--").partition(".")
     if full not in known and {f"--{section}.name", f"--{section}.options"} <= known.keys():
         return Flag((section, option.replace("-", "_")), list[str])
@@ -81,16 +78,24 @@ def _flag(name: str, given: list[str], kind: type) -> Flag:
     return known[full]
 
 
-def _of_functions(option: str, kind: type) -> list[str]:
-    """What an option of registered functions can stand for, such as `--source.path` for `path`."""
-    found = dict[str, None]()
+def meant(name: str, kind: type) -> list[str]:
+    """The flags that a name may stand for, which may be short: `--train.epochs` for `--epochs`."""
+    known, full = flags(kind), name.replace("_", "-")
+    if full in known or "." in full:
+        return [full]
+    alias, option = _ALIASES.get(full), full[2:].replace("-", "_")
+    names = [alias] if alias in known else short_flags(kind).get(full)
+    return names or [*{c.written(f, option): None for c, f in functions_with(option, kind)}]
+
+
+def functions_with(option: str, kind: type) -> Iterator[tuple[registry.Choice, str]]:
+    """The registered functions that have an option, such as `path`."""
     for choice in registry.choices(kind):
         # Not Keras's metrics: reading them all takes long.
         others = keras_names.names(choice.registry) if choice.options != choice.field else ()
         for name in (*registry.names(choice.registry), *others):
             if option in registry.find(choice.registry, name).options:
-                found[choice.written(name, option)] = None
-    return list(found)
+                yield choice, name
 
 
 def _is_flag(word: str) -> bool:

@@ -134,7 +134,7 @@ def _completed(found: dict[str, Any], default: Config) -> dict[str, Any]:
 
 def recipe(name: str) -> Config:
     """The config of a recipe by its name, or of the recipe `photos` for the data at a path."""
-    if Path(name).exists() and name not in {*registry.names("recipes")} - {"photos"}:
+    if data_path.is_path(name) and name not in {*registry.names("recipes")} - {"photos"}:
         return of_data(Path(name))
     try:
         registry.find("recipes", name)
@@ -150,7 +150,7 @@ def recipe(name: str) -> Config:
 
 
 def of_data(path: Path) -> Config:
-    """The recipe `photos` for the data at an existing path, whose name its model gets."""
+    """The recipe `photos` for the data at a path, whose name the run and its model get."""
     require_path(path, "the path of the data")
     config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
     name = path.resolve().stem

@@ -31,13 +31,13 @@ class Config(Checked):
     recipe: Annotated[str, "file name"] = dataclasses.field(
         default="custom", metadata={"hidden": True}
     )
-    """The recipe this config started from; names the run directory and the model."""
+    """The recipe this config started from."""
     planned: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"hidden": True})
     """Options that a plan chooses for the data and the machine before the run begins, such as
     `train.epochs`, and why; an empty text: not chosen yet."""
     run_directory: Path | None = None
     """Directory of the run. If it already contains a run, that run is resumed; None: the next free
-    runs/RECIPE-N."""
+    runs/NAME-N."""
     dry_run: bool = False
     """Try every stage on a few examples, including export and verification, and keep nothing."""
     force: bool = False
@@ -66,6 +66,11 @@ class Config(Checked):
         only_one({**synchronized, "--runtime.xla on": self.runtime.xla == "on"})
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
+
+    @property
+    def name(self) -> str:
+        """Of the exported model, and in the names of directories."""
+        return self.export.name or self.recipe
 
     def require_equal_parts(self, replicas: int) -> None:
         """Raises UsageError unless the batch divides into equal micro-batches for each replica."""

@@ -22,6 +22,12 @@ _EXPECTED = (
 )
 
 
+def is_path(text: str) -> bool:
+    """Whether a text is an existing path or looks like one."""
+    looks = ":" not in text and ("/" in text or text.startswith((".", "~")))
+    return looks or Path(text).exists()
+
+
 def source(path: Path) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
@@ -44,9 +50,10 @@ def source(path: Path) -> dict[str, Any]:
         if len(only) != 1 or (only == classes and not _list(path / only[0])[0]):
             raise UsageError(_problem(path, files, folders, classes))
         path = path / only[0]
-    if not (kind := _kind(path.name)) or not path.exists():
-        what = "is not a file of examples" if path.exists() else "no such file or directory"
-        raise UsageError(f"{path}: {what}; {_EXPECTED}")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or directory")
+    if not (kind := _kind(path.name)):
+        raise UsageError(f"{path} is not a file of examples; {_EXPECTED}")
     return _said(kind, path, root)
 
 

@@ -46,8 +46,8 @@ def page(
         lines += ["", "arguments:"]
     for name, meaning in arguments.items():
         lines += [f"  {name}", *_filled(meaning, 6)]
-    for name, (title, section) in _sections(options).items():
-        chosen = [e for e in entries(section, name) if only is None or e.name in only.get(name, ())]
+    for name, (title, found) in _sections(options).items():
+        chosen = [entry for entry in found if only is None or entry.name in only.get(name, ())]
         lines += ["", title, *_listed(chosen)] if chosen or not name else []
     return "\n".join(lines)
 
@@ -67,9 +67,9 @@ def overview(program: str, about: str, options: Any) -> str:
     }
     lines = [f"usage: {program} [--option VALUE ...]", "", *_filled(about, 0), ""]
     lines += _filled(_OVERVIEW, 0)
-    for name, (title, section) in _sections(options).items():
+    for title, found in _sections(options).values():
         lines += ["", title]
-        for entry in entries(section, name):
+        for entry in found:
             flag = short.get(entry.flags[0], entry.flags[0])
             if len(entry.flags) > 1:
                 flag = re.sub(r"--(\w+\.)?", r"\g<0>[no-]", flag, count=1)
@@ -89,18 +89,25 @@ def topic(name: str, options: Any) -> str:
         UsageError: Nothing has this name.
     """
     wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
+    flags, kind = {*cli_parser.meant(f"--{wanted}", type(options))}, type(options)
     lines: list[str] = []
-    for section, (title, values) in sections.items():
-        flags = (f"--{wanted}", f"--{section}.{wanted}")
-        found = [e for e in entries(values, section) if wanted == section or e.flags[0] in flags]
+    chosen: dict[registry.Choice, dict[str, dict[str, Any]]] = {}
+    for choice in registry.choices(kind):
+        part = vars(getattr(options, choice.section))
+        chosen[choice] = choice.functions(part[choice.field], part[choice.options])
+    for section, (title, known) in sections.items():
+        found = [entry for entry in known if wanted == section or flags & {*entry.flags}]
         lines += ["", title, *_listed(found)] if found else []
         shown = {entry.name for entry in found}
-        for choice in registry.choices(type(options)):
+        for choice, functions in chosen.items():
             if choice.section == section and {choice.field, choice.options} & shown:
-                value, given = getattr(values, choice.field), getattr(values, choice.options)
-                for word, options_of in choice.functions(value, given).items():
-                    function = registry.find(choice.registry, word)
-                    lines += _function(word, function, choice, options_of)
+                for word, given in functions.items():
+                    lines += _function(word, registry.find(choice.registry, word), choice, given)
+    option = wanted.rpartition(".")[2].replace("-", "_")
+    for choice, word in () if lines else cli_parser.functions_with(option, kind):
+        if choice.written(word, option) in flags:
+            function, given = registry.find(choice.registry, word), chosen[choice].get(word, {})
+            lines += _function(word, function, choice, given, {option})
     if name in registry.REGISTRIES or not lines:
         for word, function in registry.described(name).items():
             lines += _function(word, function)
@@ -110,11 +117,14 @@ def topic(name: str, options: Any) -> str:
     return "\n".join(lines[1:])
 
 
-def _function(name: str, function: Function, choice: Any = None, given: Any = ()) -> list[str]:
-    """A function with its options: as flags if it was chosen, with the values that are given."""
+def _function(
+    name: str, function: Function, choice: Any = None, given: Any = (), only: Any = None
+) -> list[str]:
+    """A function with its options, or one of them: as flags, with the values that are given."""
     title = f"--{choice.section}.{choice.field} {name}" if choice else name
     lines = ["", *_filled(f"{title}: {function.summary}", 0)]
-    for option, about in function.options.items():
+    for option in only or function.options:
+        about = function.options[option]
         default = (about.default or "required").strip("'")
         default = " ".join(type_hints.words(given[option])) if option in given else default
         flags = [choice.written(name, option) if choice else option]
@@ -127,14 +137,15 @@ def _shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
 
 
-def _sections(options: Any) -> dict[str, tuple[str, Any]]:
-    """Name -> title and values: first "" for the top level, then each section."""
-    found = {"": ("options:", options)}
+def _sections(options: Any) -> dict[str, tuple[str, list["Entry"]]]:
+    """Name -> title and options: first "" for the top level, then each section."""
+    planned = [place for place, why in getattr(options, "planned", {}).items() if not why]
+    found = {"": ("options:", [*_entries(options, "")])}
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
         if dataclasses.is_dataclass(section):
             title = (type(section).__doc__ or "").partition("\n")[0]
-            found[field.name] = (f"{field.name}: {title}", section)
+            found[field.name] = f"{field.name}: {title}", [*_entries(section, field.name, planned)]
     return found
 
 
@@ -154,25 +165,18 @@ class Entry(typing.NamedTuple):
         return "; ".join(filter(None, (self.values, known)))
 
 
-def entries(section: Any, name: str) -> Iterator[Entry]:
-    """Yields each option of a section.
-
-    Args:
-        section: A dataclass, or an instance of one, whose values are shown as the defaults.
-        name: Name of the section, such as `train`; "" for the top level.
-    """
+def _entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[Entry]:
+    """The options of a section, with its values as defaults but for the places to be planned."""
     prefix = f"--{name}." if name else "--"
-    kind = section if isinstance(section, type) else type(section)
+    kind = type(section)
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(section):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint) or field.metadata.get("hidden"):
             continue
-        if section is kind and field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        else:
-            default = getattr(section, field.name)
-        words = " ".join(type_hints.words(default)) or "none"
+        words = " ".join(type_hints.words(getattr(section, field.name))) or "none"
+        if f"{name}.{field.name}".removesuffix(".name") in planned:
+            words = "required" if name == "source" else "planned"
         flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
         flags, values = (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))
         yield Entry(field.name, flags, _meanings(kind).get(field.name, ""), values, words)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import command_line, data_path, objects, registry
+from pipeline.config import cli_parser, command_line, data_path, objects, registry
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
 _SHORT = {
     **dict.fromkeys(("epochs", "batch_size", "learning_rate", "optimizer"), "train"),
@@ -32,9 +32,11 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
         UsageError: Unknown or contradictory arguments, and wrong values.
     """
     given = {k: v for k, v in arguments.items() if v is not None and k not in ("recipe", "changes")}
-    known = [*_SHORT, "data", *(field.name for field in dataclasses.fields(Config))]
-    for name in given.keys() - set(known):
-        raise UsageError(f"unknown argument {name!r}; {suggest(name, known)}")
+    known = {field.name for field in dataclasses.fields(Config) if not field.metadata.get("hidden")}
+    for name in given.keys() - known - set(_SHORT):
+        flags = cli_parser.meant(f"--{name}", Config)
+        hint = did_you_mean(flags) if flags else suggest(name, {*known, *_SHORT})
+        raise UsageError(f"unknown argument {name!r}; {hint}")
     if _is_path(given.get("data")):
         path = Path(given.pop("data"))
         if recipe is None and "model" not in given:
@@ -87,7 +89,7 @@ def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
 
 def _is_path(data: Any) -> bool:
     is_text = isinstance(data, str) and data not in registry.names("sources")
-    return isinstance(data, Path) or (is_text and Path(data).exists())
+    return isinstance(data, Path) or (is_text and data_path.is_path(data))
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Clean(Checked):
     pixel. If they fall into several splits, only the held-out ones are kept."""
     directory: Path | None = None
     """Directory for the manifest and the gallery of the command `clean`; None: the next free
-    cleaned/RECIPE-N."""
+    cleaned/NAME-N."""
 
     def _check(self) -> None:
         leakage = {"--clean.allow-leakage": self.allow_leakage}
@@ -311,7 +311,7 @@ class Export(Checked):
     directory: Path = Path("saved_models")
     """Directory of all models; this one is exported to DIRECTORY/NAME/VERSION."""
     name: Annotated[str, "model name"] | None = None
-    """Name of the model; None: the name of the recipe."""
+    """Name of the model, and of new directories, such as runs/NAME-1; None: that of the recipe."""
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
     """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit dtype is
     faster on some servers and changes the answers slightly."""

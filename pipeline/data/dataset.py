@@ -17,6 +17,7 @@ from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, progress_bar, safe_io
+from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
 
@@ -143,7 +144,7 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
     at = np.argmax(differ)
     one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
     classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
-    notes = [f"{len(copy):,} images are filed twice{classes}, such as {one} and {other}"]
+    notes = [f"filed twice: {counted(len(copy), 'image')}{classes}, such as {one} and {other}"]
     counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))
     if counts.any():
         some = [f"{count:,} in {name}" for name, count in zip(parts, counts, strict=True) if count]

@@ -11,7 +11,7 @@ from pipeline.export.verification import PROVED
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.utils.console import numbers, say
+from pipeline.utils.console import counted, numbers, say
 
 
 def tested(config: Config, result: dict[str, Any], judged: str) -> None:
@@ -19,7 +19,7 @@ def tested(config: Config, result: dict[str, Any], judged: str) -> None:
     if config.dry_run:
         return
     metrics, calibration = result[judged], result["calibration"]
-    say(judged, f"{numbers(metrics)}  ({metrics['examples']:,} examples)")
+    say(judged, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
     if calibration:
         metadata = ", ".join(f"{name} {value:.3f}" for name, value in calibration.items())
         changed = ", ".join(

@@ -67,7 +67,7 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         config.run_directory.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(config.run_directory)
     else:
-        run = RunDirectory(files.make_next(RUNS, config.recipe))
+        run = RunDirectory(files.make_next(RUNS, config.name))
     with run.locked():
         run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
@@ -145,7 +145,7 @@ def decided(path: Path | None, name: str) -> str | None:
 
 def export_directory(config: Config) -> Path:
     """The directory whose subdirectories are the versions of this model."""
-    return config.export.directory / (config.export.name or config.recipe)
+    return config.export.directory / config.name
 
 
 def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:

@@ -39,7 +39,7 @@ class Stops:
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
         self._start = time.monotonic()
-        self._limit = None if limit is None else parse_duration(limit)
+        self.limit = None if limit is None else parse_duration(limit)
         self.reserve = reserve
         self._before = 0.0
         self._trained = False
@@ -65,9 +65,9 @@ class Stops:
     @property
     def left(self) -> float | None:
         """Seconds left for training; None without a limit."""
-        if self._limit is None:
+        if self.limit is None:
             return None
-        return self._limit - min(self.reserve, self._limit / 2) - self.elapsed
+        return self.limit - min(self.reserve, self.limit / 2) - self.elapsed
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.

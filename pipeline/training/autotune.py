@@ -12,6 +12,7 @@ from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 from pipeline.utils import progress_bar
+from pipeline.utils.console import counted
 
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
@@ -72,14 +73,14 @@ def steps_per_call(
         return Decision("call", "1 step", per_batch[0])
     if asked != "auto":
         model.steps_per_execution = asked
-        return Decision("call", f"{asked:,} steps", "requested; at most an epoch")
+        return Decision("call", counted(int(asked), "step"), "requested; at most an epoch")
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
     reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
-    return Decision("call", f"{count:,} steps", reason)
+    return Decision("call", counted(count, "step"), reason)
 
 
 def precision(

@@ -21,7 +21,7 @@ from pipeline.runtime import environment
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
 from pipeline.utils import progress_bar
-from pipeline.utils.console import say
+from pipeline.utils.console import counted, say
 from pipeline.utils.tf_data import without_autotune
 
 _SAMPLE = 200  # images that are looked at
@@ -95,7 +95,8 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     held_out = sum(splits.shares(source.info.splits, config.data).values())
     most = source.info.splits["train"] if config.dry_run else config.data.limit or 10**9
     count = max(1, int(min(source.info.splits["train"], most) * (1 - held_out)))
-    images = f"{count:,} training images of {len(source.info.class_names or ()):,} classes"
+    classes = counted(len(source.info.class_names or ()), "class")
+    images = f"{counted(count, 'training image')} of {classes}"
     usual = 128 if count >= 10_000 else 64 if count >= 600 else 32
     most = 2 ** int(math.log2(max(count // 4, 2)))  # at least four steps per epoch
     config = config.chosen("train.batch_size", min(usual, most), images)
@@ -129,13 +130,14 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     epochs = config.train.epochs
     total = min(epochs * each, time_left if limit else math.inf)
     about = f"{total / 60:.0f} min" if total > 90 else f"{total:.0f} s"
-    say("plan", f"about {about}: {epochs:,} epochs at {steps * batch / each:,.0f} images/s, with")
+    speed = f"{steps * batch / each:,.0f} images/s"
+    say("plan", f"about {about}: {counted(epochs, 'epoch')} at {speed}, with")
     rate = round((0.002 if tuned else 0.02) * math.sqrt(min(batch, 64) / 64), 4)
     config = config.chosen("train.learning_rate", rate, f"for batches of {batch}")
     operations = {"flip": {}, "crop": {"padding": min(sides) // 8}, "cutmix": {"probability": 0.5}}
     config = config.chosen("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED)
-    reason = f"about {lag:,.0f} of {steps * epochs:,} steps"
+    reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"
     return config.chosen("train.ema", round(1 - 1 / (1 + lag), 4), reason)
 
 

@@ -11,6 +11,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import models_config
 from pipeline.utils import files, locks
+from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
 # The callbacks of every run, before and after the one that saves checkpoints. Each can add to an
@@ -68,7 +69,8 @@ def summary(config: Config) -> str:
     """What a run is going to do, for its first line."""
     where = f" in {config.run_directory}" if config.run_directory and not config.dry_run else ""
     what = f"{config.model.name} on {config.source.title}"
-    what += f", {config.train.epochs:,} epochs" if "" not in config.planned.values() else ""
+    epochs = counted(config.train.epochs, "epoch")
+    what += f", {epochs}" if "" not in config.planned.values() else ""
     then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
     return f"{config.recipe}{where}: {what}{then}"
 

@@ -49,7 +49,7 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
         steps = run_directory.steps(run.checkpoints) if asked else []
         if steps and not config.dry_run:
             command = f'{command_line.PROGRAM} --resume {run} (in Python, run_directory="{run}")'
-            say("stopped", f"{command} continues after step {steps[-1]:,}")
+            say("stopped", f"after step {steps[-1]:,}; to continue: {command}")
         raise
 
 

@@ -24,7 +24,7 @@ from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar
-from pipeline.utils.console import say
+from pipeline.utils.console import clock, counted, say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
 
@@ -141,9 +141,13 @@ class Trainer:
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
         say("model", f"{line}; {model.note}" if model.note else line)
         size, each = batches.batch_size, batches.steps_per_epoch
-        say("training", f"{batches.last_step:,} steps of {size} examples, {each:,} per epoch")
+        steps, examples = counted(batches.last_step, "step"), counted(size, "example")
+        say("training", f"{steps} of {examples}, {each:,} per epoch")
         if batches.first_step:
             say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
+            if self.stops.limit:
+                used = f"{clock(self.stops.elapsed)} of {clock(self.stops.limit)} used"
+                say("time", f"{used}; a longer --runtime.time-limit continues longer")
 
     def train(self) -> bool:
         """Trains to the last step or until the time is up; returns whether a step was left.
@@ -197,10 +201,8 @@ class Trainer:
                     raise Terminated from None
                 if machine.is_chief:
                     limit = f"--runtime.time-limit {config.runtime.time_limit}"
-                    say(
-                        "stopped",
-                        f"after step {checkpoint.step:,}: {limit}; a longer limit continues",
-                    )
+                    where = f"after step {checkpoint.step:,}"
+                    say("stopped", f"{where}: {limit}; a longer limit continues")
         return True
 
     def _context(self) -> CallbackContext:

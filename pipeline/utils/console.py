@@ -18,6 +18,18 @@ def numbers(metrics: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
 
 
+def counted(number: int, what: str) -> str:
+    """`1 class`, `2,000 classes`."""
+    return f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
+
+
+def clock(seconds: float) -> str:
+    """`1:05`, `2:00:00`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def table(
     rows: Iterable[Sequence[object]], headers: Sequence[str] = (), right: Container[int] = ()
 ) -> str:

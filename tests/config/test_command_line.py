@@ -258,6 +258,9 @@ def test_help_of_a_section_shows_each_option_and_those_of_its_functions(capsys, 
         "less than the image's shorter side. (a whole number of at least 0; default: 1)",
         ("--help", "learning-rate"): "train: How the model is trained. --train.learning-rate Peak",
         ("--help", "--runtime.seed"): "runtime: How the run uses the machine. --runtime.seed Seed",
+        ("--help", "lr"): "train: How the model is trained. --train.learning-rate Peak learning",
+        ("digits", "--help", "blocks"): "max-pooling. --model.blocks Number of blocks; each halves "
+        "height and width. (a whole number of at least 1; default: 3) --model.name residual:",
         ("--help", "resnet"): "resnet: Residual networks: ",
     }
     for words, part in pages.items():

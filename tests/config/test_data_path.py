@@ -47,7 +47,7 @@ def test_data_are_recognized(names, workplace, capsys):
     path = Path("data", inside)
     config = command_line.configure(["data", "--epochs", "3"])
     assert config.source == Source(name=name, options={"path": path})
-    assert (config.recipe, config.export.name) == ("photos", "data")
+    assert (config.recipe, config.name) == ("photos", "data")
     said = capsys.readouterr().out
     assert said == ("" if inside == "." else f"data       {path}, the only data in data\n")
     for other in (
@@ -73,12 +73,13 @@ def test_files_of_other_kinds_are_named(workplace):
     for name, message in {
         "data/a/1.jpg": "is not a file of examples; expected",
         "data/x.zip": "is not a file of examples; expected",
-        "data/c": "no such file or directory",
+        "data/c": "data/c: no such file or directory",
         "digts": "did you mean 'digits'? (and no such file or directory)",
     }.items():
         with pytest.raises(UsageError) as caught:
             command_line.configure([name])
         assert message in str(caught.value)
+        assert str(caught.value) == message or name != "data/c"
 
 
 def test_a_folder_named_as_the_recipe_is_its_data(workplace):
@@ -88,10 +89,15 @@ def test_a_folder_named_as_the_recipe_is_its_data(workplace):
     assert command_line.recipe("photos").source.path == Path("photos")
 
 
-def test_given_options_are_not_planned(workplace):
+def test_given_options_are_not_planned(workplace, capsys):
     write("a/1.jpg b/2.jpg")
     planned = command_line.configure(["data", "--lr", "0.1", "--model.blocks", "1"]).planned
     given = {place for place, reason in planned.items() if reason == "given"}
     assert given == {"source", "train.learning_rate", "model"}
+    for words, shown in {"": "split [planned]\n", "epochs": "default: planned)"}.items():
+        with pytest.raises(SystemExit):
+            command_line.configure(["data", "--lr", "0.1", "--help", *words.split()])
+        text = capsys.readouterr().out
+        assert shown in text and ("learning rate of the schedule [0.1]" in text) == (not words)
     planned = command_line.configure(["data", "--model.weights", "x.keras"]).planned
     assert planned["model"] == planned["train.epochs"] == ""

@@ -50,6 +50,9 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     applied = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
     assert set(apply.clean(source_of(folder), applied).dropped) == {e["id"] for e in written}
     assert len(written) == 3
+    for entry in written:
+        (folder / entry["file"]).unlink()
+    assert run(folder, capsys)[1][-1] == "gallery    cleaned/digits-2/gallery.html"
 
 
 def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):

@@ -446,6 +446,8 @@ BAD = {
         "pass the inner optimizer",
     ),
     "misspelled": ({"epoch": lambda: 3}, "unknown argument 'epoch'; did you mean 'epochs'"),
+    "short": ({"time_limit": lambda: "2m"}, r"did you mean 'runtime=\{\"time_limit\": \.\.\.\}'\?"),
+    "unknown": ({"xyzzy": lambda: 3}, "; choose from .*, clean, data, dry_run, .*optimizer, run_"),
     "twice": ({"train": lambda: {"epochs": 3}}, "use only one of epochs=... and train="),
     "a section": ({"train": lambda: {"batch_size": 0}}, r'train=\{"batch_size": \.\.\.\} must be'),
     "metric": ({"metrics": lambda: ["f1_scor"]}, "did you mean 'f1_score'"),

@@ -37,13 +37,13 @@ SMALL = "--epochs 2 --export.no-enabled --image-size 16 --model.name tiny --batc
 def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):
     process = run_module("pipeline.fit", photos, *SMALL.split(), cwd=workplace)
     assert process.returncode == 0, process.stderr
-    said, after = process.stdout.split("run        photos in runs/photos-1\n")
+    said, after = process.stdout.split(f"run        photos in runs/{photos.name}-1\n")
     assert said.startswith(f"data       {photos}/flowers, the only data in {photos}\n")
     assert re.search(r"note +similar classes: 'Rose' and 'roses' \(", after)
-    assert "2 images are filed twice, 2 of them in two classes, such as " in after
+    assert "filed twice: 2 images, 2 of them in two classes, such as " in after
     config = command_line.configure([str(photos), *SMALL.split()])
-    run = fit(config.changed(run_directory=workplace / "runs/photos-1"))
-    assert run.directory.name == "photos-1" and len(run.history["loss"]) == 2
+    run = fit(config.changed(run_directory=workplace / f"runs/{photos.name}-1"))
+    assert len(run.history["loss"]) == 2
 
 
 def test_a_hundred_classes_of_two_pictures(workplace, capsys):

@@ -65,7 +65,8 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypat
             fit("digits", run_directory=tmp_path, **changes())
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f'run_directory="{tmp_path}") continues after step ' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, " in said
     run = fit("digits", run_directory=tmp_path, **changes())
     assert "resumed    " in capsys.readouterr().out
     require_equal(everything(run, tmp_path), whole)

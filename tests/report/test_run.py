@@ -132,7 +132,8 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkey
         run = fit("digits", run_directory=tmp_path, **changes())
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f'run_directory="{tmp_path}") continues after step' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, " in said
     assert "unfinished: 1 of 3 epochs" in repr(run) and "continues" in repr(run)
     assert len(run.history["loss"]) == 1 and not run.result and not run.test
     later = Run.load(tmp_path)

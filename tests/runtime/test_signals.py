@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -205,3 +206,4 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
     given["runtime"]["time_limit"] = "2h"
     run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] is None and run.result["steps"] == 24
+    assert re.search(r"time +\d:\d\d of 2:00:00 used; a longer --run", capsys.readouterr().out)

@@ -67,6 +67,7 @@ def test_what_is_given_stays_and_is_marked(planned):
     assert config.model.name == "linear" and config.data.augment == {"flip": {}}
     assert config.runtime.precision == "float32"
     assert said.count(" (given)\n") == 5
+    assert ": 1 epoch at " in planned(10, "--epochs 1")[1]
 
 
 def test_a_resumed_run_keeps_its_plan(planned, workplace):

@@ -48,12 +48,12 @@ def csv(
     for number, (row, file) in enumerate(zip(rows, files, strict=True), 2):
         found = row[label], _SPLITS.get(row[split].lower(), "") if split else "train"
         if not file or not row[label]:
-            left_out.append(f"row {number} ({row[image]!r})")
+            left_out.append(f"row {number} ({os.path.join(path.parent, row[image])!r})")
         elif not found[1] or examples.setdefault(file, found) != found:
             wrong = "occurs twice, with different labels or splits" if found[1] else "has no split"
             raise UsageError(f"{path}, row {number}: {file} {wrong}; correct the table")
-    note = f"{path}: {len(left_out):,} of {len(rows):,} rows have no label or no existing file"
-    note += f" below {path.parent}, such as {left_out[0]}" if left_out else ""
+    note = f"{path}: no label or no existing file in {len(left_out):,} of {len(rows):,} rows"
+    note += f", such as {left_out[0]}" if left_out else ""
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     for name in split_names.SPLITS:
@@ -64,7 +64,7 @@ def csv(
     if "train" not in paths:
         raise UsageError(f"{note}; no row is left for training: correct the table")
     classes = _columns.numbered(columns, None, "--source.label")
-    notes = (f"{note}; they are left out",) if left_out else ()
+    notes = (f"{note}; left out",) if left_out else ()
     return ImageFiles(paths, columns, classes, root=str(path.parent), notes=notes)
 
 
@@ -85,7 +85,7 @@ def _column(row: dict[str, str], given: str | None, usual: tuple[str, ...], path
     found = given or names.get(next((name for name in usual if name in names), ""))
     if found not in row:
         raise UsageError(
-            f"{path} has no column {given or ' or '.join(usual[:3])}; it has {', '.join(names)}; "
+            f"{path} has no column {given or ' or '.join(usual[:4])}; it has {', '.join(names)}; "
             "name its columns with --source.image and --source.label"
         )
     return found

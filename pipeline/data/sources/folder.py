@@ -14,6 +14,7 @@ from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _columns
 from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats
+from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
@@ -54,9 +55,9 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             columns[split]["group"] = _groups(files, group)
         paths[split] = [str(file) for file, _ in found]
     note = (
-        f"{path}: {len(ignored):,} entries are ignored, such as "
-        f"{', '.join(sorted(set(ignored))[:3])}: they do not have the suffix of an image file, "
-        "cannot be read, or are links to directories"
+        f"{path}: ignored {counted(len(ignored), 'file')}, such as "
+        f"{', '.join(sorted(set(ignored))[:3])}: without the suffix of an image file, not "
+        "readable, or a link to a directory"
     )
     return ImageFiles(paths, columns, classes, root=str(path), notes=(note,) if ignored else ())
 

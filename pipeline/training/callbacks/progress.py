@@ -7,6 +7,7 @@ import keras
 
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import progress_bar
+from pipeline.utils.console import clock
 
 # Shown in another form, or only in the log.
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
@@ -76,7 +77,7 @@ class Progress(keras.callbacks.Callback):
         left = (now - start) / max(1, step - first) * (end - step)
         if self._stops.left is not None:
             left = min(left, max(0.0, self._stops.left))
-        return _clock(left)
+        return clock(left)
 
 
 def _metrics(logs: dict[str, Any], speed: float | None) -> str:
@@ -94,9 +95,3 @@ def _number(name: str, value: float) -> str:
     if name in ("skipped_steps", "loss_scale"):
         return f"{value:,.0f}"
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -53,7 +53,7 @@ def test_files_are_examples_in_sorted_order(root):
         assert example["image"] == (root / place).read_bytes()
         assert example["label"] == ("bee wasp" in place)
     (note,) = source.info.notes
-    assert "5 entries are ignored" in note and "Thumbs.db, bees, circle" in note
+    assert "ignored 5 files, such as " in note and "Thumbs.db, bees, circle" in note
     (root.parent / "link").symlink_to("insects")
     assert folder(path=root.parent / "link").info.splits == source.info.splits
 
