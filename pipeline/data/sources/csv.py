@@ -48,20 +48,21 @@ def csv(
     left_out = []
     files = _files([row[image] for row in rows], root)
     for number, (row, file) in enumerate(zip(rows, files, strict=True), 2):
-        found = row[label], _SPLITS.get(row[split].lower(), "") if split else "train"
+        part = row[split] if split else "train"
+        found = row[label], _SPLITS.get(part.lower(), "")
         if not file or not row[label]:
             left_out.append(f"row {number} ({row[image]!r})")
         elif not found[1] or examples.setdefault(file, found) != found:
             wrong = f"{row[image]} occurs twice, with different labels or splits"
             if not found[1]:
-                wrong = f"the split {row[split]!r} is not one of {', '.join(_SPLITS)}"
+                wrong = f"the split {part!r} is not one of {', '.join(_SPLITS)}"
             raise UsageError(f"{path}, row {number}: {wrong}; correct the table")
     note = f"{path}: {len(left_out):,} of {len(rows):,} rows have no label or no existing file"
     note += f" below {path.parent}, such as {left_out[0]}" if left_out else ""
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     for name in split_names.SPLITS:
-        if some := {file: one for file, (one, part) in examples.items() if part == name}:
+        if some := {file: one for file, (one, its) in examples.items() if its == name}:
             ids = [stable_hash(os.fsencode(os.path.relpath(file, root))) for file in some]
             columns[name] = {"id": np.array(ids, np.int64), "label": np.array([*some.values()])}
             paths[name] = [*some]
@@ -73,7 +74,6 @@ def csv(
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Column -> value, of each row."""
     rows, line = [], 0
     try:
         text = safe_io.read_text(path)
