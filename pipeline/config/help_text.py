@@ -140,12 +140,12 @@ def _shortened(text: str, width: int) -> str:
 def _sections(options: Any) -> dict[str, tuple[str, list["Entry"]]]:
     """Name -> title and options: first "" for the top level, then each section."""
     planned = [place for place, why in getattr(options, "planned", {}).items() if not why]
-    found = {"": ("options:", [*_entries(options, "")])}
+    found = {"": ("options:", [*entries(options, "")])}
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
         if dataclasses.is_dataclass(section):
             title = (type(section).__doc__ or "").partition("\n")[0]
-            found[field.name] = f"{field.name}: {title}", [*_entries(section, field.name, planned)]
+            found[field.name] = f"{field.name}: {title}", [*entries(section, field.name, planned)]
     return found
 
 
@@ -165,16 +165,17 @@ class Entry(typing.NamedTuple):
         return "; ".join(filter(None, (self.values, known)))
 
 
-def _entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[Entry]:
-    """The options of a section, with its values as defaults but for the places to be planned."""
+def entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[Entry]:
+    """The options of a section, a class or an instance, with its values but for those `planned`."""
     prefix = f"--{name}." if name else "--"
-    kind = type(section)
+    kind = section if isinstance(section, type) else type(section)
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(section):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint) or field.metadata.get("hidden"):
             continue
-        words = " ".join(type_hints.words(getattr(section, field.name))) or "none"
+        # A class has no value of a factory, which is `dict` for all of them.
+        words = " ".join(type_hints.words(getattr(section, field.name, {}))) or "none"
         if f"{name}.{field.name}".removesuffix(".name") in planned:
             words = "required" if name == "source" else "planned"
         flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
