@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,19 @@ _EXPECTED = (
 )
 
 
-def source(path: Path) -> dict[str, Any]:
+def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
     A directory that contains nothing but one with data stands for that one, which is printed.
 
     Raises:
-        UsageError: There are no data, or images of a single class.
+        UsageError: There are no data, or images of a single class that is not one of the `known`.
     """
     root = path
     while path.is_dir():
         folders, files = _list(path)
         classes = [name for name in folders if _has_image(path / name)]
-        if len(classes) > 1 or _SPLITS.intersection(classes):
+        if len(classes) > 1 or {*_SPLITS, *known}.intersection(classes):
             return _said("folder", path, root)
         inside = [n for name in _SPLITS.intersection(folders) for n in _list(path / name)[1]]
         found = {name: kind for name in [*files, *inside] if (kind := _kind(name))}
