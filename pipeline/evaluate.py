@@ -65,9 +65,9 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {found.split} of {data or 'its data'}")
     say(found.split, f"{numbers(found.metrics)}  ({len(found.predictions['file']):,} examples)")
-    results.show(found, folder)
+    written = results.show(found, folder)
     files.write_json(folder / "metrics.json", {"model": str(model), **found.metrics})
-    say("written", f"{folder}/: metrics.json, predictions.csv, pictures")
+    say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")
     return 0
 
 
