@@ -7,8 +7,12 @@ from typing import Any
 
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_formats import SUFFIXES
+from pipeline.utils.image_formats import HIDDEN, SUFFIXES
 
+# Columns of a table, as `column` writes them.
+IMAGES = ["path", "file", "filename", "file_name", "filepath", "image", "image_path", "img"]
+IMAGES += ["image_id", "id"]
+LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
 _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
 _FILES = {
@@ -17,8 +21,8 @@ _FILES = {
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
 _EXPECTED = (
-    "expected are folders of images, one for each class; an .npz of arrays; TFRecord files; or a "
-    ".csv with the columns path and label"
+    f"expected are folders of images ({', '.join(SUFFIXES)}), one for each class; an .npz of "
+    "arrays; TFRecord files; or a .csv with the columns path and label"
 )
 
 
@@ -32,16 +36,23 @@ def source(path: Path) -> dict[str, Any]:
     """
     root = path
     while path.is_dir():
-        folders, files = _list(path)
+        folders, files = listed(path)
         classes = [name for name in folders if _has_image(path / name)]
-        if len(classes) > 1 or _SPLITS.intersection(classes):
+        splits = _SPLITS.intersection(folders)
+        data = [name for name in files if _kind(name)]
+        if classes or len(data) > 1:  # tables of anything else are not data
+            data = [name for name in data if _kind(name) != "csv" or _table(path / name)]
+        flat = splits.issuperset(classes) and not any(listed(path / name)[0] for name in classes)
+        if (len(classes) > 1 or splits.intersection(classes)) and not (data and flat):
             return _said("folder", path, root)
-        inside = [n for name in _SPLITS.intersection(folders) for n in _list(path / name)[1]]
-        found = {name: kind for name in [*files, *inside] if (kind := _kind(name))}
-        if "tfrecord" in found.values() or "images.npy" in found:
-            return _said("tfrecord" if "images.npy" not in found else "arrays", path, root)
-        only = [*found] or classes or folders
-        if len(only) != 1 or (only == classes and not _list(path / only[0])[0]):
+        inside = [*files, *(n for name in splits for n in listed(path / name)[1])]
+        if "images.npy" in inside or "tfrecord" in map(_kind, inside):
+            return _said("arrays" if "images.npy" in inside else "tfrecord", path, root)
+        if len(data) > 1:
+            first = path / min(data, key=lambda name: "train" not in name)
+            raise UsageError(f"{path} contains {len(data)} data files; give one of them: {first}")
+        only = data or classes or folders
+        if len(only) != 1 or (only == classes and not listed(path / only[0])[0]):
             raise UsageError(_problem(path, files, folders, classes))
         path = path / only[0]
     if not (kind := _kind(path.name)) or not path.exists():
@@ -60,7 +71,8 @@ def _problem(path: Path, files: list[str], folders: list[str], classes: list[str
     """What a directory contains instead of data, and the remedy."""
     if len(classes) == 1:
         return (
-            f"{path} has images of only one class, {classes[0]!r}; add a folder for another class"
+            f"{path} has images of only one class, {classes[0]!r}; add a folder for another class, "
+            "or a .csv with the columns path and label"
         )
     if images := sum(name.lower().endswith(SUFFIXES) for name in files):
         return (
@@ -69,7 +81,22 @@ def _problem(path: Path, files: list[str], folders: list[str], classes: list[str
         )
     entries = [*(f"{name}/" for name in folders), *files]
     some = ", ".join(entries[:3]) + ", ..." * (len(entries) > 3)
+    walks = (os.walk(path / name) for name in folders)
+    kinds = {Path(name).suffix for walk in walks for *_, names in walk for name in names} - {""}
+    some += f" with {', '.join(sorted(kinds)[:3])} files" if kinds else ""
     return f"{path} {f'contains only {some}' if entries else 'is empty'}; {_EXPECTED}"
+
+
+def column(name: str) -> str:
+    """The name of a column in lower case, with underscores for spaces."""
+    return name.strip().lower().replace(" ", "_")
+
+
+def _table(path: Path) -> bool:
+    """Whether the first line names a column of images and one of labels."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        names = {column(name).strip('"') for name in re.split("[,;\t]", file.readline())}
+    return bool(names.intersection(IMAGES) and names.intersection(LABELS))
 
 
 def _kind(name: str) -> str:
@@ -77,11 +104,16 @@ def _kind(name: str) -> str:
     return next((kind for kind, known in _FILES.items() if known.fullmatch(name)), "")
 
 
-def _list(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the directories and of the files, without hidden ones."""
-    _, *found = next(os.walk(folder), ("", [], []))
-    folders, files = (sorted(n for n in one if not n.startswith((".", "__MAC"))) for one in found)
+def listed(folder: Path) -> tuple[list[str], list[str]]:
+    """Sorted names of the directories and of all other entries, without hidden ones."""
+    _, *found = next(os.walk(folder, onerror=unreadable))
+    folders, files = (sorted(n for n in one if not n.startswith(HIDDEN)) for one in found)
     return folders, files
+
+
+def unreadable(error: OSError) -> None:
+    """Raises UsageError for an error of `os.walk`."""
+    raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _has_image(folder: Path) -> bool:

@@ -174,7 +174,10 @@ def load(config: Config) -> Data:
     Raises UsageError if a resumed run finds different examples or metadata than when it began.
     """
     source = opened(config)
-    task = task_of(config, source.info)
+    try:
+        task = task_of(config, source.info)
+    except UsageError as error:
+        raise UsageError(f"{config.source.title}: {error}") from None
     clean = apply.clean(source, config)
     start = time.monotonic()
     parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups)

@@ -43,6 +43,7 @@ def measured(
         "steps": saver.step,
         "epochs": saver.epoch,
         "stopped": None if saver.complete else TIME,
+        "time_limit": config.runtime.time_limit,
         **metrics,
         "calibration": dict(calibration),
         "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,

@@ -68,12 +68,17 @@ def fashion_mnist_lenet() -> Config:
 def photos() -> Config:
     """Your own images, by their path: settings are chosen for them and for this machine."""
     train = ("batch_size", "learning_rate", "epochs", "ema")
-    chosen = ["data.image_size", "data.augment", "model", *(f"train.{name}" for name in train)]
+    chosen = [
+        "data.test",
+        "data.image_size",
+        "data.augment",
+        "model",
+        *(f"train.{name}" for name in train),
+    ]
     return Config(
         recipe="photos",
         planned=dict.fromkeys(["source", *chosen, "runtime.precision"], ""),
         source=Source(name="scikit_learn", options={"dataset": "digits"}),  # until a path is given
-        data=Data(test=0.1),
         model=Model(name="residual"),
         train=Train(
             optimizer="muon",

@@ -50,9 +50,10 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     size = size if image_size is None else list(image_size)
     if None in size:
         raise UsageError("the images have different sizes; set --data.image-size HEIGHT WIDTH")
-    if not info.class_names or len(info.class_names) < 2:
-        raise UsageError(f"classification needs at least 2 classes; got {info.class_names}")
-    metadata = {"class_names": list(info.class_names), "image_shape": [*size, channels or 3]}
+    if len(names := info.class_names or ()) < 2:
+        got = ", ".join(names) or "none"
+        raise UsageError(f"classification needs at least 2 classes; got {got}")
+    metadata = {"class_names": list(names), "image_shape": [*size, channels or 3]}
     if field.dtype in (tf.uint16, tf.float32):
         metadata["image_dtype"] = field.dtype.name
     return metadata

@@ -63,8 +63,10 @@ def complete(
         if all(decision.name != "precision" for decision in machine.decisions):
             machine = dataclasses.replace(machine, precision=precision)
             machine = machine.decided("precision", precision, config.planned["runtime.precision"])
+        each = _seconds_per_pixel(config)  # on one device
         with machine.strategy.scope():
-            config = _sizes(config, agreed(_seconds_per_pixel(config)), seconds)
+            each = agreed(each / max(1, len(tf.config.get_visible_devices("GPU"))))
+        config = _sizes(config, each, seconds)
     for place, reason in config.planned.items() if machine.is_chief else ():
         section, _, option = place.partition(".")
         part = getattr(config, section)
@@ -79,7 +81,8 @@ def _network(config: Config) -> Config:
     """Chooses the network: one whose ImageNet weights Keras has downloaded, or the recipe's."""
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     value: dict[str, Any] = {"name": config.model.name}
-    reason = f"from scratch: no weights in {home}/models, and no --model.weights RUN"
+    reason = "from scratch; ImageNet weights are downloaded by --model.name application "
+    reason += "--model.options name=EfficientNetB0 weights=imagenet"
     for file, name in _IMAGENET.items() if config.model.weights is None else ():
         if os.path.isfile(path := os.path.join(home, "models", file)):
             value = {"name": "application", "options": {"name": name, "weights": path}}
@@ -92,10 +95,15 @@ def _network(config: Config) -> Config:
 def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Config:
     """Chooses the batch, the image size, the epochs, and what depends on them."""
     source = registry.call("sources", config.source.name, config.source.options)
+    total = source.info.splits["train"]
+    why = (
+        f"{total:,} images" if "test" not in source.info.splits else "unused: there is a test split"
+    )
+    config = config.chosen("data.test", 0.1 if total >= 2000 else 0.2, why)
     held_out = sum(splits.shares(source.info.splits, config.data).values())
     most = source.info.splits["train"] if config.dry_run else config.data.limit or 10**9
-    count = max(1, int(min(source.info.splits["train"], most) * (1 - held_out)))
-    images = f"{count:,} training images of {len(source.info.class_names or ()):,} classes"
+    count = max(1, int(min(total, most) * (1 - held_out)))
+    images = f"about {count:,} training images of {len(source.info.class_names or ()):,} classes"
     usual = 128 if count >= 10_000 else 64 if count >= 600 else 32
     most = 2 ** int(math.log2(max(count // 4, 2)))  # at least four steps per epoch
     config = config.chosen("train.batch_size", min(usual, most), images)
@@ -107,22 +115,21 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
         return steps * (batch * height * width + _UPDATE) * seconds_per_pixel
 
     tuned = config.model.weights is not None or "weights" in config.model.options
-    epochs = round(min(300, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
+    epochs = round(min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
     epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
     detail = image_detail.needed(_sample(source)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [size for size in image_detail.SIZES if least <= size <= max(least, 2 * detail)]
-    fits = [size for size in sizes if epochs / 2 * seconds(size, size) <= time_left]
+    fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
     reason = f"the files hold the detail of about {detail} pixels"
-    reason += f"; more would not {short}" * (size < sizes[-1])
+    reason += f"; more would not {short}" * (size < detail)
     config = config.chosen("data.image_size", (size, size), reason)
     sides: Any = config.data.image_size or (size, size)
     each = seconds(*sides)
-    # The schedule ends at a time limit, so an estimate that is too low would waste time.
-    most = max(1, int(time_left / each * (1.5 if limit else 1.0)))
+    most = max(1, int(time_left / each))
     config = config.chosen(
         "train.epochs", min(most, epochs), f"as many as {short}" if most < epochs else images
     )

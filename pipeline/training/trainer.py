@@ -15,7 +15,7 @@ from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import ELSEWHERE, Stopped, Stops
+from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, Stops
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
@@ -23,7 +23,7 @@ from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
-from pipeline.utils import files, progress_bar
+from pipeline.utils import files, progress_bar, safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
 
@@ -169,7 +169,8 @@ class Trainer:
     def _train(self) -> bool:
         config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
         context = self._context()
-        if checkpoint.complete or (checkpoint.step and self.stops.reason(distributed.agreed)):
+        over = self.stops.reason(distributed.agreed) or self._used_up()
+        if checkpoint.complete or (checkpoint.step and over):
             if machine.is_chief:  # the process may have ended between checkpoint and log
                 MetricLogger(context).write()
             return False
@@ -202,6 +203,15 @@ class Trainer:
                         f"after step {checkpoint.step:,}: {limit}; a longer limit continues",
                     )
         return True
+
+    def _used_up(self) -> bool:
+        """Whether the run ended at this step because of the same time limit."""
+        try:
+            result = safe_io.read_json(self.run.result)
+            ended = [result[name] for name in ("stopped", "steps", "time_limit")]
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        return ended == [TIME, self.checkpoint.step, self.config.runtime.time_limit]
 
     def _context(self) -> CallbackContext:
         parts = self.evaluated.values()

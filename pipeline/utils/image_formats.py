@@ -2,6 +2,8 @@
 
 NAMES = "JPEG, PNG, GIF, BMP or WebP"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+HIDDEN = (".", "__MACOSX")
+"""What the names of ignored files and folders begin with."""
 SIGNATURES = {
     "JPEG": b"\xff\xd8\xff",
     "PNG": b"\x89PNG\r\n\x1a\n",

@@ -1,5 +1,7 @@
 """A path in place of a recipe: which data are there, and what is said of anything else."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,9 @@ FOUND = {
     "one/two/a/1.jpg one/two/b/2.jpg": ("folder", "one/two"),
     "images/1.jpg images/2.jpg labels.csv": ("csv", "labels.csv"),
     "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
+    "photos/a/1.jpg photos/b/2.jpg __MACOSX/photos/._1.jpg log.csv": ("folder", "photos"),
+    "train/1.jpg test/2.jpg train.csv": ("csv", "train.csv"),
+    "1.jpg 2.jpg labels.csv log.csv": ("csv", "labels.csv"),
     "examples.npz": ("arrays", "examples.npz"),
     "images.npy labels.npy": ("arrays", "."),
     "train/images.npy train/labels.npy test/images.npy": ("arrays", "."),
@@ -25,7 +30,10 @@ FOUND = {
 }
 REFUSED = {
     "report.pdf": "data contains only report.pdf; expected are folders of images",
-    "a/report.pdf b/x.txt": "data contains only a/, b/; expected",
+    "a/1.tif b/2.tif": "data contains only a/, b/ with .tif files; expected are folders of images",
+    "images/1.jpg log.csv": "data has images of only one class, 'images'",
+    "img/1.jpg test.csv train.csv": "data contains 2 data files; give one of them: data/train.csv",
+    "train/1.jpg a.npz b.npz": "data contains 2 data files; give one of them: data/a.npz",
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
     "": "data is empty; expected",
@@ -36,7 +44,7 @@ def write(names):
     for name in names.split():
         path = Path("data", name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(TABLE)
+        path.write_text("epoch,loss\n1,2\n" if path.name == "log.csv" else TABLE)
     Path("data").mkdir(exist_ok=True)
 
 
@@ -66,6 +74,16 @@ def test_other_contents_are_named_in_one_line(names, workplace):
     with pytest.raises(UsageError) as caught:
         command_line.configure(["data"])
     assert REFUSED[names] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_read_is_named(workplace, monkeypatch):
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    write("")
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UsageError, match="data cannot be read: Permission denied"):
+        command_line.configure(["data"])
 
 
 def test_files_of_other_kinds_are_named(workplace):

@@ -101,6 +101,8 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
     one = "train has examples of only one class, 'b', but a classifier needs at least two"
     with pytest.raises(UsageError, match=one):
         notes(np.ones(60, int))
+    with pytest.raises(UsageError, match="one.npz: classification needs at least 2 classes; got 0"):
+        dataset.load(arrays_config(tmp_path / "one.npz", np.zeros(60, int)))
 
 
 def test_a_run_is_not_resumed_with_other_class_names(tmp_path):

@@ -202,6 +202,8 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
         run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] == "time" and run.result["steps"] < 24 and run.test["examples"]
     assert "--runtime.time-limit 30m; a longer limit continues" in capsys.readouterr().out
+    again = fit("digits", run_directory=tmp_path, **given)  # there would be time left
+    assert again.result == run.result and "nothing was trained" in capsys.readouterr().out
     given["runtime"]["time_limit"] = "2h"
     run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] is None and run.result["steps"] == 24

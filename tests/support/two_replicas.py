@@ -3,7 +3,9 @@
 A failed collective spoils the process it happens in, and logical devices can be made only once.
 """
 
+import contextlib
 import dataclasses
+import io
 import json
 
 import keras
@@ -14,7 +16,7 @@ import tensorflow as tf
 from pipeline.config import command_line, registry
 from pipeline.data import augmentation, batching, example_store
 from pipeline.runtime import environment
-from pipeline.training import distributed
+from pipeline.training import distributed, plan
 from pipeline.training.model_builder import build
 
 BATCH = 16
@@ -219,6 +221,15 @@ def prefetched():
     return [batch["image"].device for batch in distributed.prefetched(tickets, "/cpu:1")]
 
 
+def planned(machine):
+    """A setting that is chosen after the network was measured."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        config, _ = plan.complete(
+            command_line.configure(["photos", "--model.name", "tiny"]), machine
+        )
+    return config.data.image_size
+
+
 def main():
     two = environment.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
     one = small.machine()
@@ -241,6 +252,7 @@ def main():
         "augmented": augmented(two),
         "synchronized": apart(one, two, batch_norm, floor=0.1),
         "prefetched": prefetched(),
+        "planned": planned(two),
     }
     print(json.dumps(found))
 

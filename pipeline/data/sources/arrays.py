@@ -83,7 +83,8 @@ def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.nda
     """The fields `label`, `image` with an axis for the channels, and `group` if present."""
     for key in ("images", "labels"):
         if key not in columns:
-            raise UsageError(f"{path} has no {key}; it has {', '.join(columns) or 'no arrays'}")
+            has = ", ".join(columns) or "no arrays"
+            raise UsageError(f"{path} has no {key}; it has {has}; expected are images and labels")
     found = examples(str(path), columns["images"], columns["labels"])
     if "label" not in found:
         raise UsageError(f"{path}: images must have shape (n, height, width[, channels])")

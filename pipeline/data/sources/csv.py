@@ -1,12 +1,14 @@
 """A table of image files and their labels."""
 
+import io
 import os
-from csv import DictReader
+from csv import Error, reader
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
+from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
@@ -15,8 +17,6 @@ from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError
 
-_IMAGE = ("path", "file", "filename", "filepath", "image", "image_path", "img", "image_id", "id")
-_LABEL = ("label", "class", "class_name", "category", "target", "species", "breed")
 _SPLITS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 
 
@@ -40,64 +40,78 @@ def csv(
         split: Column with train, validation (valid, val) or test; None: `split`, if it exists.
     """
     rows = _rows(path)
-    image, label = _column(rows[0], image, _IMAGE, path), _column(rows[0], label, _LABEL, path)
-    split = _column(rows[0], split, ("split",), path) if split or "split" in rows[0] else None
+    image = _column(rows[0], image, data_path.IMAGES, path)
+    label = _column(rows[0], label, data_path.LABELS, path)
+    split = _column(rows[0], split, ["split"], path) if split or "split" in rows[0] else None
+    root = os.path.abspath(path.parent)
     examples: dict[str, tuple[str, str]] = {}
     left_out = []
-    files = _files([row[image] for row in rows], path)
+    files = _files([row[image] for row in rows], root)
     for number, (row, file) in enumerate(zip(rows, files, strict=True), 2):
-        found = row[label], _SPLITS.get(row[split].lower(), "") if split else "train"
+        part = row[split] if split else "train"
+        found = row[label], _SPLITS.get(part.lower(), "")
         if not file or not row[label]:
             left_out.append(f"row {number} ({row[image]!r})")
         elif not found[1] or examples.setdefault(file, found) != found:
-            wrong = "occurs twice, with different labels or splits" if found[1] else "has no split"
-            raise UsageError(f"{path}, row {number}: {file} {wrong}; correct the table")
+            wrong = f"{row[image]} occurs twice, with different labels or splits"
+            if not found[1]:
+                wrong = f"the split {part!r} is not one of {', '.join(_SPLITS)}"
+            raise UsageError(f"{path}, row {number}: {wrong}; correct the table")
     note = f"{path}: {len(left_out):,} of {len(rows):,} rows have no label or no existing file"
     note += f" below {path.parent}, such as {left_out[0]}" if left_out else ""
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     for name in split_names.SPLITS:
-        if some := {file: one for file, (one, part) in examples.items() if part == name}:
-            ids = [stable_hash(os.fsencode(os.path.relpath(file, path.parent))) for file in some]
+        if some := {file: one for file, (one, its) in examples.items() if its == name}:
+            ids = [stable_hash(os.fsencode(os.path.relpath(file, root))) for file in some]
             columns[name] = {"id": np.array(ids, np.int64), "label": np.array([*some.values()])}
             paths[name] = [*some]
     if "train" not in paths:
         raise UsageError(f"{note}; no row is left for training: correct the table")
     classes = _columns.numbered(columns, None, "--source.label")
     notes = (f"{note}; they are left out",) if left_out else ()
-    return ImageFiles(paths, columns, classes, root=str(path.parent), notes=notes)
+    return ImageFiles(paths, columns, classes, root=root, notes=notes)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
+    rows, line = [], 0
     try:
-        lines = safe_io.read_text(path).splitlines()
+        text = safe_io.read_text(path)
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        lines = io.StringIO(text, newline="")
+        table = reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+        for values in table:
+            rows += [[value.strip() for value in values]] if values else []
+            line = table.line_num
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-    separator = max(",;\t", key=lines[0].count) if lines else ","
-    rows = list(DictReader(lines, delimiter=separator, restval="", skipinitialspace=True))
-    if not rows:
+    except Error as error:
+        raise UsageError(f"{path}, line {line + 1}: {error}; correct the quotes") from None
+    if len(rows) < 2:
         raise UsageError(f"{path} has no rows; add one with a file and a label for each image")
-    return rows
+    names = [data_path.column(name) for name in rows[0]]
+    return [dict(zip(names, [*row, *[""] * len(names)], strict=False)) for row in rows[1:]]
 
 
-def _column(row: dict[str, str], given: str | None, usual: tuple[str, ...], path: Path) -> str:
-    names = {str(name).lower().replace(" ", "_"): name for name in row}
-    found = given or names.get(next((name for name in usual if name in names), ""))
-    if found not in row:
-        raise UsageError(
-            f"{path} has no column {given or ' or '.join(usual[:3])}; it has {', '.join(names)}; "
-            "name its columns with --source.image and --source.label"
-        )
-    return found
+def _column(row: dict[str, str], given: str | None, usual: list[str], path: Path) -> str:
+    wanted = [data_path.column(given)] if given else usual
+    for name in wanted:
+        if name in row:
+            return name
+    raise UsageError(
+        f"{path} has no column {' or '.join(wanted[:3])}; it has {', '.join(row)}; "
+        "name its columns with --source.image and --source.label"
+    )
 
 
-def _files(names: list[str], table: Path) -> list[str]:
+def _files(names: list[str], root: str) -> list[str]:
     """The file of each name, below the directory of the table; empty if there is none."""
-    found = [os.path.join(table.parent, name) for name in names]
+    found = [os.path.normpath(os.path.join(root, name)) for name in names]
     if any(map(os.path.isfile, found)):
         return [file * os.path.isfile(file) for file in found]
     known: dict[str, str] = {}
-    for folder, _, files in os.walk(table.parent):
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(image_formats.HIDDEN)]
         for file in files:
             if file.lower().endswith(image_formats.SUFFIXES):
                 for name in (file, os.path.splitext(file)[0]):  # empty: it is not unique

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
+from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
@@ -25,9 +26,9 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     """Image files in `CLASS/...`, or in `train/CLASS/...` and the same for the other splits.
 
     Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth below the
-    class, sorted by path. Hidden files are ignored; other files too, with a note. A class without
-    files in train is an error. The id of an example is a hash of its path below the root, so adding
-    files does not change other ids.
+    class, sorted by path. Hidden files and `__MACOSX` are ignored; other files too, with a note. A
+    class without files in train is an error. The id of an example is a hash of its path below the
+    root, so adding files does not change other ids.
 
     Args:
         path: The root directory. The other splits are `validation` (or `valid`, `val`) and `test`;
@@ -37,7 +38,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             `patient(\\d+)` keeps all images of a patient together.
     """
     folders = _split_folders(path)
-    names, _ = _list(folders["train"])
+    names, _ = data_path.listed(folders["train"])
     if not names:
         raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
     classes = _columns.distinct(names, f"the subdirectories of {folders['train']}")
@@ -65,7 +66,7 @@ def _examples(
     folder: Path, classes: tuple[str, ...], split: str, ignored: list[str]
 ) -> Iterator[tuple[Path, int]]:
     """The sorted files of a split with their labels; adds to `ignored` what is not read."""
-    names, others = _list(folder)
+    names, others = data_path.listed(folder)
     ignored += others
     for name in names:
         if name not in classes:
@@ -83,8 +84,8 @@ def _examples(
 
 def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
     """Image files at any depth; links to directories are not followed."""
-    for place, folders, files in os.walk(folder, onerror=_raise):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for place, folders, files in os.walk(folder, onerror=data_path.unreadable):
+        folders[:] = [name for name in folders if not name.startswith(image_formats.HIDDEN)]
         ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in files:
             if name.startswith("."):
@@ -97,23 +98,9 @@ def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
                 ignored.append(name)
 
 
-def _raise(error: OSError) -> None:
-    raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
-
-
-def _list(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the subdirectories, and of all other entries that are not hidden."""
-    try:
-        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    except OSError as error:
-        _raise(error)
-    folders = [name for name in names if (folder / name).is_dir()]
-    return folders, [name for name in names if not (folder / name).is_dir()]
-
-
 def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; `train` is the root if no subdirectory has this name."""
-    names = set(_list(root)[0])
+    names = set(data_path.listed(root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
         return {"train": root}

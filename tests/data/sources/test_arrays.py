@@ -91,7 +91,10 @@ WRONG = {
     "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
     "two labels": ({"labels": np.ones((12, 3))}, r"or one-hot; got float64 of shape \(12, 3\)"),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
-    "no images": ({"images": False}, "has no images; it has labels"),
+    "no images": (
+        {"images": False},
+        "has no images; it has labels; expected are images and labels",
+    ),
     "no labels": ({"labels": False}, "has no labels; it has images"),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
 }

@@ -1,5 +1,7 @@
 """Tables of files and labels: the columns are found, and what is missing is said."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,6 +16,7 @@ def table(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(1, 7):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"images/{number}.png")
+    shutil.copytree(tmp_path / "images", tmp_path / ".thumbnails")
 
     def opened(text, name="labels.csv", **options):
         (tmp_path / name).write_text(text)
@@ -31,7 +34,8 @@ ROWS = {n: "cat" if n % 2 else "dog" for n in range(1, 7)}
         ("path,label", "images/{},{}", "labels.csv", {}),
         ("id;breed;size", "{};{};3", "labels.csv", {}),  # names without suffixes, elsewhere
         ("Class Name\tFile", "{1}\t{0}.png", "labels.tsv", {}),
-        ("where,what,label", "images/{0}.png,{1},x", "a.csv", {"image": "where", "label": "what"}),
+        ("where,Is,label", "images/{0}.png,{1},x", "a.csv", {"image": "Where", "label": "is"}),
+        (" File Name , Label ", "images/{} , {} ", "labels.csv", {}),
     ],
 )
 def test_files_and_labels_are_found(table, head, row, name, options):
@@ -68,7 +72,20 @@ def test_rows_without_a_file_or_a_label_are_left_out_with_a_note(table):
         ("path,count\nimages/1.png,3\n", "no column label or class or class_name; it has path, co"),
         ("path,label\nx/7.png,a\nx/8.png,b\n", "2 of 2 rows .* no row is left for training"),
         ("path,label\nimages/1.png,a\nimages/1.png,b\n", "row 3: .*1.png occurs twice, with diff"),
-        ("path,label,split\nimages/1.png,a,dev\n", "row 2: .*1.png has no split"),
+        (
+            "path,label\nimages/1.png,a\n./images/1.png,b\n",
+            "row 3: ./images/1.png occurs twice, with",
+        ),
+        (
+            "path,label,split\nimages/1.png,a,dev\n",
+            "row 2: the split 'dev' is not one of train, val",
+        ),
+        (
+            'path,label\nimages/1.png,a\n\nimages/2.png,"b\nimages/3.png,a\n',
+            "line 4: unexpected end",
+        ),
+        ('path,label\nimages/1.png,"5 inch\nimages/2.png,"b\n', "line 2: ',' expected"),
+        ("path,label\nimages/1.png," + "x" * 200_000, "line 2: field larger than field limit"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named_in_one_line(table, text, message):

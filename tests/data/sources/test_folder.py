@@ -29,7 +29,8 @@ def root(tmp_path):
         write(root / "train/bee wasp" / name, 100 + 10 * number)
     write(root / "val/ant/x.png", 200)
     (root / "train/ant/.DS_Store").write_bytes(b"hidden")
-    (root / "train/ant/.hidden").mkdir()
+    for name in ("train/ant/.hidden", "__MACOSX", "train/__MACOSX", "train/ant/__MACOSX"):
+        write(root / name / "hidden.png")
     (root / "train/ant/Thumbs.db").write_bytes(b"other")
     (root / "train/notes.txt").write_bytes(b"other")
     return root
