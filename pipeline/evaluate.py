@@ -62,10 +62,10 @@ def main(arguments: list[str]) -> int:
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {data or 'its data'}")
-    results.show(found, folder)
+    written = results.show(found, folder)
     metrics = {"model": str(model), "split": found.split, **found.metrics}
     files.write_json(folder / "metrics.json", metrics)
-    say("written", f"{folder}/: metrics.json, predictions.csv, pictures")
+    say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")
     return 0
 
 

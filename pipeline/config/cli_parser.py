@@ -101,7 +101,7 @@ def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
         return f"unexpected {quoted(name)}; options start with --"
     near = _near(name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)])
-    hint = did_you_mean(near) if near else "--help after the recipe shows all options"
+    hint = did_you_mean(near) if near else "--help shows all options"
     return f"unknown option {quoted(name)}; {hint}"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,13 @@ _EXPECTED = (
 )
 
 
-def source(path: Path) -> dict[str, Any]:
+def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
     A directory that contains nothing but one with data stands for that one, which is printed.
 
     Raises:
-        UsageError: There are no data, or images of a single class.
+        UsageError: There are no data, or images of a single class that is not one of the `known`.
     """
     root = path
     while path.is_dir():
@@ -43,7 +44,7 @@ def source(path: Path) -> dict[str, Any]:
         if classes or len(data) > 1:  # tables of anything else are not data
             data = [name for name in data if _kind(name) != "csv" or _table(path / name)]
         flat = splits.issuperset(classes) and not any(listed(path / name)[0] for name in classes)
-        if (len(classes) > 1 or splits.intersection(classes)) and not (data and flat):
+        if (len(classes) > 1 or {*splits, *known} & {*classes}) and not (data and flat):
             return _said("folder", path, root)
         inside = [*files, *(n for name in splits for n in listed(path / name)[1])]
         if "images.npy" in inside or "tfrecord" in map(_kind, inside):

@@ -144,7 +144,7 @@ def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError
     """A one-line error that names the example."""
     return UsageError(
         f"{source.location(id)} cannot be decoded: {reason(error)}; "
-        "--clean.enabled finds such examples and excludes them"
+        "remove it, or exclude such examples from training with --clean.enabled"
     )
 
 

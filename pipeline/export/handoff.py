@@ -77,8 +77,8 @@ class Handoff:
             run_report.tested(self.config, result, judged)
         else:
             result = self._test()
-            run_result.write(result, self.run, fallback)  # the rest may be killed
-            show(result)
+            show(result)  # before there is a result: if killed, a resumed run tests again
+            run_result.write(result, self.run, fallback)  # the export may be killed
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, judged, epoch, result[judged])

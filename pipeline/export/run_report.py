@@ -44,7 +44,9 @@ def written(
     `why` is the reason why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
-        say("written", f"{run}/: result.json, predictions.csv, curves.png, mistakes.png and others")
+        names = ("result.json", "predictions.csv", "curves.png", "mistakes.png")
+        there = [name for name in names if (run.path / name).is_file()]
+        say("written", f"{run}/: {', '.join(there)} and others")
     if not (why or saver.unsaved):
         return
     text = f"{run} cannot be written: {why or saver.unsaved}"

@@ -17,7 +17,7 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.report.results import Evaluation
 from pipeline.serving import version_manifest
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, suggest
 
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split; the name of an example by its id."""
@@ -31,8 +31,9 @@ def splits(data: Any, task: Task) -> Examples:
     """
     names: Any = task.metadata.get("class_names")
     if isinstance(data, str | Path):
-        found = data_path.source(Path(data))
-        source = registry.call("sources", found.pop("name"), found)
+        found = data_path.source(Path(data), names or ())
+        name = found.pop("name")
+        source = registry.call("sources", name, found, *(names or ()) * (name == "arrays"))
     else:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)
@@ -54,8 +55,12 @@ def splits(data: Any, task: Task) -> Examples:
     matched: Any = SimpleNamespace(decode=decode)
     try:
         specs = decoded_specs(source, matched)
-    except (LookupError, ValueError) as error:
-        raise UsageError(f"the data does not fit the model: {reason(error)}") from None
+    except (LookupError, ValueError):
+        taken = ", ".join(f"{x.name} {x.shape[1:]}" for x in tf.nest.flatten(task.inputs()))
+        fields = [f"{n} {s.shape}".removesuffix(" ()") for n, s in source.info.fields.items()]
+        has = ", ".join(sorted(field for field in fields if field != "id"))
+        message = f"the data does not fit the model, which takes {taken}; the data has {has}"
+        raise UsageError(message) from None
     if "image" in specs and specs["image"].dtype.name != wanted:
         given = f"the images are {specs['image'].dtype.name}; the model takes {wanted}"
         raise UsageError(f"{given}; scale, round and convert them, or give the path of their files")
@@ -64,7 +69,13 @@ def splits(data: Any, task: Task) -> Examples:
         name = split if len(source.info.splits) > 1 else "data"
         columns = {name: v for name, v in source.columns(split).items() if name in specs}
         if own:
-            columns["label"] = numbers[columns["label"]]
+            labels = columns["label"]
+            for at in np.flatnonzero((labels < 0) | (labels >= len(own))):
+                where = source.location(int(columns["id"][at]))
+                raise UsageError(
+                    f"the label of {where} must be from 0 to {len(own) - 1}; got {labels[at]}"
+                )
+            columns["label"] = numbers[labels]
         task.check(columns, name, source.location)
         store = OnTheFly(source, matched, split, specs, columns)
         found[name] = Split(store, np.arange(len(columns["id"])))

@@ -1,8 +1,9 @@
 """Figures of a run: its curves, its worst predictions, and the plots of its task."""
 
+import functools
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib
@@ -37,14 +38,16 @@ def png(figure: Figure) -> bytes:
     return drawn.getvalue()
 
 
-def drawn(
+def drawings(
     found: "Evaluation", history: Mapping[str, list[float]] | None
-) -> Iterator[tuple[str, Figure]]:
-    """File names and figures: curves if there is a history, mistakes, the plots of the task."""
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """File names, and functions that draw: curves if there is a history, mistakes, the plots of
+    the task."""
     if history is not None:
-        yield "curves.png", curves(history)
-    yield "mistakes.png", mistakes(found)
-    yield from found.task.pictures(found.metrics).items()
+        yield "curves.png", lambda: curves(history)
+    yield "mistakes.png", lambda: mistakes(found)
+    figures = found.task.pictures(found.metrics)
+    yield from ((name, functools.partial(figures.__getitem__, name)) for name in figures)
 
 
 def curves(history: Mapping[str, list[float]]) -> Picture:
@@ -79,7 +82,7 @@ def mistakes(found: "Evaluation") -> Picture:
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
         found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
-        file = found.predictions["file"][position]
+        file = found.predictions["file"][position].encode(errors="replace").decode()
         file = file if len(file) <= 32 else f"...{file[-29:]}"
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)
     return picture

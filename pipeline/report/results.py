@@ -80,6 +80,7 @@ class Evaluation:
         elif len(order):
             row = zip(self.predictions, self.predictions.rows()[order[0]], strict=True)
             sentence += f"; first {', '.join(map(' '.join, list(row)[:4]))}"
+        sentence = sentence.replace("\n", "\\n")
         lines = [*notes(self.metrics, self.split), f"{'mistakes':10} {sentence}"]
         return "\n".join([class_table(self.metrics), *lines]).lstrip("\n")
 
@@ -91,20 +92,27 @@ class Evaluation:
         return text + self.text
 
 
-def show(found: Evaluation, folder: Path, history: Mapping[str, list[float]] | None = None) -> None:
-    """Prints the text; writes `predictions.csv` and pictures into a directory.
+def show(
+    found: Evaluation, folder: Path, history: Mapping[str, list[float]] | None = None
+) -> list[str]:
+    """Prints the text; writes `predictions.csv` and pictures into a directory; returns their names.
 
     Never fails, because the model is still to be exported: a note says what cannot be written.
     Without a history, there are no curves, and the metrics are printed, too.
     """
+    written = []
     with _noted("predictions.csv"):
         print(plain(repr(found) if history is None else found.text), flush=True)
         files.write_bytes(folder / "predictions.csv", found.predictions.csv())
+        written.append("predictions.csv")
     with _noted("pictures"):
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 
-        for name, figure in pictures.drawn(found, history):
-            files.write_bytes(folder / name, pictures.png(figure))
+        for name, draw in pictures.drawings(found, history):
+            with _noted(name):
+                files.write_bytes(folder / name, pictures.png(draw()))
+                written.append(name)
+    return written
 
 
 @contextlib.contextmanager

@@ -78,6 +78,8 @@ class Run:
             # Each begins with epoch, step and seconds; the last may be incomplete.
             epochs = [json.loads(line) for line in lines if line.endswith("}")]
             result = safe_io.read_json(run.result) if run.result.exists() else {}
+            if not isinstance(result, dict):
+                raise ValueError(f"{run.result.name} is not an object")
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
         names = dict.fromkeys(name for epoch in epochs for name in list(epoch)[3:])
@@ -155,6 +157,12 @@ class Run:
         Raises:
             UsageError: The data is gone or does not fit the model.
         """
+        path = self.config.source.options.get("path")
+        if data is None and path and "trainer" not in vars(self) and not Path(path).exists():
+            raise UsageError(
+                f"{path} cannot be read, because it is gone; restore it, or give labelled data: "
+                f"pipeline evaluate {self.directory} PATH, or run.evaluate(PATH)"
+            )
         task, network = self.task, self.trainer.model if data is None else self.network
         from pipeline.report import labelled
 
@@ -202,7 +210,7 @@ class Run:
         if inputs:
             return ask(data or "serving_default", **inputs)
         words = [data] if isinstance(data, str | Path) else data
-        if not isinstance(words, list) or not all(isinstance(one, str | Path) for one in words):
+        if not isinstance(words, list) or not all(isinstance(w, str | Path) for w in words):
             (name,) = known["serving_default"].inputs
             return ask("serving_default", **{name: data})
         names = self.task.metadata.get("feature_names")

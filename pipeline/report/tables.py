@@ -45,8 +45,9 @@ def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
         count = max(wrong)
         other = f"{names[wrong.index(count)][:30]} ({count:,})" if count else ""
         numbers = [f"{scores[key]:.3f}" for key in ("f1", "precision", "recall")]
-        rows += [[name[:30], f"{scores['examples']:,}", *numbers, other]]
-    rows = sorted((row for row in rows if row[1] != "0"), key=lambda row: row[2])
+        if scores["examples"]:
+            rows += [[name[:30], f"{scores['examples']:,}", *numbers, other]]
+    rows = sorted(rows, key=lambda row: row[2])
     if not rows:
         return ""
     header = ["class", "examples", "f1", "precision", "recall", "most often confused with"]

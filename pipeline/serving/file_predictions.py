@@ -47,7 +47,7 @@ def predict(
     names = file_inputs.find(map(str, words), endings)
     if not names:
         taken = ", ".join(f"*{ending}" for ending in endings)
-        given = " ".join(map(str, words))[:200]
+        given = " ".join(map(str, words))[:200] or "the list"
         raise UsageError(f"{given} contains no files; {client.model} takes {taken}")
     if width is None:
         items = file_inputs.images(names)

@@ -55,10 +55,11 @@ def classification(
     calibrated = {}
     if temperature is not None:
         calibrated["calibrated"] = _calibration.measured(logits, truth, temperature)
-    scores = metrics.precision_recall_fscore_support(
+    *scores, counts = metrics.precision_recall_fscore_support(
         truth, answered, labels=classes, zero_division=0.0
     )
-    rows = zip(*(score.tolist() for score in scores), strict=True)
+    # The counts are floats if a class has no example.
+    rows = zip(*(score.tolist() for score in (*scores, counts.astype(int))), strict=True)
     return {
         "examples": len(truth),
         "loss": float(answers["loss"].mean()),

@@ -8,8 +8,9 @@ from pipeline.utils.errors import plain
 
 
 def say(name: str, text: object) -> None:
-    """Prints a line: a key and a text."""
-    print(f"{name:<10} {plain(str(text))}", flush=True)
+    """Prints a line: a key and a text, in which a line break of a name is escaped."""
+    line = plain(str(text)).replace("\n", "\\n")
+    print(f"{name:<10} {line}", flush=True)
 
 
 def numbers(metrics: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ REFUSED = {
     "--epochs 3 digits": "got '3 digits'; 'digits' comes before all options",
     "--dry-run /dev": "takes no value; got '/dev'; '/dev' comes before all options",
     "--source.path nothing": "--source.path of folder must be an existing directory; got 'nothing'",
-    "--train.xx 3": "unknown option '--train.xx'; --help after the recipe shows all options",
+    "--train.xx 3": "unknown option '--train.xx'; --help shows all options",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
     "digits --config x.json": "use only one of the recipe 'digits' and --config",
     # Values of one type

@@ -8,6 +8,7 @@ from conftest import REPOSITORY, run_python
 from stopping import changes, everything, require_equal, stop_after
 
 from pipeline.fit import fit
+from pipeline.report import pictures
 from pipeline.runtime.signals import Stops
 from pipeline.utils.errors import Terminated
 
@@ -66,9 +67,17 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypat
     finally:
         signal.signal(signal.SIGINT, before)
     assert f'run_directory="{tmp_path}") continues after step ' in capsys.readouterr().out
-    run = fit("digits", run_directory=tmp_path, **changes())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pictures, "png", lambda _: signal.raise_signal(signal.SIGINT))
+        fit("digits", run_directory=tmp_path, **changes())
     assert "resumed    " in capsys.readouterr().out
+    run = fit("digits", run_directory=tmp_path, **changes())
+    assert "result.json, predictions.csv, curves.png, mistakes.png" in capsys.readouterr().out
     require_equal(everything(run, tmp_path), whole)
+    assert len(list(tmp_path.glob("*.png"))) == 3
+    (tmp_path / "curves.png").unlink()
+    fit("digits", run_directory=tmp_path, **changes())
+    assert "result.json, predictions.csv, mistakes.png" in capsys.readouterr().out
 
 
 @pytest.mark.long

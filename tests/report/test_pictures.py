@@ -102,6 +102,9 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
     columns = ["file", "truth", "prediction", "probability", "probability_of_truth", "correct"]
     assert rows[3] == dict(zip(columns, wanted, strict=True))
+    odd = dataclasses.replace(found, locate=lambda id: f"\udce9\n{id}")
+    assert "mistakes.png" in results.show(odd, tmp_path)
+    assert odd.text.count("\n") == found.text.count("\n")
 
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
@@ -112,6 +115,8 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
     assert worst == "class 03 10 0.824 1.000 0.700 class 04 (3)"
     assert lines[2].split()[:2] == ["class", "04"] and len(lines) == 18
     assert lines[-2].endswith("... and 5 more, which are better")
+    few = made([f"class {n:02}" for n in range(20)], wrong=[3], count=10).text.splitlines()
+    assert few[1].split()[:3] == ["class", "03", "1"] and len(few) == 13
 
 
 def test_an_accuracy_that_says_little_is_noted():
@@ -137,9 +142,12 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys,
         raise OSError("no space left")
 
     monkeypatch.setattr(results.Columns, "csv", refused)
-    monkeypatch.setattr(type(task), "pictures", refused)
-    results.show(found, tmp_path, {"loss": [1.0]})
+    monkeypatch.setattr(pictures, "curves", refused)
+    written = results.show(found, tmp_path, {"loss": [1.0]})
+    assert written == ["mistakes.png", "confusion_matrix.png"]
     shown = capsys.readouterr().out
-    assert "predictions.csv could not be written: no space left" in shown
-    assert "pictures could not be written: no space left" in shown
-    assert {path.name for path in tmp_path.iterdir()} == {"mistakes.png", "curves.png"}
+    for name in ("predictions.csv", "curves.png"):
+        assert f"{name} could not be written: no space left" in shown
+    monkeypatch.setattr(type(task), "pictures", refused)
+    assert results.show(found, tmp_path) == ["mistakes.png"]
+    assert "pictures could not be written: no space left" in capsys.readouterr().out

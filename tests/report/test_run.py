@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -78,8 +79,19 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
         assert metrics["accuracy"] == digits_run.test["accuracy"]
     named = arrays[0], arrays[1].astype(str)
     assert loaded.evaluate(named).metrics["confusion_matrix"] == digits_run.test["confusion_matrix"]
+    last = {"images": arrays[0][arrays[1] > 6], "labels": arrays[1][arrays[1] > 6]}
+    np.savez("last.npz", **last)
+    np.savez("wrong.npz", **last, class_names=["7", "8"])
+    assert set(loaded.evaluate("last.npz").predictions["truth"]) == {"7", "8", "9"}
+    shutil.copytree(path / "7", "one/7")
+    assert set(loaded.evaluate("one").predictions["truth"]) == {"7"}
     (path / "3").rename(path / "owl")
     for data, message in (
+        ("wrong.npz", "the label of example 0 of wrong.npz must be from 0 to 1; got"),
+        (
+            (np.ones((9, 4)), np.ones(9)),
+            "takes image .8, 8, 1.; the data has features .4,., target",
+        ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),
         (((floats > 8).astype("float32"), arrays[1]), "are float32; the model takes uint8"),
@@ -110,6 +122,8 @@ def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
         loaded.predict(np.zeros((2, 9, 8, 1), "uint8"))
     with pytest.raises(UsageError, match="no file can be read; nowhere: No such file"):
         loaded.predict("nowhere")
+    with pytest.raises(UsageError, match="the list contains no files"):
+        loaded.predict([])
 
 
 def test_without_its_data_a_run_shows_the_rest(workplace, npz):
@@ -122,15 +136,17 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     run = Run.load(place)
     assert run.judged == "train" and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
     assert "train" in repr(run) and len(run._repr_html_()) > 1000
-    with pytest.raises(UsageError, match="examples.npz cannot be read"):
-        run.evaluate()
-    with pytest.raises(UsageError, match="examples.npz cannot be read"):
-        evaluate.main([str(place)])
     with pytest.raises(UsageError, match=f"{place} has no export; python -m pipeline.export"):
         predict.main([str(place), "x.png"])
+    for use in (run.evaluate, run.mistakes, lambda: evaluate.main([str(place)])):
+        with pytest.raises(UsageError, match="examples.npz cannot .* pipeline evaluate .*run PATH"):
+            use()
     (place / "model.keras").unlink()
     with pytest.raises(UsageError, match="examples.npz cannot be read"):
         Run.load(place).predict(np.zeros((2, 6, 6, 1), "uint8"))
+    (place / "result.json").write_text("[]")
+    with pytest.raises(UsageError, match="is damaged: result.json is not an object"):
+        Run.load(place)
 
 
 def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkeypatch, capsys):

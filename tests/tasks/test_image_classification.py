@@ -83,3 +83,4 @@ def test_evaluation_equals_a_count_by_hand(task):
         ties = task.evaluate({**answers, "probabilities": undecided})
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
+    assert all(type(scores["examples"]) is int for scores in found["per_class"].values())

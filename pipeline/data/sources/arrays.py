@@ -16,10 +16,11 @@ from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 
 
-def arrays(*, path: Annotated[Path, "exists"]) -> Source:
+def arrays(*known: str, path: Annotated[Path, "exists"]) -> Source:
     """NumPy arrays of images and labels. The id of an example is its index.
 
     Args:
+        known: Names of the labels 0, 1, ... if the data have none; those of a model to evaluate.
         path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read in pieces
             and may be larger than memory; or a directory of such directories: train, and optionally
             validation (valid, val) and test. Keys: `images`, uint8, uint16 or float32 of shape
@@ -35,7 +36,7 @@ def arrays(*, path: Annotated[Path, "exists"]) -> Source:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     splits = {split: _examples(found[split], folder) for split, folder in folders.items()}
     given = found["train"].get("class_names")
-    names = None
+    names = known or None
     if given is not None:
         strings = given.dtype.kind == "U" and given.ndim == 1
         names = distinct(given.tolist() if strings else (), f"{path}: class_names")
