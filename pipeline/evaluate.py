@@ -8,13 +8,13 @@ from pipeline.config import cli_parser, help_text
 from pipeline.report.run import Run
 from pipeline.serving import repository
 from pipeline.utils import files
-from pipeline.utils.console import numbers, say
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.evaluate"
 _ABOUT = """\
 Measures a run or an exported model on labelled data: prints its metrics and a table of the classes,
-and writes pictures of the confusions and the worst answers, and all predictions."""
+and writes pictures of the confusions and the worst predictions, and all predictions."""
 _ARGUMENTS = {
     "MODEL": "The directory of a run, such as runs/digits-1; or of an exported version or model, "
     "such as saved_models/digits.",
@@ -28,7 +28,7 @@ class Options:
     """What to measure, and where to write it."""
 
     split: str | None = None
-    """The split of the data to measure. None: test, or else validation, or else train."""
+    """The split of the data to measure. None: test, or else validation, or else all."""
     output: Path | None = None
     """Directory for the metrics, the pictures and the predictions. None: the next free
     evaluated/NAME-N."""
@@ -56,17 +56,15 @@ def main(arguments: list[str]) -> int:
     environment.import_tensorflow()
     from pipeline.report import labelled, results
 
-    if run:
-        found = run.evaluate(data, options.split)
-    else:
-        found = labelled.evaluated_export(version, data, options.split)
+    which = data, options.split
+    found = run.evaluate(*which) if run else labelled.evaluated_export(version, *which)
     name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)
-    say("evaluated", f"{model} on {found.split} of {data or 'its data'}")
-    say(found.split, f"{numbers(found.metrics)}  ({len(found.predictions['file']):,} examples)")
+    say("evaluated", f"{model} on {data or 'its data'}")
     written = results.show(found, folder)
-    files.write_json(folder / "metrics.json", {"model": str(model), **found.metrics})
+    metrics = {"model": str(model), "split": found.split, **found.metrics}
+    files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")
     return 0
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TextIO
 
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
+from pipeline.report.run import Run
 from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import predict
@@ -26,8 +27,8 @@ Prints a model's answer for each image or row, in order. Files that are damaged 
 are reported and skipped, and the exit code is 1."""
 _ARGUMENTS = {
     "MODEL": "The directory of a version; the directory of a model, to use its served version "
-    "(the pinned one or the newest); http://HOST:8501/v1/models/NAME[/versions/N]; or "
-    "grpc://HOST:8500/NAME[/N].",
+    "(the pinned one or the newest); the directory of a run, to use its export; "
+    "http://HOST:8501/v1/models/NAME[/versions/N]; or grpc://HOST:8500/NAME[/N].",
     "FILES": "Image files, directories of image files, or patterns; - reads file names from stdin. "
     "For a model that takes feature vectors: .csv or .npy files.",
 }
@@ -138,6 +139,10 @@ def main(arguments: list[str]) -> int:
         require(not output.is_dir(), "--output", output, "a file")
         files.check_writable(output.parent, "--output")
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
+    if Path(model, "config.json").is_file():
+        if not (export := Run.load(model).export):
+            raise UsageError(f"{model} has no export; python -m pipeline.export {model} writes one")
+        model = str(export)
     with Client(model, options.timeout) as client:
         names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)

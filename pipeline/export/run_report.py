@@ -104,6 +104,4 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
         f"examples: {model_card.differences(about['difference'])}",
     )
     if about["judged"] in result:
-        metrics = about["metrics"]
-        shown = {name: metrics[name] for name in result[about["judged"]] if name in metrics}
-        say("as served", f"{about['judged']} {numbers(shown)}")
+        say("as served", f"{about['judged']} {numbers(about['metrics'])}")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.config import data_path, objects, registry
 from pipeline.config.sections import Train
-from pipeline.contracts import Example, Task
+from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs
 from pipeline.data.splits import Split
@@ -38,6 +38,8 @@ def splits(data: Any, task: Task) -> Examples:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)
     own = list(source.info.class_names or ()) if names else []
+    wanted, image = task.metadata.get("image_dtype", "uint8"), source.info.fields.get("image")
+    cast = image and (image.dtype.name, wanted) == ("float32", "uint8") and _are_pixels(source)
     for name in own:
         if name not in names:
             hint = suggest(name, names)
@@ -46,6 +48,8 @@ def splits(data: Any, task: Task) -> Examples:
 
     def decode(example: Example) -> Example:
         found = {"label": tf.gather(numbers, example["label"])} if own else {}
+        if cast:
+            found["image"] = tf.cast(example["image"], tf.uint8)
         return task.decode({**example, **found})
 
     matched: Any = SimpleNamespace(decode=decode)
@@ -57,11 +61,12 @@ def splits(data: Any, task: Task) -> Examples:
         has = ", ".join(sorted(field for field in fields if field != "id"))
         message = f"the data does not fit the model, which takes {taken}; the data has {has}"
         raise UsageError(message) from None
-    wanted = task.metadata.get("image_dtype", "uint8")
     if "image" in specs and specs["image"].dtype.name != wanted:
-        raise UsageError(f"the images are {specs['image'].dtype.name}; the model takes {wanted}")
+        given = f"the images are {specs['image'].dtype.name}; the model takes {wanted}"
+        raise UsageError(f"{given}; scale, round and convert them, or give the path of their files")
     found = {}
     for split in source.info.splits:
+        name = split if len(source.info.splits) > 1 else "data"
         columns = {name: v for name, v in source.columns(split).items() if name in specs}
         if own:
             labels = columns["label"]
@@ -71,10 +76,18 @@ def splits(data: Any, task: Task) -> Examples:
                     f"the label of {where} must be from 0 to {len(own) - 1}; got {labels[at]}"
                 )
             columns["label"] = numbers[labels]
-        task.check(columns, split, source.location)
+        task.check(columns, name, source.location)
         store = OnTheFly(source, matched, split, specs, columns)
-        found[split] = Split(store, np.arange(len(columns["id"])))
+        found[name] = Split(store, np.arange(len(columns["id"])))
     return found, source.location
+
+
+def _are_pixels(source: Source) -> bool:
+    """Whether images are whole numbers from 0 to 255; only 0 and 1 are probably scaled."""
+    batches = (batch for split in source.info.splits for batch in source.examples(split).batch(256))
+    images = (batch["image"].numpy() for batch in batches)
+    highest = [x.max() if (x == x.clip(0, 255).round()).all() else np.nan for x in images]
+    return bool(np.max(highest) > 1)
 
 
 def evaluated(
@@ -82,7 +95,7 @@ def evaluated(
 ) -> Evaluation:
     """The answers of a network to a split; `options` are those of its training."""
     splits, locate = found
-    name = split or split_names.judged(splits)
+    name = split or split_names.judged(splits) or "data"
     if name not in splits:
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
     answers = evaluate.answers(model, task, batching.evaluation(splits[name], options))

@@ -1,4 +1,4 @@
-"""Figures of a run: its curves, its worst answers, and the plots of its task."""
+"""Figures of a run: its curves, its worst predictions, and the plots of its task."""
 
 import functools
 import io
@@ -65,13 +65,13 @@ def curves(history: Mapping[str, list[float]]) -> Picture:
         axes.legend(fontsize=8)
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     picture.supxlabel("epoch" if shown else "no epoch is complete yet", fontsize=9)
     return picture
 
 
 def mistakes(found: "Evaluation") -> Picture:
-    """The worst answers with their examples and the names of their files."""
+    """The worst predictions with their examples and the names of their files."""
     order, title = found.worst
     some = order[:SHOWN]
     columns, rows = min(_COLUMNS, len(some)), -(-len(some) // _COLUMNS)
@@ -82,6 +82,7 @@ def mistakes(found: "Evaluation") -> Picture:
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
         found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
-        file = found.predictions["file"][position][-32:].encode(errors="replace").decode()
+        file = found.predictions["file"][position].encode(errors="replace").decode()
+        file = file if len(file) <= 32 else f"...{file[-29:]}"
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)
     return picture

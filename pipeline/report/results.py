@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.contracts import Task
 from pipeline.data.splits import Split
-from pipeline.report.tables import Columns, class_table
+from pipeline.report.tables import Columns, class_table, notes
 from pipeline.utils import console, files
 from pipeline.utils.console import say
 from pipeline.utils.errors import plain, reason
@@ -35,7 +35,7 @@ class Evaluation:
 
     @functools.cached_property
     def predictions(self) -> Columns:
-        """A row for each example: its file (without the home directory), truth and answer."""
+        """A row for each example: its file (without the home directory), truth, prediction."""
         answers, names = self.answers, np.array(self.task.metadata.get("class_names", ()))
         left_out = ("id", "outputs")
         columns = {n: v for n, v in answers.items() if v.size == len(v) and n not in left_out}
@@ -43,7 +43,7 @@ class Evaluation:
             truth, sure = answers["truth"], answers["probabilities"]
             columns = {
                 "truth": names[truth],
-                "answer": names[answers["class"]],
+                "prediction": names[answers["class"]],
                 "probability": sure.max(axis=1),
                 "probability_of_truth": sure[np.arange(len(truth)), truth],
                 "correct": truth == answers["class"],
@@ -53,9 +53,9 @@ class Evaluation:
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
-        """Positions of the wrong answers, the most confident first; if no answer is plainly wrong,
+        """Positions of the wrong predictions, the most confident first; if none is plainly wrong,
         of all by their loss. And a sentence about them."""
-        count = f"{len(self.answers['id']):,} answers of {self.split}"
+        count = f"{len(self.answers['id']):,} {self.split} predictions".replace(" data ", " ")
         if "correct" not in self.predictions:
             return np.argsort(-self.answers["loss"], kind="stable"), f"the worst of {count}"
         wrong = np.flatnonzero(~np.array(self.predictions["correct"]))
@@ -71,15 +71,25 @@ class Evaluation:
 
     @property
     def text(self) -> str:
-        """A table of the classes, the worst first, and a sentence about the mistakes."""
+        """A table of the classes, the worst first, and sentences about it and the mistakes."""
         order, sentence = self.worst
-        if len(order):
+        if len(order) and "correct" in self.predictions:
+            worst = {name: values[order[0]] for name, values in self.predictions.items()}
+            about = "{file}, {prediction} {probability:.3f} instead of {truth}".format(**worst)
+            sentence += f"; the most confident: {about}"
+        elif len(order):
             row = zip(self.predictions, self.predictions.rows()[order[0]], strict=True)
-            sentence += f"; first {', '.join(map(' '.join, list(row)[:4]))}".replace("\n", "\\n")
-        return f"{class_table(self.metrics)}\n{'mistakes':10} {sentence}".lstrip("\n")
+            sentence += f"; first {', '.join(map(' '.join, list(row)[:4]))}"
+        sentence = sentence.replace("\n", "\\n")
+        lines = [*notes(self.metrics, self.split), f"{'mistakes':10} {sentence}"]
+        return "\n".join([class_table(self.metrics), *lines]).lstrip("\n")
 
     def __repr__(self) -> str:
-        return f"{self.split:10} {console.numbers(self.metrics)}\n{self.text}"
+        count, calibrated = len(self.answers["id"]), self.metrics.get("calibrated")
+        text = f"{self.split:10} {console.numbers(self.metrics)}  ({count:,} examples)\n"
+        if calibrated:
+            text += f"calibrated {console.numbers(calibrated)}  (as predicted)\n"
+        return text + self.text
 
 
 def show(
@@ -88,11 +98,11 @@ def show(
     """Prints the text; writes `predictions.csv` and pictures into a directory; returns their names.
 
     Never fails, because the model is still to be exported: a note says what cannot be written.
-    Without a history, there are no curves.
+    Without a history, there are no curves, and the metrics are printed, too.
     """
     written = []
     with _noted("predictions.csv"):
-        print(plain(found.text), flush=True)
+        print(plain(repr(found) if history is None else found.text), flush=True)
         files.write_bytes(folder / "predictions.csv", found.predictions.csv())
         written.append("predictions.csv")
     with _noted("pictures"):

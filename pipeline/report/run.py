@@ -5,7 +5,6 @@ import functools
 import html
 import json
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +89,6 @@ class Run:
     @functools.cached_property
     def trainer(self) -> "Trainer":
         """The data of the run, and its network with the state of the training."""
-        start = time.monotonic()
         from pipeline.runtime import environment
 
         machine = environment.start(self.config.runtime)
@@ -98,7 +96,8 @@ class Run:
 
         config = self.config.changed(run_directory=self.directory)
         trainer = handoff.restored(config, machine)
-        handoff.Handoff(trainer, start).choose_weights()
+        trainer.checkpoint.choose()
+        trainer.model.step.update.swap_ema()
         return trainer
 
     @functools.cached_property
@@ -153,7 +152,7 @@ class Run:
         Args:
             data: Whatever `fit` takes as `data`, or a path of class folders or an `.npz` file.
                 Classes are matched by name. None: the data of the run.
-            split: One of the splits of the data; None: test, or else validation, or else train.
+            split: One of the splits of the data; None: test, or else validation, or else all.
 
         Raises:
             UsageError: The data is gone or does not fit the model.
@@ -172,7 +171,7 @@ class Run:
         return labelled.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
-        """Returns the answers of the model: `run.predict(images)` or `run.predict("photos")`.
+        """Returns the predictions of the model: `run.predict(images)` or `run.predict("photos")`.
 
         Args:
             data: An array of raw inputs, batch first; or files: a path, a pattern, a directory or a
@@ -180,12 +179,11 @@ class Run:
             inputs: Arguments of the signature by name, as a client sends them.
 
         Returns:
-            Name -> array of answers; for files, a table with a row for each, with `error` if a file
-            cannot be read.
+            Name -> array; for files, a table with a row for each, and `error` for unreadable files.
 
         Raises:
-            UsageError: There is no such signature or input, a server would refuse the values, or
-                conversion would change them, such as pixels from 0 to 1 converted to uint8.
+            UsageError: There is no such signature or input, no file can be read, a server would
+                refuse the values, or conversion to uint8 would change them.
         """
         offered = self.task.serve(self.network)
         import tensorflow as tf
@@ -199,12 +197,15 @@ class Run:
                 raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
             function, specs = offered[signature]
             values = signatures.tensors(known[signature], inputs)
+            for name, field in known[signature].inputs.items():
+                if not tf.TensorShape(field.shape).is_compatible_with(values[name].shape):
+                    raise UsageError(f"{name} must be {field}; got {list(values[name].shape)}")
             try:
                 answers = function(*(tf.constant(values[s.name], s.dtype) for s in specs))
             except tf.errors.InvalidArgumentError as error:
                 invalid = signatures.INVALID_ARGUMENT
                 raise signatures.ServingError("the model", invalid, error.message) from None
-            return {name: answer.numpy() for name, answer in answers.items()}
+            return signatures.answer({name: one.numpy() for name, one in answers.items()})
 
         if inputs:
             return ask(data or "serving_default", **inputs)
@@ -218,6 +219,8 @@ class Run:
         )
         rows = list(file_predictions.predict(client, words))
         found = dict.fromkeys(name for row in rows for name in row)
+        if not found.keys() - {"file", "row", "error"}:
+            raise UsageError(f"no file can be read; {rows[0]['file']}: {rows[0]['error']}")
         return Columns({name: [row.get(name) for row in rows] for name in found})
 
     def plot(self) -> "Figure":
@@ -227,8 +230,7 @@ class Run:
         return pictures.curves(self.history)
 
     def mistakes(self) -> "Figure":
-        """A figure of the worst answers, with truth, answer, probability and file; all answers are
-        in `evaluation.predictions`."""
+        """A figure of the worst predictions; `evaluation.predictions` has all of them."""
         return self.evaluation.mistakes()
 
     def __repr__(self) -> str:
@@ -242,10 +244,8 @@ class Run:
     def _repr_html_(self) -> str:
         from pipeline.report import pictures
 
-        shown = [pictures.png(self.plot())]
-        matrix = self.directory / "confusion_matrix.png"
-        if matrix.is_file():
-            shown.append(matrix.read_bytes())
+        matrix = self.directory.glob("confusion_matrix.png")
+        shown = [pictures.png(self.plot()), *(path.read_bytes() for path in matrix)]
         encoded = (base64.b64encode(png).decode() for png in shown)
         images = (f'<img height="300" src="data:image/png;base64,{one}">' for one in encoded)
         return f"<pre>{html.escape(repr(self))}</pre>{''.join(images)}"

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.utils.console import table
@@ -36,7 +37,7 @@ class Columns(dict[str, Any]):
 def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
     """A row for each class that has examples, that of the lowest F1 first; empty for other tasks.
 
-    The last column is the class that is answered most often instead, and how often.
+    The last column is the class that is predicted most often instead, and how often.
     """
     names, rows = list(metrics.get("per_class", ())), []
     for at, (name, scores) in enumerate(metrics.get("per_class", {}).items()):
@@ -52,3 +53,17 @@ def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
     header = ["class", "examples", "f1", "precision", "recall", "most often confused with"]
     more = f"\n... and {len(rows) - most:,} more, which are better" if len(rows) > most else ""
     return table(rows[:most], header, right=range(1, 5)) + more
+
+
+def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
+    """Lines about an accuracy that says little: of one class, or of few examples."""
+    sizes = {scores["examples"]: name for name, scores in metrics.get("per_class", {}).items()}
+    if not sizes:
+        return
+    accuracy, count = metrics["accuracy"], metrics["examples"]
+    if accuracy <= (share := max(sizes) / count) < 1:
+        yield f"{'note':10} no better than always predicting {sizes[max(sizes)]!r} ({share:.3f})"
+    if count < 50:
+        error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
+        few = f"only {count} {split} examples".replace(" data ", " ")
+        yield f"{'note':10} {few}: the accuracy is uncertain by +-{error:.2f}"

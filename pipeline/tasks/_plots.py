@@ -30,7 +30,8 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
     font: dict[str, Any] = {"fontsize": 9 if few else 7, "parse_math": False}
     axes.set_xticks(some, names, rotation=90, **font)
     axes.set_yticks(some, names, **font)
-    axes.set(xlabel="predicted", ylabel="true", title=f"accuracy {metrics['accuracy']:.4f}")
+    title = f"accuracy {metrics['accuracy']:.4f}\nshade: share of the row"
+    axes.set(xlabel="predicted", ylabel="true", title=title)
     return figure
 
 

@@ -11,7 +11,7 @@ from pipeline.config import registry
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.report import pictures, results
+from pipeline.report import pictures, results, tables
 from pipeline.report.results import Evaluation
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
@@ -46,17 +46,23 @@ def made(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     )
 
 
-def test_the_most_confident_mistakes_are_shown_with_truth_answer_probability_and_file():
+def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file():
     names = ["a", "b", "c"]
-    figure = pictures.mistakes(made(names, wrong=[40, 7, 21]))
-    assert "3 of 60 answers of test are wrong" in figure.get_suptitle()
+    found = made(names, wrong=[40, 7, 21])
+    figure, text = pictures.mistakes(found), "3 of 60 test predictions are wrong"
+    assert figure.get_suptitle() == text
+    assert f"{text}; the most confident: a/1040.jpg, c 0.950 instead of b" in found.text
+    found = dataclasses.replace(found, split="data")
+    assert pictures.mistakes(found).get_suptitle() == "3 of 60 predictions are wrong"
     titles = ["c 0.95\ntrue: b", "c 0.85\ntrue: b", "b 0.75\ntrue: a"]
     assert [axes.get_title() for axes in figure.axes] == titles
     files = [f"a/{id}.jpg" for id in (1040, 1007, 1021)]
     assert [axes.get_xlabel() for axes in figure.axes] == files
     assert len(pictures.mistakes(made(names, wrong=range(50))).axes) == pictures.SHOWN
     nothing = pictures.mistakes(made(names, wrong=[]))
-    assert nothing.get_suptitle() == "all 60 answers of test are right"
+    assert nothing.get_suptitle() == "all 60 test predictions are right"
+    cut = pictures.mistakes(made(["a directory of many photographs", "b"], wrong=[1])).axes[0]
+    assert cut.get_xlabel() == "... of many photographs/1001.jpg"
 
 
 def test_curves_show_every_epoch_of_training_and_validation():
@@ -68,6 +74,7 @@ def test_curves_show_every_epoch_of_training_and_validation():
         np.testing.assert_array_equal(line.get_ydata(), history[name])
     assert [t.get_text() for t in loss.get_legend().texts] == ["train 0.01", "validation 0.5"]
     one = pictures.curves({"loss": [1.0]})
+    assert [tick for tick in one.axes[0].get_xticks() if tick % 1] == []
     assert len(one.axes) == 1 and one._repr_png_().startswith(b"\x89PNG")
     assert "no epoch" in pictures.curves({}).get_supxlabel()
 
@@ -93,7 +100,7 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     truth, answer = (names[found.answers[name][3]] for name in ("truth", "class"))
     other = f"{found.answers['probabilities'][3].min():.6g}"
     wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
-    columns = ["file", "truth", "answer", "probability", "probability_of_truth", "correct"]
+    columns = ["file", "truth", "prediction", "probability", "probability_of_truth", "correct"]
     assert rows[3] == dict(zip(columns, wanted, strict=True))
     odd = dataclasses.replace(found, locate=lambda id: f"\udce9\n{id}")
     assert "mistakes.png" in results.show(odd, tmp_path)
@@ -109,7 +116,19 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
     assert lines[2].split()[:2] == ["class", "04"] and len(lines) == 18
     assert lines[-2].endswith("... and 5 more, which are better")
     few = made([f"class {n:02}" for n in range(20)], wrong=[3], count=10).text.splitlines()
-    assert few[1].split()[:3] == ["class", "03", "1"] and len(few) == 12
+    assert few[1].split()[:3] == ["class", "03", "1"] and len(few) == 13
+
+
+def test_an_accuracy_that_says_little_is_noted():
+    lines = made(["a", "b"], wrong=range(20), count=41).text.splitlines()
+    assert lines[3] == "note       no better than always predicting 'a' (0.512)"
+    assert lines[4] == "note       only 41 test examples: the accuracy is uncertain by +-0.16"
+    right = made(["a", "b"], wrong=[], count=10)
+    assert "only 10 examples: the accuracy" in dataclasses.replace(right, split="data").text
+    assert "uncertain by +-0.10" in right.text and "no better" not in right.text
+    assert "note" not in made(["a", "b"], wrong=[1], count=50).text
+    one_class = {"accuracy": 0.5, "examples": 60, "per_class": {"a": {"examples": 60}}}
+    assert not list(tables.notes(one_class, "test"))
 
 
 def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys, monkeypatch):

@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 from stopping import changes
 
-from pipeline import evaluate
+from pipeline import evaluate, predict
 from pipeline.fit import fit
 from pipeline.report.run import Run
 from pipeline.runtime.signals import Stops
+from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError
 
 
@@ -70,8 +71,12 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
     path, accuracy = folder
     split = digits_run.splits["test"]
     arrays = split.column("image"), split.column("label")
-    assert loaded.evaluate(path).metrics["accuracy"] == pytest.approx(accuracy)
-    assert loaded.evaluate(arrays).metrics["accuracy"] == digits_run.test["accuracy"]
+    found = loaded.evaluate(path)
+    assert found.split == "data" and found.metrics["accuracy"] == pytest.approx(accuracy)
+    floats = arrays[0].astype("float32")
+    for images in (arrays[0], floats):
+        metrics = loaded.evaluate((images, arrays[1])).metrics
+        assert metrics["accuracy"] == digits_run.test["accuracy"]
     named = arrays[0], arrays[1].astype(str)
     assert loaded.evaluate(named).metrics["confusion_matrix"] == digits_run.test["confusion_matrix"]
     last = {"images": arrays[0][arrays[1] > 6], "labels": arrays[1][arrays[1] > 6]}
@@ -88,7 +93,9 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
             "takes image .8, 8, 1.; the data has features .4,., target",
         ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
-        ((arrays[0] / np.float32(255), arrays[1]), "are float32; the model takes uint8"),
+        ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),
+        (((floats > 8).astype("float32"), arrays[1]), "are float32; the model takes uint8"),
+        ((floats - 1, arrays[1]), "are float32; the model takes uint8"),
         ("nowhere", "nowhere: no such file or directory"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -107,6 +114,14 @@ def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
     assert "not a JPEG, PNG" in bad and found["class"][found["error"].index(bad)] is None
     one = str(next((folder[0] / "7").iterdir()))
     assert loaded.predict([one])["label"] == loaded.predict(one)["label"]
+    image = np.asarray(Image.open(one))[None, ..., None]
+    assert loaded.predict(image)["label"].tolist() == loaded.predict(one)["label"]
+    with pytest.raises(
+        UsageError, match=r"images must be uint8 \[\?, 8, 8, 1\]; got \[2, 9, 8, 1\]"
+    ):
+        loaded.predict(np.zeros((2, 9, 8, 1), "uint8"))
+    with pytest.raises(UsageError, match="no file can be read; nowhere: No such file"):
+        loaded.predict("nowhere")
     with pytest.raises(UsageError, match="the list contains no files"):
         loaded.predict([])
 
@@ -121,6 +136,8 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     run = Run.load(place)
     assert run.judged == "train" and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
     assert "train" in repr(run) and len(run._repr_html_()) > 1000
+    with pytest.raises(UsageError, match=f"{place} has no export; python -m pipeline.export"):
+        predict.main([str(place), "x.png"])
     for use in (run.evaluate, run.mistakes, lambda: evaluate.main([str(place)])):
         with pytest.raises(UsageError, match="examples.npz cannot .* pipeline evaluate .*run PATH"):
             use()
@@ -169,10 +186,19 @@ def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
     }
     found = json.loads(Path("mine/metrics.json").read_text())
     assert {name: found[name] for name in digits_run.test} == digits_run.test
-    assert "most often confused with" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "most often confused with" in shown and "--train.patience" not in shown
+    assert f"\ncalibrated {numbers(digits_run.test['calibrated'])}  (as predicted)" in shown
     assert evaluate.main([export, str(path)]) == 0
     found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
-    assert found["accuracy"] == pytest.approx(accuracy)
+    assert found["accuracy"] == pytest.approx(accuracy) and found["split"] == "data"
+    shown = capsys.readouterr().out
+    assert "\ndata " in shown and "train" not in shown
+    assert f"\ncalibrated {numbers(found['calibrated'])}  (as predicted)" in shown
+    one = str(next(path.glob("7/*")))
+    assert [predict.main([name, one]) for name in (run, export)] == [0, 0]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
     split = digits_run.splits["test"]
     np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
     assert evaluate.main([export, "test.npz", "--output", "mine"]) == 0

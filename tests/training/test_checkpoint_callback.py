@@ -53,7 +53,9 @@ def no_space(*_, **__):
 
 
 @pytest.mark.parametrize(("patience", "chosen"), [(2, 10), (None, 20)])
-def test_patience_stops_and_restores_the_best_weights(model, callback, tmp_path, patience, chosen):
+def test_patience_stops_and_restores_the_best_weights(
+    model, callback, tmp_path, patience, chosen, capsys
+):
     made, weights = callback(patience=patience, checkpoint_steps=5), {}
     for epoch, loss in enumerate([0.9, 0.5, float("nan"), 0.7]):
         assert not model.stop_training
@@ -65,6 +67,10 @@ def test_patience_stops_and_restores_the_best_weights(model, callback, tmp_path,
     assert made.choose().value == f"step {chosen}"
     for one, other in zip(model.get_weights(), weights[chosen], strict=True):
         np.testing.assert_array_equal(one, other)
+    next(tmp_path.rglob("step-00000010/manifest.json")).unlink()
+    assert made.choose().value == "step 20"
+    noted = "warning    the best weights cannot be read: " in capsys.readouterr().out
+    assert noted == (patience is not None)
 
 
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(

@@ -236,6 +236,6 @@ class CheckpointCallback(keras.callbacks.Callback):
         try:
             self._checkpoints.restore(self._best_step)
         except Damaged as error:
-            why = f"the last, because the best cannot be read: {error}"
-            return Decision("weights", last, why)
+            say("warning", f"the best weights cannot be read: {error}")
+            return Decision("weights", last, "the last, because the best cannot be read")
         return Decision("weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}")
