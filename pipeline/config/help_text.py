@@ -89,7 +89,8 @@ def topic(name: str, options: Any) -> str:
         UsageError: Nothing has this name.
     """
     wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
-    flags, kind = {*cli_parser.meant(f"--{wanted}", type(options))}, type(options)
+    kind = type(options)
+    flags = set() if wanted in sections else {*cli_parser.meant(f"--{wanted}", kind)}
     lines: list[str] = []
     chosen: dict[registry.Choice, dict[str, dict[str, Any]]] = {}
     for choice in registry.choices(kind):

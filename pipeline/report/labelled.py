@@ -33,7 +33,9 @@ def splits(data: Any, task: Task) -> Examples:
     if isinstance(data, str | Path):
         found = data_path.source(Path(data), names or ())
         name = found.pop("name")
-        source = registry.call("sources", name, found, *(names or ()) * (name == "arrays"))
+        if names and name == "arrays":
+            found["class_names"] = tuple(names)
+        source = registry.call("sources", name, found)
     else:
         options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
         source = registry.call("sources", objects.name_of(data, "sources"), options)

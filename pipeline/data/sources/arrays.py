@@ -16,11 +16,10 @@ from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 
 
-def arrays(*known: str, path: Annotated[Path, "exists"]) -> Source:
+def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()) -> Source:
     """NumPy arrays of images and labels. The id of an example is its index.
 
     Args:
-        known: Names of the labels 0, 1, ... if the data have none; those of a model to evaluate.
         path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read in pieces
             and may be larger than memory; or a directory of such directories: train, and optionally
             validation (valid, val) and test. Keys: `images`, uint8, uint16 or float32 of shape
@@ -28,6 +27,7 @@ def arrays(*known: str, path: Annotated[Path, "exists"]) -> Source:
             or strings of shape (n,) or (n, 1), or one-hot; `groups` (optional), integers or strings
             of shape (n,): examples with the same value stay in one split; `class_names` (optional,
             in train), strings of shape (classes,): by default, the classes are named "0", "1", ...
+        class_names: Names of the labels 0, 1, ... if the data have none.
     """
     try:
         folders = _folders(path) if path.is_dir() else {"train": path}
@@ -36,7 +36,7 @@ def arrays(*known: str, path: Annotated[Path, "exists"]) -> Source:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     splits = {split: _examples(found[split], folder) for split, folder in folders.items()}
     given = found["train"].get("class_names")
-    names = known or None
+    names = class_names or None
     if given is not None:
         strings = given.dtype.kind == "U" and given.ndim == 1
         names = distinct(given.tolist() if strings else (), f"{path}: class_names")
