@@ -74,6 +74,7 @@ def test_folds_are_even_and_keep_groups_together_whatever_the_order():
     np.testing.assert_array_equal(label_noise.assigned(labels[order], units[order], 4), fold[order])
 
 
+@pytest.mark.long
 def test_the_command_judges_all_labels_and_continues_after_an_interruption(
     workplace, capsys, monkeypatch
 ):

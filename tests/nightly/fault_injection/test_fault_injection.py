@@ -109,6 +109,7 @@ def test_a_run_survives(space, fault, seed):
     fault(space, random.Random(seed), ENGINES[seed % 2])
 
 
+@long
 def test_a_kill_inside_a_save(space):
     folder = space.fresh()
     events = space.reference("model_fit").result.events
