@@ -25,7 +25,7 @@ from pipeline.utils.console import counted, say
 from pipeline.utils.tf_data import without_autotune
 
 _SAMPLE = 200  # images that are looked at
-_USUAL, _REST = 900.0, 60.0  # seconds: of training without a time limit; of all but training
+_USUAL, _REST = 900.0, 30.0  # seconds: of training without a time limit; of all but training
 # Pixels whose forward and backward pass take `residual` as long as an update of Muon.
 _UPDATE = 50_000
 _TIMED = 32  # images
