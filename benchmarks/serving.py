@@ -1,13 +1,10 @@
-"""Measures the speed of an exported version, with the loader and session of the server.
+"""First request to an exported version after its warm-up, relative to later requests.
 
-    python benchmarks/serving.py latency       # batch 1: relative to keras.Model.predict
-    python benchmarks/serving.py throughput    # batch 256: relative to the compiled forward pass
-    python benchmarks/serving.py first         # first request after the warm-up / later requests
+    python benchmarks/serving.py [ROUNDS]
 
-An optional number after the command sets the number of rounds. The model is an untrained `convnet`
-on random images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. The compared calls
-alternate, because only ratios within one run are meaningful on a shared machine. Prints the median,
-quartiles, minimum and maximum of these ratios.
+Uses the loader and session of the server. The model is an untrained `convnet` on random images,
+8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. `python -m pipeline.bench` measures
+latency and throughput.
 """
 
 import json
@@ -26,7 +23,6 @@ import numpy as np
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
 SHAPES = ((8, 8, 1), (32, 32, 3))
-BATCH = 256
 STEADY = 20  # requests of each kind after the first one
 
 
@@ -36,8 +32,8 @@ def images(count: int, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 @contextmanager
-def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
-    """Yields (task, network, directory of its complete export)."""
+def exported(shape: tuple[int, int, int]) -> Iterator[Path]:
+    """Yields the directory of a complete export."""
     import tensorflow as tf
 
     from pipeline.config import command_line, registry
@@ -58,63 +54,13 @@ def exported(shape: tuple[int, int, int]) -> Iterator[tuple[Any, Any, Path]]:
     split = splits.Split(example_store.Memory(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as directory:
         savedmodel.write(Path(directory), model, task, config, split, metrics={})
-        yield task, model, Path(directory)
-
-
-def latency(rounds: int = 200) -> None:
-    """Sends one image per request. Keras gets it as float32 in [0, 1], so it has less to do."""
-    from pipeline.serving.savedmodel_session import Session
-
-    for shape in SHAPES:
-        with exported(shape) as (_, model, directory):
-            session, one = Session(directory), images(1, shape)
-            prepared = one.astype(np.float32) / 255
-            compared(
-                f"{name_of(shape)}: session / predict, batch 1",
-                lambda s=session, i=one: s.run("serving_default", {"images": i}),
-                lambda m=model, p=prepared: m.predict(p, verbose=0),
-                rounds,
-            )
-
-
-def throughput(rounds: int = 30) -> None:
-    """Sends batches of 256; inputs and outputs of the forward pass stay in TensorFlow's memory.
-
-    Both return the same outputs: first the probabilities, then all outputs. With all outputs,
-    Python reads the strings one by one, which a server does not.
-    """
-    import tensorflow as tf
-
-    from pipeline.serving.savedmodel_session import Session
-
-    for shape in SHAPES:
-        with exported(shape) as (task, model, directory):
-            session, many = Session(directory), images(BATCH, shape)
-            resident = tf.constant(many)
-            endpoint, specs = task.serve(model)["serving_default"]
-            whole = tf.function(endpoint, specs, autograph=False).get_concrete_function()
-
-            def probable(i: Any, task: Any = task, model: Any = model) -> Any:
-                outputs = model(task.prepare({"image": i})["image"], training=False)
-                return task.answer(outputs, {})["probabilities"]
-
-            forward = tf.function(probable, specs, autograph=False).get_concrete_function()
-            for what, wanted, compiled in (
-                ("probabilities", ["probabilities"], forward),
-                ("all outputs", None, whole),
-            ):
-                compared(
-                    f"{name_of(shape)}: forward pass / session, batch {BATCH}, {what}",
-                    lambda c=compiled, r=resident: c(r),
-                    lambda s=session, m=many, w=wanted: s.run("serving_default", {"images": m}, w),
-                    rounds,
-                )
+        yield Path(directory)
 
 
 def first(rounds: int = 10) -> None:
     """Starts a process per round that loads, warms up (except twice) and queries the version."""
     for shape in SHAPES:
-        with exported(shape) as (_, _, directory):
+        with exported(shape) as directory:
             for warmed in ("warm", "cold"):
                 measured: dict[str, list[float]] = {}
                 for _ in range(rounds if warmed == "warm" else 2):
@@ -147,21 +93,6 @@ def child(directory: str, warmed: str) -> None:
     print(json.dumps({what: t[0] / statistics.median(t[1:]) for what, t in took.items()}))
 
 
-def compared(name: str, one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> None:
-    """Reports the ratio of the times of two alternating calls, the first to the second."""
-    for call in (one, other, one, other):  # traces and initializes
-        call()
-    pairs = []
-    for number in range(rounds):
-        if number % 2:
-            pairs.append((seconds(one), seconds(other)))
-        else:
-            pairs.append((seconds(other), seconds(one))[::-1])
-    report(name, [a / b for a, b in pairs])
-    took = [1e3 * statistics.median(times) for times in zip(*pairs, strict=True)]
-    print(f"  {took[0]:.2f} and {took[1]:.2f} ms", flush=True)
-
-
 def seconds(call: Callable[[], Any]) -> float:
     """Returns the wall time of one call."""
     start = time.perf_counter()
@@ -182,9 +113,7 @@ def report(name: str, ratios: list[float]) -> None:
 
 
 if __name__ == "__main__":
-    command, *numbers = sys.argv[1:] or ["latency"]
-    if command == "child":
-        child(*numbers)
+    if sys.argv[1:2] == ["child"]:
+        child(*sys.argv[2:])
     else:
-        commands = {"latency": latency, "throughput": throughput, "first": first}
-        commands[command](*map(int, numbers))
+        first(*map(int, sys.argv[1:]))

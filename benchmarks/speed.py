@@ -1,11 +1,8 @@
-"""Compares training speeds on this machine: the two engines, and two replicas with one.
+"""Compares the training speeds of two replicas and one: python benchmarks/speed.py [ROUNDS]
 
-    python benchmarks/speed.py engines     # gradient_tape / model_fit, alternating in one process
-    python benchmarks/speed.py replicas    # 2 replicas on 2 cores / 1 replica on 1 core
-
-An optional number after the command sets the number of rounds. The model is `convnet` on generated
-images of CIFAR-10's shape, batch 128, float32. Only ratios within one run are meaningful on a
-shared machine. Prints the median, quartiles, minimum and maximum of these ratios.
+The model is `convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only ratios
+within one run are meaningful on a shared machine. Prints the median, quartiles, minimum and maximum
+of these ratios. `python -m pipeline.bench` compares the two engines.
 """
 
 import dataclasses
@@ -17,11 +14,10 @@ import sys
 import time
 
 BATCH = 128
-STEPS = {"engines": 12, "replicas": 48}  # starting to train takes as long as one step
-ENGINES = ("model_fit", "gradient_tape")
+STEPS = 48  # starting to train takes as long as one step
 
 
-def prepare(replicas: int, steps: int) -> tuple:
+def prepare(replicas: int) -> tuple:
     """Returns (machine, model, batches)."""
     import numpy as np
     import tensorflow as tf
@@ -35,7 +31,7 @@ def prepare(replicas: int, steps: int) -> tuple:
         runtime={"replicas": replicas}, train={"batch_size": BATCH, "epochs": 1}
     )
     machine = environment.start(settings.runtime)
-    generator, count = np.random.default_rng(0), BATCH * steps
+    generator, count = np.random.default_rng(0), BATCH * STEPS
     columns = {
         "id": tf.range(count, dtype=tf.int64),
         "image": tf.constant(generator.integers(0, 256, (count, 32, 32, 3), np.uint8)),
@@ -50,32 +46,14 @@ def prepare(replicas: int, steps: int) -> tuple:
     return machine, model, batches
 
 
-def speed(
-    machine: object, model: object, batches: object, engine: str, clock: object = time.monotonic
-) -> float:
-    """Trains for all steps; returns the images per second, by the given clock."""
+def speed(machine: object, model: object, batches: object) -> float:
+    """Trains for all steps; returns the images per second."""
     from pipeline.config import registry
 
     with machine.strategy.scope():
-        start = clock()
-        registry.load("engines", engine)(model, batches, None, [])
-        return BATCH * batches.last_step / (clock() - start)
-
-
-def engines(rounds: int = 31) -> None:
-    """Compares both engines, alternating, on one model and one trace.
-
-    Uses the CPU time of this process, which other processes on the machine affect least.
-    """
-    prepared = prepare(1, STEPS["engines"])
-    for engine in ENGINES:
-        speed(*prepared, engine)
-    measured = {engine: [] for engine in ENGINES}
-    for number in range(rounds):
-        for engine in ENGINES if number % 2 else reversed(ENGINES):
-            measured[engine].append(speed(*prepared, engine, time.process_time))
-    pairs = zip(measured["gradient_tape"], measured["model_fit"], strict=True)
-    report("gradient_tape / model_fit", [tape / fit for tape, fit in pairs], measured)
+        start = time.monotonic()
+        registry.load("engines", "gradient_tape")(model, batches, None, [])
+        return BATCH * batches.last_step / (time.monotonic() - start)
 
 
 def replicas(rounds: int = 5) -> None:
@@ -104,9 +82,9 @@ def child(count: str, cores: str) -> None:
     """Runs one measurement after four steps that trace; `cores` are indices of allowed cores."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(place)] for place in cores])
-    machine, model, batches = prepare(int(count), STEPS["replicas"])
-    speed(machine, model, dataclasses.replace(batches, last_step=4), "gradient_tape")
-    print(json.dumps(speed(machine, model, batches, "gradient_tape")))
+    machine, model, batches = prepare(int(count))
+    speed(machine, model, dataclasses.replace(batches, last_step=4))
+    print(json.dumps(speed(machine, model, batches)))
 
 
 def report(name: str, ratios: list[float], measured: dict[str, list[float]]) -> None:
@@ -119,8 +97,7 @@ def report(name: str, ratios: list[float], measured: dict[str, list[float]]) -> 
 
 
 if __name__ == "__main__":
-    command, *numbers = sys.argv[1:] or ["engines"]
-    if command == "child":
-        child(*numbers)
+    if sys.argv[1:2] == ["child"]:
+        child(*sys.argv[2:])
     else:
-        {"engines": engines, "replicas": replicas}[command](*map(int, numbers))
+        replicas(*map(int, sys.argv[1:]))

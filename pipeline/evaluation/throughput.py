@@ -30,7 +30,7 @@ def feed(batches: Batches) -> float:
     return done * batches.batch_size / (time.monotonic() - start)
 
 
-class _Resident:
+class Resident:
     """An iterator that always returns the same ticket."""
 
     def __init__(self, ticket: Any) -> None:
@@ -50,7 +50,7 @@ def step(model: keras.Model, batches: Batches) -> float:
         batches: Training batches, as an engine gets them.
     """
     model.step.set_inputs(batches, None)
-    resident = _Resident(next(iter(distributed.tickets(batches))))
+    resident = Resident(next(iter(distributed.tickets(batches))))
     trials = (autotune.seconds_per_step(model, batches, resident) for _ in range(_TRIALS))
     return batches.batch_size / min(trials)
 

@@ -4,7 +4,9 @@ TensorFlow is imported in a separate process, so that a broken installation is r
 everything else.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -18,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline.runtime import gpu_info
+from pipeline.utils.console import counted
 
 _PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
 # Each of them installs the module `tensorflow`.
@@ -141,13 +144,23 @@ def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
         yield Finding(f"GPU {number}", value)
 
 
+def hardware() -> str:
+    """The CPU and the memory of this machine, in one line."""
+    return "; ".join(finding.value for finding in itertools.islice(_machine(), 2))
+
+
 def cpu_flags() -> set[str]:
     """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return set(next(line for line in file if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
+    return set(_of_cpu("flags").split())
+
+
+def _of_cpu(name: str) -> str:
+    """A value in /proc/cpuinfo, of the first core."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(name):
+                return line.partition(": ")[2].strip()
+    return ""
 
 
 def _machine() -> Iterator[Finding]:
@@ -156,7 +169,8 @@ def _machine() -> Iterator[Finding]:
 
     flags = cpu_flags()
     known = [name for name in _ISA if name in flags]
-    value = f"{os.cpu_count()} cores; {', '.join(known) or platform.machine()}"
+    name = _of_cpu("model name") or platform.machine()
+    value = f"{name}, {counted(os.cpu_count() or 1, 'core')}; {', '.join(known)}"
     without = [name for name in ("avx", "avx2") if flags and name not in flags]
     slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
     yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)

@@ -143,7 +143,7 @@ def _import_all() -> None:
         for name in _LATE:
             importlib.import_module(name)
         for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
-            if not module.name.endswith("__main__"):
+            if not module.name.endswith(("__main__", "peer_torch")):
                 importlib.import_module(module.name)
 
 

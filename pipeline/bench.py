@@ -1,0 +1,137 @@
+"""Measures speed, start-up and memory on this machine, also beside Keras and PyTorch."""
+
+import contextlib
+import dataclasses
+import datetime
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pipeline.config import cli_parser, command_line, help_text
+from pipeline.config.config import Config
+from pipeline.runtime import environment, environment_check
+from pipeline.timing import processes, record
+from pipeline.timing.rounds import Failed, Line
+from pipeline.utils import files, progress_bar, temp_files
+from pipeline.utils.console import say
+from pipeline.utils.errors import UsageError, run_command
+
+_Part = Literal["training", "serving", "startup", "memory"]
+_PARTS: tuple[_Part, ...] = ("training", "serving", "startup", "memory")
+PROGRAM = "python -m pipeline.bench"
+_RECIPE = ["cifar10_convnet", "--train.batch-size", "128"]
+_ARGUMENTS = {
+    "RECIPE": f"A recipe, or the path of images; by default {' '.join(_RECIPE)}. Options of a run "
+    "may follow, such as --data.augment flip crop."
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Measures, in interleaved rounds, the training step on one batch that stays on the device,
+    training with both engines, the input pipeline, evaluation, an export, start-up and memory.
+    Prints one table with ratios and their bounds, and writes a record of it."""
+
+    against: tuple[Literal["keras", "torch"], ...] = ()
+    """Also train the same network with plain Keras or PyTorch, in processes of their own."""
+    torch_python: str = ""
+    """An interpreter with PyTorch; by default, this one."""
+    only: tuple[_Part, ...] = _PARTS
+    """Parts to measure."""
+    synthetic: bool = False
+    """Train on random images, as if the data of the recipe were not available."""
+    rounds: Annotated[int, (1, 1000)] = 7
+    """Number of rounds."""
+    seconds: Annotated[float, "positive"] = 2.0
+    """How long each line is measured in a round."""
+    directory: Path = Path("benchmarks")
+    """Where the record is written, as Markdown and as JSON."""
+
+
+def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
+    """Facts about what was measured, and the lines of the table.
+
+    Processes come first: on Linux, their peak memory is at least that of this process.
+    """
+    lines: list[Line] = []
+    facts: dict[str, Any] = {}
+    measure = (options.seconds, options.rounds)
+    if "startup" in options.only:
+        with _noted("start-up", lines):
+            lines += processes.startup(options.rounds)
+    if "memory" in options.only:
+        with _noted("memory", lines):
+            lines += processes.memory(min(3, options.rounds))
+    if not {"training", "serving"} & {*options.only}:
+        return facts, lines
+    progress_bar.stage("importing", "TensorFlow")
+    machine = environment.start(config.runtime)
+    from pipeline.data import dataset
+    from pipeline.timing import peers, serving_speed, training_speed
+    from pipeline.training import plan
+
+    with temp_files.temporary() as folder, _noted("training", lines):
+        config, source = training_speed.available(config, options.synthetic, folder)
+        config, machine = plan.complete(config, machine)
+        training = training_speed.Training(config, machine, dataset.load(config))
+        decided = [f"batch {config.train.batch_size}", *training.machine.decisions]
+        about = {"data": source, config.model.name: "; ".join(map(str, decided))}
+        lines += [Line("training", name, note=note) for name, note in about.items()]
+        with training.machine.strategy.scope():
+            if "training" in options.only:
+                against = (options.against, options.torch_python)
+                found, facts["peers"] = peers.training_lines(training, *against, *measure)
+                lines += found
+            if "serving" in options.only:
+                lines += serving_speed.lines(training, folder / "export", *measure)
+    return facts, lines
+
+
+@contextlib.contextmanager
+def _noted(part: str, lines: list[Line]) -> Iterator[None]:
+    """Turns an error into a line of the table."""
+    try:
+        yield
+    except (Failed, UsageError) as error:
+        lines.append(Line(part, "not measured", note=str(error)))
+
+
+def _configured(arguments: list[str]) -> tuple[Config, Options]:
+    """The config of the recipe, and the options of this command."""
+    words: dict[bool, list[str]] = {False: [], True: []}
+    known, is_own = cli_parser.flags(Options), False
+    for word in arguments:
+        is_own = word.partition("=")[0] in known if word.startswith("--") else is_own
+        words[is_own].append(word)
+    if not words[False] or (words[False][0].startswith("-") and "--config" not in words[False]):
+        words[False][:0] = _RECIPE
+    options = Options(**cli_parser.changes(words[True], Options))
+    return command_line.configure(words[False], PROGRAM), options
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m pipeline.bench [RECIPE] [--option VALUE ...]`."""
+    if arguments in (["--help"], ["-h"]):
+        about = " ".join((Options.__doc__ or "").split())
+        print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
+        return 0
+    config, options = _configured(arguments)
+    files.check_writable(options.directory, "--directory")
+    with progress_bar.shown(True):
+        facts, lines = measured(config, options)
+    print(record.table(lines))
+    date = str(datetime.date.today())
+    facts = {
+        "command": f"{PROGRAM} {shlex.join(arguments)}",
+        "date": date,
+        "hardware": environment_check.hardware(),
+        "versions": ", ".join(f"{k} {v}" for k, v in environment.versions().items()),
+        **facts,
+    }
+    say("written", record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

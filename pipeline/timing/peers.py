@@ -1,0 +1,133 @@
+"""Peers: plain Keras and PyTorch, in processes of their own, with the same network and data."""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.runtime import environment
+from pipeline.timing.processes import PEERS
+from pipeline.timing.rounds import Failed, Line, Rounds, Sample
+from pipeline.timing.training_speed import Training
+from pipeline.utils import temp_files
+
+_SETTINGS = {
+    "keras": ("fit, NumPy", "fit, tf.data"),
+    "torch": ("eager float32", "eager bfloat16", "compiled float32", "compiled bfloat16"),
+}
+# Least ratio of the speeds of ours and `fit` on NumPy arrays; at most 2.0 without bfloat16.
+_BOUNDS = {"convnet": 2.5, "sequential": 1.3, "lenet": 1.3, "resnet18": 1.5}
+_MOST = 20_000  # images that a peer gets
+_INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
+
+
+def specification(training: Training, folder: Path) -> dict[str, Any]:
+    """What a peer trains; writes its data. Raises Failed if the scripts do not have the network."""
+    config, split, train = training.config, training.data.splits["train"], training.config.train
+    options = dict(config.model.options)
+    is_18 = config.model.name == "resnet" and options.pop("depth", 20) == 18
+    network = "resnet18" if is_18 else config.model.name
+    if network not in _BOUNDS or config.task.name != "image_classification":
+        raise Failed("only for images, and the models convnet, sequential, lenet, resnet depth=18")
+    for name, column in split.take(np.arange(len(split))[:_MOST]).items():
+        np.save(folder / f"{name}.npy", column)
+    return {
+        "data": str(folder),
+        "threads": len(os.sched_getaffinity(0)),
+        "network": network,
+        "options": options,
+        "classes": len(training.data.metadata["class_names"]),
+        "batch": train.batch_size,
+        "optimizer": train.optimizer,
+        "learning_rate": train.learning_rate,
+        "momentum": float(train.optimizer_options.get("momentum", 0)),
+    }
+
+
+class Peer:
+    """A process that trains on request; see `specification`. Raises Failed if it does not start."""
+
+    def __init__(self, kind: str, trained: Mapping[str, Any], python: str) -> None:
+        if kind == "torch" and not python and not importlib.util.find_spec("torch"):
+            raise Failed(f"missing: {_INSTALL}; then add --torch-python torch-env/bin/python")
+        script = str(PEERS / f"peer_{kind}.py")
+        variables = {k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                [python or sys.executable, script, json.dumps(trained)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                env=variables,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise Failed(f"{python} cannot be started: {error.strerror}") from None
+        self.version = self._answer()
+
+    def sample(self, setting: str, seconds: float) -> Sample:
+        """Trains for some seconds."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
+            print(json.dumps([setting, seconds]), file=self._process.stdin, flush=True)
+        return Sample(*self._answer())
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._errors.close()
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass  # closes the pipes, and waits
+
+    def _answer(self) -> Any:
+        answer = json.loads(self._process.stdout.readline() or "{}")  # type: ignore[union-attr]
+        if answer == {}:
+            self._errors.seek(0)
+            said = (self._errors.read().strip() or "no message").splitlines()[-1]
+            hint = f"; {_INSTALL}" * said.startswith("ModuleNotFoundError")
+            code = self._process.wait()
+            self.close()
+            raise Failed(f"ended with code {code}: {said}{hint}")
+        if isinstance(answer, dict):
+            raise Failed(answer["error"])
+        return answer
+
+
+def training_lines(
+    training: Training, against: Sequence[str], torch_python: str, seconds: float, count: int
+) -> tuple[list[Line], list[str]]:
+    """Measures training and its peers in the same rounds; returns lines, and versions of peers."""
+    peers, missing, timers = dict[str, Peer](), list[Line](), training.contestants(seconds)
+    with temp_files.temporary() as folder, contextlib.ExitStack() as stack:
+        for kind in against:
+            try:
+                trained = specification(training, folder)
+                peers[kind] = Peer(kind, trained, torch_python if kind == "torch" else "")
+            except Failed as failed:
+                missing.append(Line("training", kind, note=str(failed)))
+                continue
+            stack.callback(peers[kind].close)
+            for name in _SETTINGS[kind]:
+                timers[f"{kind} {name}"] = functools.partial(peers[kind].sample, name, seconds)
+        rounds = Rounds("training", timers, "end to end", count)
+    lines, ours = [rounds.control(), *training.lines(rounds), *missing], training.ours
+    if "keras" in peers:
+        least = _BOUNDS[trained["network"]]
+        least = least if environment.fast_precision()[0] else min(least, 2.0)
+        numpy, tf_data = (f"keras {name}" for name in _SETTINGS["keras"])
+        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf)))
+        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}"))
+    for name in (f"torch {setting}" for setting in _SETTINGS["torch"] if "torch" in peers):
+        lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
+    return lines, [peer.version for peer in peers.values()]

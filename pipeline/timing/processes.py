@@ -1,0 +1,111 @@
+"""Start-up time and peak memory of whole processes; does not import TensorFlow itself."""
+
+import dataclasses
+import functools
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pipeline.timing.rounds import Failed, Line, Rounds, Sample, spread
+from pipeline.utils import temp_files
+
+PEERS = Path(__file__).parents[2] / "benchmarks"
+"""Where the scripts that train with other libraries are, in a clone of the repository."""
+_FIT = ("-m", "pipeline.fit", "digits", "--no-progress", "--train.steps")
+_IMAGES = 600  # of the smaller data set
+
+
+def first_step(context: Any) -> Any:
+    """A callback for `--train.callbacks` that ends the process after the first training step."""
+    import keras
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os._exit(0))
+
+
+def finished(*words: object) -> tuple[Sample, str, float]:
+    """Runs Python in an empty directory: its time, what it printed, its peak memory in MB.
+
+    On Linux, the peak is at least the memory that this process has.
+    """
+    paths = filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with temp_files.temporary() as place, tempfile.TemporaryFile("w+") as output:
+        start, command = time.perf_counter(), [sys.executable, *map(str, words)]
+        process = subprocess.Popen(command, cwd=place, env=variables, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        said = output.read()
+    if process.returncode:
+        raise Failed((said.strip() or "no message").splitlines()[-1])
+    return Sample(1, wall, usage.ru_utime + usage.ru_stime), said, usage.ru_maxrss / 1000
+
+
+def startup(count: int) -> list[Line]:
+    """From the command to the help text, the first step and the end of the export of `digits`."""
+    helps = ("-m", "pipeline.fit", "--help")
+    callback = ("--train.callbacks", f"{__name__}.first_step", "--train.steps-per-call", "1")
+    runs: dict[str, tuple[object, ...]] = {
+        "--help": helps,
+        "first step": (*_FIT, "1", "--no-export", *callback),
+        "minimal Keras script": (PEERS / "peer_keras.py", "first-step"),
+        "60 steps": (*_FIT, "60", "--no-export"),
+        "60 steps, export": (*_FIT, "60"),
+    }
+    calls = {name: lambda words=words: finished(*words)[0] for name, words in runs.items()}
+    rounds = Rounds("start-up", calls, "first step", count)
+    line = functools.partial(rounds.line, unit="s")
+    shown = line("--help")
+    modules = spread([finished("-X", "importtime", *helps)[1].count("tensorflow")])
+    exported = "60 steps, export / 60 steps"
+    return [
+        rounds.control("s"),
+        dataclasses.replace(shown, compared="seconds", ratio=shown.value, bound=(0, 0.4)),
+        Line("start-up", "--help", compared="TensorFlow modules", ratio=modules, bound=(0, 0)),
+        line("first step", "minimal Keras script / first step", bound=(1 / 1.1, math.inf)),
+        line("minimal Keras script"),
+        line("60 steps"),
+        line("60 steps, export", exported, "seconds", bound=(0, 3)),
+    ]
+
+
+def memory(count: int) -> list[Line]:
+    """Peak memory of training on ten times the images, from a disk cache and without a cache.
+
+    The number of steps is the same: the number of batches in flight is random.
+    """
+    lines = []
+    with temp_files.temporary() as folder:
+        for times in (1, 10):
+            _write_images(folder / str(times), times * _IMAGES)
+        for kind in ("disk", "none"):
+            options = f"--model.name tiny --validation 0.25 --test 0.25 --no-export --cache {kind}"
+            words = [*_FIT, "90", *options.split(), "--cache-directory", folder / "cache"]
+            words += ["--source.name", "folder", "--source.path"]
+            found = [[finished(*words, folder / n)[2] for n in ("1", "10")] for _ in range(count)]
+            ratio, peak = spread(ten / one for one, ten in found), spread(ten for _, ten in found)
+            what = f"{10 * _IMAGES:,} / {_IMAGES:,} images"
+            lines.append(Line("memory", f"cache {kind}", peak, "MB", None, what, ratio, (0, 1.05)))
+    return lines
+
+
+def _write_images(folder: Path, count: int) -> None:
+    """Writes JPEG files of 160x160 smooth noise, in two classes; all but 200 are hard links."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < 200:
+            coarse = Image.fromarray(generator.integers(0, 256, (40, 40, 3), np.uint8))
+            coarse.resize((160, 160), Image.Resampling.BICUBIC).save(path, quality=90)
+        else:
+            path.hardlink_to(path.with_name(f"{number % 200}.jpg"))
