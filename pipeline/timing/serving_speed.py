@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.export import savedmodel
-from pipeline.export.handoff import evaluation_split
+from pipeline.data.split_names import judged
 from pipeline.serving.savedmodel_session import Session
 from pipeline.timing.rounds import Line, Rounds, timed
 from pipeline.timing.training_speed import Training
@@ -19,8 +19,8 @@ _BATCHES = (1, 8, 64, 256)
 def lines(training: Training, folder: Path, seconds: float, count: int) -> list[Line]:
     """Latency and throughput of `serving_default` by batch size, for one client."""
     data, task, model = training.data, training.data.task, training.model
-    split = data.splits[evaluation_split(data.splits)]
-    savedmodel.write(folder, model, task, training.config, split, metrics={})
+    split = data.splits[judged(data.splits)]
+    savedmodel.write(folder, model, task, training.config, split, metrics={}, trained={})
     columns = split.take(np.arange(_BATCHES[-1]) % len(split))
     request, session = task.requests(columns)["serving_default"], Session(folder)
     latencies: dict[int, list[float]] = {size: [] for size in _BATCHES}

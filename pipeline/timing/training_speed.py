@@ -15,7 +15,7 @@ from pipeline.config.config import Config
 from pipeline.contracts import Batches
 from pipeline.data import augmentation, batching, dataset
 from pipeline.evaluation import throughput
-from pipeline.export.handoff import evaluation_split
+from pipeline.data.split_names import judged
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.timing import ceilings
@@ -110,7 +110,7 @@ class Training:
 
     def _evaluation(self) -> Callable[[], int]:
         """An evaluation, as by an engine."""
-        split, model = self.data.splits[evaluation_split(self.data.splits)], self._judge
+        split, model = self.data.splits[judged(self.data.splits)], self._judge
         evaluated = batching.evaluation(split, self.config.train, self.machine.replicas)
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
