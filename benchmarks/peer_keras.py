@@ -11,6 +11,7 @@ import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # others use the GPU, too
 
 import keras
 import numpy as np
@@ -88,7 +89,9 @@ class _Stopwatch(keras.callbacks.Callback):
 def _main(spec):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    images, labels = (np.load(f"{spec['data']}/{name}.npy") for name in ("image", "label"))
+    images, labels = (
+        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False) for name in ("image", "label")
+    )
     x, batch, model = images.astype("float32") / 255, spec["batch"], _built(spec, images.shape[1:])
 
     def fit(seconds, *data, **options):

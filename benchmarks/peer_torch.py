@@ -101,7 +101,9 @@ def _main(spec):
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = (np.load(f"{spec['data']}/{name}.npy") for name in ("image", "label"))
+    found = (
+        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False) for name in ("image", "label")
+    )
     images, labels = (torch.from_numpy(array).to(device) for array in found)
     steps = {}
 

@@ -29,7 +29,7 @@ CALLS |= {"model_from_config", "deserialize_keras_object", "enable_unsafe_deseri
 
 # The last ones run in Keras's safe mode, which refuses code in the file: copies of a schedule with
 # its optimizer, and files of the run or those that the user names.
-SAFE = {"re.compile", "model.compile", "plain.compile"}
+SAFE = {"re.compile", "model.compile", "plain.compile", "torch.compile"}
 SAFE |= {"keras.saving.deserialize_keras_object", "keras.models.load_model"}
 WEIGHTS = {"models/application.py", "training/pretrained.py"}
 NAMED = {*WEIGHTS, "training/plan.py"}  # looks for files of weights, without opening them
