@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.export import savedmodel
 from pipeline.data.split_names import judged
+from pipeline.export import savedmodel
 from pipeline.serving.savedmodel_session import Session
 from pipeline.timing.rounds import Line, Rounds, timed
 from pipeline.timing.training_speed import Training

@@ -14,8 +14,8 @@ from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Batches
 from pipeline.data import augmentation, batching, dataset
-from pipeline.evaluation import throughput
 from pipeline.data.split_names import judged
+from pipeline.evaluation import throughput
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.timing import ceilings
@@ -114,13 +114,12 @@ class Training:
         evaluated = batching.evaluation(split, self.config.train, self.machine.replicas)
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
-        calls = distributed.Calls(model, "evaluate", evaluated)
         dataset = distributed.tickets(evaluated)
 
         def call() -> int:
             tickets = iter(dataset)
             model.reset_metrics()
-            calls.begin(0)
+            calls = distributed.Calls(model, "evaluate", evaluated)
             while calls.position < evaluated.last_step:
                 logs = calls(tickets)
             float(logs["loss"])

@@ -96,10 +96,9 @@ def test_the_peer_has_the_same_network(name):
     x = keras.Input((32, 32, 3))
     own = {"name": "resnet", "options": {"depth": 18}} if name == "resnet18" else {"name": name}
     features = registry.call("models", own["name"], own.get("options", {}), x)
+    built = runpy.run_path(peers.PEERS / "peer_keras.py")["_built"]
     spec = {"network": name, "options": {}, "classes": 10, "optimizer": "adam"}
-    peer = runpy.run_path(peers.PEERS / "peer_keras.py")["_built"](
-        {**spec, "learning_rate": 0.1, "momentum": 0.0}, x.shape[1:]
-    )
+    peer = built({**spec, "learning_rate": 0.1, "momentum": 0.0}, x.shape[1:])
     ours = keras.Model(x, keras.layers.Dense(10)(features))
     assert sorted(tuple(w.shape) for w in peer.weights if "seed" not in w.path) == sorted(
         tuple(w.shape) for w in ours.weights if "seed" not in w.path
