@@ -116,10 +116,10 @@ class Run:
         from pipeline.runtime import environment
 
         environment.import_tensorflow()
-        from pipeline.export import stored_run
+        from pipeline.export import handoff
 
         try:
-            return stored_run.network(self.config, self._files)
+            return handoff.stored_network(self.config, self._files)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"{self._files.model} cannot be opened: {reason(error)}") from None
 
