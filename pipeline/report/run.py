@@ -164,11 +164,11 @@ class Run:
                 f"pipeline evaluate {self.directory} PATH, or run.evaluate(PATH)"
             )
         task, network = self.task, self.trainer.model if data is None else self.network
-        from pipeline.report import labelled
+        from pipeline.report import results
 
         known = None if data is not None else (self.splits, self.trainer.data.source.location)
-        found = known or labelled.splits(data, task)
-        return labelled.evaluated(network, task, found, split, self.config.train)
+        found = known or results.splits(data, task)
+        return results.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
         """Returns the predictions of the model: `run.predict(images)` or `run.predict("photos")`.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names
-from pipeline.data.image_headers import common_shape
+from pipeline.data.image_sizes import common_shape
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _columns, _record_files
 from pipeline.utils import safe_io
