@@ -1,21 +1,24 @@
-"""A source of arrays in memory, or of images in `.npy` files, which are read one at a time."""
+"""Sources of arrays, in memory or in `.npy` files, and of image files: read one at a time."""
 
+import dataclasses
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.data.image_sizes import common_shape
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
 
 
 class ArraySource(Source):
-    """The id of an example is its index, with the number of the split above 40 bits.
+    """Without a column `id`, that of an example is its index, with its split above 40 bits.
 
     Args:
         train: Maps each field of an example (`image`, `label`, ...) to an array of any dtype and
@@ -62,7 +65,8 @@ class ArraySource(Source):
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         columns = self._columns[split]
         mapped = {n: column for n, column in columns.items() if isinstance(column, np.memmap)}
-        kept = {n: tf.constant(column) for n, column in columns.items() if n not in mapped}
+        types = {name: spec.dtype for name, spec in self.info.fields.items()}
+        kept = {n: tf.constant(c, types[n]) for n, c in columns.items() if n not in mapped}
 
         def read(position: tf.Tensor) -> Example:
             row = {name: tf.gather(column, position) for name, column in kept.items()}
@@ -111,3 +115,71 @@ def _row(column: np.memmap, position: int) -> np.ndarray:
     with open(column.filename or "", "rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, column.offset + position * size)
     return np.frombuffer(content, column.dtype).reshape(column.shape[1:])
+
+
+class ImageFiles(ArraySource):
+    """`image` is a string of shape (), the bytes of a file; the other fields are int64.
+
+    Args:
+        paths: Split -> paths of its files.
+        columns: Split -> `id`, `label` and perhaps `group`, int64 (examples,).
+        class_names: Names of the labels 0, 1, ...
+        root: Directory that messages and the fingerprint leave out; "" for none.
+        notes: Lines for the user.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Sequence[str]],
+        columns: Mapping[str, Mapping[str, np.ndarray]],
+        class_names: tuple[str, ...] | None,
+        *,
+        root: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._names: dict[int, str] = {}
+        digest = hashlib.sha256(repr(class_names).encode())
+        tables = {}
+        try:
+            for split, files in paths.items():
+                names = [path.removeprefix(os.path.join(root, "")) for path in files]
+                self._names |= zip(columns[split]["id"].tolist(), names, strict=True)
+                # Unlike the modification time, the change time cannot be set by the user.
+                states = [(found.st_size, found.st_ctime_ns) for found in map(os.stat, files)]
+                digest.update(repr((split, names, states)).encode("utf-8", "surrogateescape"))
+                for column in columns[split].values():
+                    digest.update(column.tobytes())
+                images = np.array([os.fsencode(path) for path in files], object)
+                tables[split] = {**columns[split], "image": images}
+            image_shape = common_shape(map(_beginning, itertools.chain(*paths.values())))
+        except OSError as error:
+            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+        self._fingerprint = digest.hexdigest()
+        super().__init__(tables.pop("train"), tables, class_names=class_names)
+        self.info = dataclasses.replace(self.info, image_shape=image_shape, notes=notes)
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        path = super().reader(split)
+
+        def read(position: tf.Tensor) -> Example:
+            row = path(position)
+            return {**row, "image": tf.io.read_file(row["image"])}
+
+        return read
+
+    def fingerprint(self) -> str:
+        """Hash of the classes, the columns, and every file's path, size and time of last change."""
+        return self._fingerprint
+
+    def content(self) -> str:
+        return Source.content(self)
+
+    def location(self, id: int) -> str:
+        """The path of the file."""
+        return self._names[id]
+
+
+def _beginning(path: str) -> bytes:
+    """Enough bytes for the header, even after a color profile and a thumbnail."""
+    with open(path, "rb") as file:
+        return file.read(2**18)

@@ -11,9 +11,8 @@ import psutil
 import tensorflow as tf
 
 from pipeline.contracts import Source
-from pipeline.data.sources._array_source import ArraySource
+from pipeline.data.sources._array_source import ArraySource, ImageFiles
 from pipeline.data.sources._columns import distinct, examples, labels_of, numbered
-from pipeline.data.sources._image_files import ImageFiles
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 

@@ -13,7 +13,7 @@ from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _columns
-from pipeline.data.sources._image_files import ImageFiles
+from pipeline.data.sources._array_source import ImageFiles
 from pipeline.utils import image_formats
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError, suggest
