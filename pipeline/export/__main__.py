@@ -14,7 +14,7 @@ from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
-from pipeline.serving import models_config, repository
+from pipeline.serving import repository
 from pipeline.training import preflight
 from pipeline.utils import files, safe_io, temp_files
 from pipeline.utils.console import say
@@ -179,7 +179,7 @@ def _pin(name: str, words: list[str]) -> int:
             return 1
     repository.pin(model, version)
     say("pinned", "nothing" if version is None else versions[version])
-    config = model / models_config.NAME
+    config = model / repository.CONFIG
     say("served", f"{repository.live(model)}, by servers that read {config}, as in SERVING.md")
     return 0
 
