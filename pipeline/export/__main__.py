@@ -16,7 +16,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.serving import repository
 from pipeline.training import preflight
-from pipeline.utils import files, safe_io, temp_files
+from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
@@ -123,7 +123,7 @@ def export_again(config: Config) -> int:
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
-    with Stops().listening(), run.locked():
+    with Stops().listening(), locks.held(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
     import keras
 
     from pipeline.contracts import Task
-    from pipeline.training.stepped_model import SteppedModel
+    from pipeline.training.train_step import SteppedModel
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
 Answers = Callable[..., Mapping[str, np.ndarray]]

@@ -18,7 +18,7 @@ from pipeline.export.verification import Check, Verification, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import twin
-from pipeline.training.stepped_model import SteppedModel
+from pipeline.training.train_step import SteppedModel
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError, reason
 

@@ -15,8 +15,7 @@ from pipeline.runtime import environment
 from pipeline.training import own_model, pretrained
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Adjusted, Update
-from pipeline.training.stepped_model import SteppedModel
-from pipeline.training.train_step import Step
+from pipeline.training.train_step import Step, SteppedModel
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
