@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.data import batching
 from pipeline.evaluation import evaluate
 from pipeline.fit import fit
-from pipeline.tasks import _calibration
+from pipeline.tasks import _metrics
 
 DRAWS = 200
 SIZES = (10, 20, 50, 100, 200)
@@ -41,9 +41,9 @@ def changes(logits, truth, size, width):
     for _ in range(DRAWS):
         order = generator.permutation(len(truth))
         subset, others = order[:size], order[size:][:2000]
-        fitted = _calibration.temperature(logits[subset], truth[subset], width)
+        fitted = _metrics.temperature(logits[subset], truth[subset], width)
         before, after = (
-            _calibration.measured(logits[others], truth[others], t)["loss"] for t in (1.0, fitted)
+            _metrics.measured(logits[others], truth[others], t)["loss"] for t in (1.0, fitted)
         )
         differences.append(after - before)
     return np.array(differences)
@@ -57,8 +57,8 @@ def main():
         test = batching.evaluation(run.splits["test"], run.config.train)
         answers = evaluate.answers(run.model, run.task, test)
         logits, truth = answers["outputs"], answers["truth"]
-        loss = _calibration.measured(logits, truth)["loss"]
-        best = _calibration.temperature(logits, truth, np.inf)
+        loss = _metrics.measured(logits, truth)["loss"]
+        best = _metrics.temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):
             found = [changes(logits, truth, size, width) for width in WIDTHS]
             cells = " | ".join(f"{values.mean():+.3f}, {values.max():+.3f}" for values in found)

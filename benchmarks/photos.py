@@ -4,7 +4,7 @@
 
 TFDS_DIR contains cifar10 and fashion_mnist of TensorFlow Datasets. FOLDER gets three data sets as
 folders of images, unless they exist, and the runs. Two processes run at a time, each with one
-thread. Prints a row for each: test accuracy, epochs, CPU seconds.
+thread. Prints a row for each run: test accuracy, epochs, CPU seconds.
 """
 
 import json
@@ -27,7 +27,8 @@ SETS = {
 LONGEST = {"animals": 1.0, "cifar500": 0.4, "fashion500": 0.4}  # of SECONDS
 SIDES = {"animals": 64, "cifar500": 32, "fashion500": 28}
 # The epochs only limit the length of the schedules, which end with the time.
-OTHERS = {"digits": 60, "cifar10_sequential": 1000}
+OTHERS = {"digits": 400, "cifar10_sequential": 1000}
+SEEDS = (1, 2)  # of more runs of photos; all methods run with seed 0
 
 
 def write(name: str, tfds_dir: str, folder: Path) -> None:
@@ -55,17 +56,17 @@ def write(name: str, tfds_dir: str, folder: Path) -> None:
                     image.save(path.with_suffix(".png"))
 
 
-def plain_keras(data: str, side: int, seconds: float) -> None:
+def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
     """A small network as in Keras's tutorials, with its weights of the best validation accuracy."""
     start = time.monotonic()
     import keras
     import tensorflow as tf
 
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     layers = keras.layers
 
     def load(split: str) -> tf.data.Dataset:
-        options = {"image_size": (side, side), "shuffle": split == "train", "seed": 0}
+        options = {"image_size": (side, side), "shuffle": split == "train", "seed": seed}
         return keras.utils.image_dataset_from_directory(
             f"{data}/{split}", batch_size=32, verbose=False, **options
         )
@@ -103,14 +104,15 @@ def plain_keras(data: str, side: int, seconds: float) -> None:
     print(json.dumps({"accuracy": model.evaluate(test, verbose=0)[1], "epochs": best.epochs}))
 
 
-def run(name: str, method: str, folder: Path, seconds: float) -> None:
+def run(name: str, method: str, seed: int, folder: Path, seconds: float) -> None:
     """Runs one method in its own process, and prints a row."""
-    data, place = folder / name, folder / "runs" / f"{name}-{method}"
+    data, place = folder / name, folder / "runs" / f"{name}-{method}-{seed}"
     if method == "keras":
-        words = [__file__, "--keras", str(data), str(SIDES[name]), str(seconds)]
+        words = [__file__, "--keras", str(data), str(SIDES[name]), str(seconds), str(seed)]
     else:
         words = ["-m", "pipeline.fit", *([str(data)] if method == "photos" else [method])]
         words += ["--run-directory", str(place), "--time-limit", f"{seconds:.0f}s", "--no-export"]
+        words += ["--seed", str(seed)]
         if method != "photos":
             source = ["--source.name", "folder", "--source.path", str(data)]
             words += [*source, "--image-size", str(SIDES[name]), "--epochs", str(OTHERS[method])]
@@ -126,7 +128,7 @@ def run(name: str, method: str, folder: Path, seconds: float) -> None:
         )
         _, status, used = os.wait4(process.pid, 0)
     if status:
-        print(f"{name:10} {method:18} failed: {log}", flush=True)
+        print(f"{name:10} {method:18} seed {seed} failed: {log}", flush=True)
         return
     if method == "keras":
         found = json.loads(log.read_text().splitlines()[-1])
@@ -135,13 +137,14 @@ def run(name: str, method: str, folder: Path, seconds: float) -> None:
         found = json.loads((place / "result.json").read_text())
         accuracy, epochs = found["test"]["accuracy"], found["epochs"]
     cpu = used.ru_utime + used.ru_stime
-    print(f"{name:10} {method:18} {accuracy:.4f} {epochs:5} epochs {cpu:6.0f} s CPU", flush=True)
+    row = f"{name:10} {method:18} seed {seed} {accuracy:.4f} {epochs:5} epochs {cpu:6.0f} s CPU"
+    print(row, flush=True)
 
 
 def main() -> None:
     """Writes the data sets and runs all methods."""
     if sys.argv[1] == "--keras":
-        plain_keras(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+        plain_keras(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
         return
     tfds_dir, folder = sys.argv[1], Path(sys.argv[2])
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 300.0
@@ -150,8 +153,9 @@ def main() -> None:
             write(name, tfds_dir, folder / name)
     with ThreadPoolExecutor(2) as pool:
         for name in SETS:
-            for method in ("photos", "keras", *OTHERS):
-                pool.submit(run, name, method, folder, seconds * LONGEST[name])
+            methods = [(method, 0) for method in ("photos", "keras", *OTHERS)]
+            for method, seed in (*methods, *(("photos", seed) for seed in SEEDS)):
+                pool.submit(run, name, method, seed, folder, seconds * LONGEST[name])
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ def main(arguments: list[str]) -> int:
     from pipeline.runtime import environment
 
     environment.import_tensorflow()
-    from pipeline.report import labelled, results
+    from pipeline.report import results
 
     which = data, options.split
-    found = run.evaluate(*which) if run else labelled.evaluated_export(version, *which)
+    found = run.evaluate(*which) if run else results.evaluated_export(version, *which)
     name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)

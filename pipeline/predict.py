@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, TextIO
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
 from pipeline.report.run import Run
-from pipeline.serving import file_inputs
 from pipeline.serving.client import EXPECTED, Client
-from pipeline.serving.file_predictions import predict
+from pipeline.serving.file_predictions import find, predict
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
@@ -147,7 +146,7 @@ def main(arguments: list[str]) -> int:
         names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
         if output and output.exists():
-            found = file_inputs.find(names, (output.suffix.lower(),))
+            found = find(names, (output.suffix.lower(),))
             if any(map(output.samefile, filter(os.path.exists, found))):
                 raise UsageError(f"--output: {output} is one of the input files; choose another")
         with _open(output) as stream:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import io
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pipeline.contracts import Example, Source
 from pipeline.data import seeds
 from pipeline.data.example_store import Store
 from pipeline.data.split_names import SPLITS
-from pipeline.utils import files, npz
+from pipeline.utils import npz
 from pipeline.utils.errors import UsageError
 
 
@@ -229,7 +228,4 @@ def require_same_examples(
 
 def write_examples(path: Path, splits: Mapping[str, Split]) -> None:
     """Writes the ids of each split in their order, int64, as an `.npz`."""
-    ids = {name: split.column("id") for name, split in splits.items()}
-    contents = io.BytesIO()
-    np.savez(contents, allow_pickle=False, **ids)
-    files.write_bytes(path, contents.getvalue())
+    npz.write(path, {name: split.column("id") for name, split in splits.items()})

@@ -129,10 +129,10 @@ def export_again(config: Config) -> int:
 
         # Imports TensorFlow; the modules below do, too
         machine = environment.start(config.runtime)
-        from pipeline.export import handoff, stored_run
+        from pipeline.export import handoff
 
         if run.examples.is_file():  # of a run with Python objects
-            result = stored_run.export_again(config, run)
+            result = handoff.export_stored(config, run)
         else:
             trainer = handoff.restored(config, machine)
             incomplete = "" if trainer.checkpoint.complete else " (incomplete)"

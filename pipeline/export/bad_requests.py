@@ -79,8 +79,8 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
         return {}
     wrong = {"empty example": b"", "not an example": b"not an example", "half an example": half}
     for name in features:
-        wrong[f"{name} is empty"] = protobuf.example({name: []}).SerializeToString()
-        wrong[f"{name} is a number"] = protobuf.example({name: [1]}).SerializeToString()
+        wrong[f"{name} is empty"] = protobuf.example({name: []})
+        wrong[f"{name} is a number"] = protobuf.example({name: [1]})
     return {**wrong, "a length of 2**31": _TOO_LONG}
 
 

@@ -1,4 +1,4 @@
-"""The end of a run: tests, exports and verifies the trained model."""
+"""The end of a run: tests, exports and verifies the trained model; exports it again later."""
 
 import dataclasses
 import time
@@ -9,21 +9,25 @@ from typing import Any
 import keras
 import numpy as np
 
-from pipeline.config import objects
+from pipeline.config import objects, registry
 from pipeline.config.config import Config
-from pipeline.contracts import Metadata
+from pipeline.contracts import Metadata, Task
 from pipeline.data import dataset, split_names
+from pipeline.data.example_store import Memory
+from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import formats, run_report, run_result, savedmodel, stored_run
+from pipeline.export import formats, run_result, savedmodel
+from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
+from pipeline.training.stepped_model import SteppedModel
 from pipeline.training.trainer import Trainer
-from pipeline.utils import progress_bar
+from pipeline.utils import files, npz, progress_bar, safe_io
 from pipeline.utils.console import say
-from pipeline.utils.errors import reason
+from pipeline.utils.errors import UsageError, reason
 
 
 def restored(config: Config, machine: Runtime) -> Trainer:
@@ -74,7 +78,7 @@ class Handoff:
                 "finished",
                 f"{self.run} was complete; nothing was trained, tested or exported again",
             )
-            run_report.tested(self.config, result, judged)
+            run_result.report_test(self.config, result, judged)
         else:
             result = self._test()
             show(result)  # before there is a result: if killed, a resumed run tests again
@@ -85,8 +89,8 @@ class Handoff:
             result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
-            run_report.written(self.run, fallback, self.checkpoint, why)
-        run_report.exported(self.config, self.run, result)
+            run_result.report_files(self.run, fallback, self.checkpoint, why)
+        run_result.report_export(self.config, self.run, result)
         return result, written
 
     def standalone(self) -> keras.Model:
@@ -103,7 +107,7 @@ class Handoff:
             formats.write_keras(path, plain, self.data.metadata)
             if objects.used_in(dataclasses.asdict(self.config)):  # a later process has no data
                 examples = self.data.splits[split_names.judged(self.evaluated)]
-                stored_run.write_examples(self.run, examples)
+                npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
         return plain
@@ -114,7 +118,7 @@ class Handoff:
         needed = (split_names.judged(self.evaluated), "validation")
         self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
         result = self._export(self._test())
-        run_report.exported(self.config, self.run, result)
+        run_result.report_export(self.config, self.run, result)
         return result
 
     def choose_weights(self) -> None:
@@ -147,7 +151,7 @@ class Handoff:
             "examples": {name: len(split) for name, split in self.data.splits.items()},
             "left_out": len(self.data.cleaning.dropped),
         }
-        run_report.tested(self.config, result, judged)
+        run_result.report_test(self.config, result, judged)
         return result
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -155,21 +159,61 @@ class Handoff:
         if not self.config.export.enabled:
             return result
         progress_bar.stage("exporting", "the model, and verifying it in another process")
-        splits = self.data.splits
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
-        metrics = {name: result[name] for name in splits if name in result}
-        examples = splits[split_names.judged(self.evaluated)]
-        outcome = savedmodel.export(
-            config=self.config,
-            model=self.model,
-            task=task,
-            examples=examples,
-            metrics=metrics,
-            trained=result["trained"],
-        )
-        return {
-            **result,
-            "seconds": round(time.monotonic() - self.start, 2),
-            "export": str(outcome.directory) if outcome.passed else None,
-            "verification": outcome.as_json(),
-        }
+        examples = self.data.splits[split_names.judged(self.evaluated)]
+        result = _exported(self.config, self.model, task, examples, result)
+        return {**result, "seconds": round(time.monotonic() - self.start, 2)}
+
+
+def _exported(
+    config: Config,
+    model: SteppedModel,
+    task: Task,
+    examples: Split,
+    result: dict[str, Any],
+    **about: Any,
+) -> dict[str, Any]:
+    """The result of a test with the export and its verification."""
+    metrics = {name: result[name] for name in split_names.SPLITS if name in result}
+    about |= {"metrics": metrics, "trained": result["trained"]}
+    outcome = savedmodel.export(model, task, config, examples, **about)
+    directory = str(outcome.directory) if outcome.passed else None
+    return {**result, "export": directory, "verification": outcome.as_json()}
+
+
+def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
+    """Exports `model.keras` with the metrics of `result.json`; returns the new result.
+
+    Raises UsageError if one of the files is missing or damaged.
+    """
+    try:
+        result = files.expand_home(safe_io.read_json(run.result))
+        columns = npz.read(run.examples, 2**32)
+        examples = Split(Memory(columns), np.arange(len(columns["id"])))
+        _, calibration, digest = (result[n] for n in ("trained", "calibration", "config_digest"))
+        model = stored_network(config, run)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
+            "again: fit(..., run_directory=...)"
+        ) from None
+    say("run", f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored examples")
+    run_result.report_test(config, result, split_names.judged(result))
+    precision = run_directory.decided(run.path, "precision") or "the precision of training"
+    say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
+    task = evaluate.calibrated_by(model.task, calibration if config.export.calibrate else {})
+    result = _exported(config, model, task, examples, result, digest=digest)
+    run_result.report_export(config, run, result)
+    return result
+
+
+def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
+    """The trained network in `model.keras`, with its task."""
+    metadata = safe_io.read_json(run.metadata)
+    if not objects.is_text_only(config.model.name):
+        registry.load("models", config.model.name)  # defines its own layers, if it has any
+    plain = keras.models.load_model(run.model, compile=False)
+    (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
+    model = SteppedModel(network.inputs, network.outputs)
+    model.task = registry.call("tasks", config.task.name, config.task.options, metadata)
+    return model

@@ -53,6 +53,13 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         return is_last and known and not self.synchronized and not self.renorm
 
 
+def fuse(model: keras.Model) -> None:
+    """Makes each BatchNormalization of a model a fused one, with its variables as they are."""
+    for layer in model._flatten_layers(include_self=False):
+        if type(layer) is keras.layers.BatchNormalization:
+            layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
+
+
 def with_stock_layers(model: keras.Model) -> keras.Model:
     """The model with Keras's own BatchNormalization, so that Keras loads it without this package.
 

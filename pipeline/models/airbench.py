@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from pipeline.models import _layers
+from pipeline.models._fused_batch_norm import FusedBatchNormalization
 
 
 def airbench(
@@ -53,7 +54,7 @@ def airbench(
                 x = _layers.pool(x)
             # Keras adds 1e-3 to a variance; the paper's 1e-12 would multiply the rounding errors in
             # a constant channel by 10**6.
-            x = keras.layers.BatchNormalization(
+            x = FusedBatchNormalization(
                 momentum=momentum,
                 scale=False,
                 epsilon=1e-5,

@@ -5,6 +5,7 @@ from typing import Annotated
 import keras
 
 from pipeline.models import _layers
+from pipeline.models._fused_batch_norm import FusedBatchNormalization
 
 
 def convnet(
@@ -19,7 +20,8 @@ def convnet(
     Takes (batch, height, width, channels), returns a vector per image.
 
     As in Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, the normalization is
-    between the convolution and its activation.
+    between the convolution, which needs no bias then, and its activation. Pooling before ReLU gives
+    the same result as after it, with a quarter of the work.
 
     Args:
         x: Images.
@@ -30,8 +32,8 @@ def convnet(
             steps on digits, the accuracy was 0.12 instead of 0.99.
     """
     for _ in range(blocks):
-        x = _layers.convolution(x, filters, 3, padding="same")
-        x = keras.layers.BatchNormalization(momentum=momentum)(x)
-        x = keras.layers.ReLU()(x)
+        x = _layers.convolution(x, filters, 3, padding="same", use_bias=False)
+        x = FusedBatchNormalization(momentum=momentum)(x)
         x = _layers.pool(x)
+        x = keras.layers.ReLU()(x)
     return keras.layers.Flatten()(x)

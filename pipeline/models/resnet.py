@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import keras
 
 from pipeline.models import _layers
+from pipeline.models._fused_batch_norm import FusedBatchNormalization
 
 # Blocks of each stage; every stage after the first halves the maps and doubles the channels.
 _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
@@ -115,6 +116,6 @@ def _convolution(
         kernel_initializer="he_normal",
         name=f"{place}convolution{number}",
     )(x)
-    return keras.layers.BatchNormalization(
+    return FusedBatchNormalization(
         momentum=momentum, epsilon=_EPSILON, name=f"{place}normalization{number}"
     )(x)

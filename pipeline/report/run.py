@@ -116,10 +116,10 @@ class Run:
         from pipeline.runtime import environment
 
         environment.import_tensorflow()
-        from pipeline.export import stored_run
+        from pipeline.export import handoff
 
         try:
-            return stored_run.network(self.config, self._files)
+            return handoff.stored_network(self.config, self._files)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"{self._files.model} cannot be opened: {reason(error)}") from None
 
@@ -164,11 +164,11 @@ class Run:
                 f"pipeline evaluate {self.directory} PATH, or run.evaluate(PATH)"
             )
         task, network = self.task, self.trainer.model if data is None else self.network
-        from pipeline.report import labelled
+        from pipeline.report import results
 
         known = None if data is not None else (self.splits, self.trainer.data.source.location)
-        found = known or labelled.splits(data, task)
-        return labelled.evaluated(network, task, found, split, self.config.train)
+        found = known or results.splits(data, task)
+        return results.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
         """Returns the predictions of the model: `run.predict(images)` or `run.predict("photos")`.

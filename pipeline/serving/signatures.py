@@ -207,7 +207,7 @@ def serialized(examples: Examples) -> list[bytes]:
     """Returns serialized `tf.Example`s; the values of a feature have one type, or are numbers."""
     try:
         features = [{name: _flat(value) for name, value in one.items()} for one in examples]
-        return [protobuf.example(one).SerializeToString() for one in features]
+        return [protobuf.example(one) for one in features]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         message = "an example must map feature names to bytes, strings or numbers"
         raise UsageError(f"{message}: {reason(error)}") from None

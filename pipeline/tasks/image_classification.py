@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
-from pipeline.tasks import _calibration, _guards, _metrics, _plots
+from pipeline.serving.signatures import serialized
+from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError, suggest
 
 _SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
@@ -103,7 +104,7 @@ class ImageClassification(Task):
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """The temperature by which the logits are divided."""
-        return {"temperature": _calibration.temperature(outputs, truth)}
+        return {"temperature": _metrics.temperature(outputs, truth)}
 
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
@@ -272,5 +273,5 @@ class ImageClassification(Task):
         return {
             "serving_default": {"images": images},
             "image_bytes": {"image_bytes": encoded},
-            "classify": {"inputs": [_guards.example({"image/encoded": e}) for e in encoded]},
+            "classify": {"inputs": serialized({"image/encoded": file} for file in encoded)},
         }

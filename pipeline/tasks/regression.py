@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
+from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
@@ -178,5 +179,5 @@ class Regression(Task):
         features = columns["features"]
         return {
             "serving_default": {"features": features},
-            "regress": {"inputs": [_guards.example({"features": row}) for row in features]},
+            "regress": {"inputs": serialized({"features": row} for row in features)},
         }

@@ -1,5 +1,6 @@
 """Checkpoints of a run: written atomically, and verified before they are restored."""
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from pipeline.runtime import run_directory
@@ -141,8 +143,7 @@ def _digest(body: dict[str, Any]) -> str:
 def _checksum(path: Path) -> str | None:
     """SHA-256 of a file; None if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.sha256(path)
     except (OSError, ValueError):
         return None
 
@@ -157,3 +158,47 @@ def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
                 f"training diverged: {variable.path} is not finite after step {step:,}; lower "
                 "--train.learning-rate. It was not saved"
             )
+
+
+def metric_state(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
+    """For each variable of the metrics, its bytes on each replica in base64: plain JSON.
+
+    With several workers, the values are summed, and the first replica gets the sum again.
+    """
+    strategy, texts = tf.distribute.get_strategy(), []
+    for variable in _variables(metrics):
+        parts = [variable]
+        if not _has_workers(strategy):
+            parts = strategy.experimental_local_results(variable.value)
+        texts.append([base64.b64encode(part.numpy().tobytes()).decode() for part in parts])
+    return texts
+
+
+def restore_metrics(
+    metrics: Sequence[keras.metrics.Metric], state: Sequence[Sequence[str]]
+) -> None:
+    """Restores what `metric_state` returned into the same metrics.
+
+    If the number of replicas has changed, the first one gets the sum: the metrics over all replicas
+    are the same up to rounding.
+    """
+    strategy = tf.distribute.get_strategy()
+    for variable, saved in zip(_variables(metrics), state, strict=True):
+        dtype, shape = np.dtype(variable.dtype), tuple(variable.shape)
+        values = [np.frombuffer(base64.b64decode(text), dtype).reshape(shape) for text in saved]
+        replicas = strategy.experimental_local_results(variable.value)
+        if len(replicas) != len(values) or _has_workers(strategy):
+            zeros = np.zeros_like(values[0])
+            is_chief = not _has_workers(strategy) or strategy.cluster_resolver.task_id in (0, None)
+            total = np.sum(values, axis=0, dtype=dtype) if is_chief else zeros
+            values = [total, *[zeros] * (len(replicas) - 1)]
+        for replica, value in zip(replicas, values, strict=True):
+            replica.assign(value)
+
+
+def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:
+    return [variable for metric in metrics for variable in metric.variables]
+
+
+def _has_workers(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

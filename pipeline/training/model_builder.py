@@ -10,6 +10,7 @@ import tensorflow as tf
 from pipeline.config import config, registry
 from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
+from pipeline.models import _fused_batch_norm as fused_batch_norm
 from pipeline.runtime import environment
 from pipeline.training import own_model, pretrained
 from pipeline.training.distributed import explained
@@ -25,6 +26,13 @@ ADAPT_EXAMPLES = 5000
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
+    model = _network(task, options, precision)
+    if options.fused_batch_norm:
+        fused_batch_norm.fuse(model)
+    return model
+
+
+def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     with environment.policy(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):

@@ -16,7 +16,7 @@ from pipeline.config import registry, type_hints
 from pipeline.config.config import Config
 from pipeline.config.sections import Model
 from pipeline.contracts import Source
-from pipeline.data import image_detail, splits
+from pipeline.data import image_sizes, splits
 from pipeline.runtime import environment
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
@@ -119,9 +119,9 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     epochs = round(min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
     epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
-    detail = image_detail.needed(_sample(source)) or 64
+    detail = image_sizes.needed(_sample(source)) or 64
     least = _LEAST if "weights" in config.model.options else 0
-    sizes = [size for size in image_detail.SIZES if least <= size <= max(least, 2 * detail)]
+    sizes = [size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)]
     fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"

@@ -1,8 +1,12 @@
-"""Reading untrusted `.npz` archives: their unpacked size is checked first."""
+"""`.npz` archives: of those that are read, the unpacked size is checked first."""
 
+import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+from pipeline.utils import files
 
 
 def read(path: Path, most: int) -> dict[str, np.ndarray]:
@@ -31,3 +35,10 @@ def read(path: Path, most: int) -> dict[str, np.ndarray]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it contains files that are not arrays")
     return arrays
+
+
+def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays without compression, as `files.write_bytes` does."""
+    contents = io.BytesIO()
+    np.savez(contents, allow_pickle=False, **arrays)
+    files.write_bytes(path, contents.getvalue())

@@ -99,8 +99,8 @@ def to_tensor(array: np.ndarray) -> Any:
     return tensor
 
 
-def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> Any:
-    """Returns a `tf.train.Example` from feature name -> values, all of one type."""
+def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> bytes:
+    """Returns a serialized `tf.train.Example` from feature name -> values, all of one type."""
     with importable():
         from tensorflow.core.example import example_pb2
 
@@ -110,4 +110,4 @@ def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[fl
         kind = type(values[0]) if values else bytes
         lists = {bytes: feature.bytes_list, int: feature.int64_list, float: feature.float_list}
         lists[kind].value.extend(values)
-    return message
+    return message.SerializeToString(deterministic=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data.image_detail import needed
+from pipeline.data.image_sizes import needed
 
 
 def picture(detail, size, seed):

@@ -49,6 +49,15 @@ def test_a_stopped_run_ends_as_the_whole(tmp_path, whole, engine, then, stops):
     assert len(names) <= 4 and all(name.startswith("step-") for name in names)
 
 
+@pytest.fixture
+def python_handles_ctrl_c():
+    """Also in a process that ignores SIGINT, such as a background job of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_ctrl_c")
 def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypatch, capsys):
     """As an interrupted notebook cell that is run again."""
     asked, original = [], Stops.reason
@@ -60,12 +69,8 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypat
         return original(stops, *arguments)
 
     monkeypatch.setattr(Stops, "reason", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fit("digits", run_directory=tmp_path, **changes())
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        fit("digits", run_directory=tmp_path, **changes())
     said = capsys.readouterr().out
     assert f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, " in said
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -126,6 +126,32 @@ def test_a_saved_model_has_the_layers_of_keras_only(tmp_path):
     assert with_stock_layers(loaded) is loaded
 
 
+def test_keras_applications_are_fused_on_request():
+    def made(**options):
+        options = Model(name="application", options={"name": "MobileNet"}, **options)
+        return network(task_of((64, 64, 3), 3), options, "float32")
+
+    def kinds(model):
+        layers = model._flatten_layers(include_self=False)
+        found = [type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+        assert found
+        return set(found)
+
+    keras.utils.set_random_seed(0)
+    stock, fused = made(), made(fused_batch_norm=True)
+    assert kinds(stock) == {keras.layers.BatchNormalization}
+    assert kinds(fused) == {FusedBatchNormalization}
+    fused.set_weights(stock.get_weights())
+    saved = with_stock_layers(fused)
+    assert kinds(saved) == kinds(stock)
+    images = np.random.default_rng(1).random((8, 64, 64, 3)).astype("float32")
+    for training in (False, True):
+        expected = stock(images, training=training)
+        np.testing.assert_allclose(fused(images, training=training), expected, atol=1e-3)
+    np.testing.assert_allclose(stock.get_weights()[3], fused.get_weights()[3], atol=1e-7)
+    assert saved.layers[-1].get_weights()[0].shape == (1024, 3)
+
+
 def test_an_export_uses_the_inference_form():
     model = network(task_of((8, 8, 1), 3), SMALL, "float32")
     traced = tf.function(lambda x: model(x, training=False))

@@ -30,7 +30,7 @@ def conv(kernel, inputs, outputs):
 
 PARAMETERS = {
     # Two 3x3 convolutions of 64, each with the four vectors of batch normalisation.
-    ("convnet", (32, 32, 3)): conv(3, 3, 64) + conv(3, 64, 64) + 2 * 4 * 64 + dense(8 * 8 * 64, 10),
+    ("convnet", (32, 32, 3)): 9 * (3 + 64) * 64 + 2 * 4 * 64 + dense(8 * 8 * 64, 10),  # no biases
     # keras.io/examples/vision/mnist_convnet prints 34,826.
     ("sequential", (28, 28, 1)): 34_826,
     # d2l.ai, section 7.6: 61,706.

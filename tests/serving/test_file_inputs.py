@@ -7,7 +7,7 @@ import serving
 from asking import IMAGES
 from served_models import WIDTH, png
 
-from pipeline.serving import file_inputs
+from pipeline.serving import file_predictions
 from pipeline.serving.client import Client
 from pipeline.serving.file_predictions import predict
 from pipeline.utils import image_formats
@@ -22,11 +22,11 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
         (workplace / name).touch()
     (workplace / "elsewhere").mkdir()
     (workplace / "elsewhere/far.png").touch()
-    assert file_inputs.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    assert file_predictions.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
     words = ("g/sub/**", "elsewhere/*.png", "gone.png")
     names = ["g/sub/b.PNG", "elsewhere/far.png", "gone.png"]
-    assert file_inputs.find(words, image_formats.SUFFIXES) == names
-    errors = [item.error for item in file_inputs.images(["gone.png", "*.gone", "g"])]
+    assert file_predictions.find(words, image_formats.SUFFIXES) == names
+    errors = [item.error for item in file_predictions.images(["gone.png", "*.gone", "g"])]
     assert errors == ["No such file or directory"] * 2 + ["Is a directory"]
 
 
@@ -46,7 +46,7 @@ def test_tables_that_cannot_be_read_are_reported(workplace):
     for name, raw in TABLES.items():
         (workplace / name).write_bytes(raw)
     names = [*TABLES, "flat.npy", "objects.npy"]
-    errors = {item.name["file"]: item.error for item in file_inputs.rows(names, WIDTH)}
+    errors = {item.name["file"]: item.error for item in file_predictions.rows(names, WIDTH)}
     assert errors.pop("word.csv") == "'x' is not a number"
     assert errors.pop("short.csv") == "it has 2 numbers, but the model takes 3"
     for name, error in errors.items():
@@ -70,9 +70,9 @@ NAMES = ["age", "bmi", "s 1"]
 )
 def test_headers_order_the_columns_or_are_refused(workplace, text, columns, found):
     (workplace / "a.csv").write_text(text)
-    items = list(file_inputs.rows(["a.csv"], len(found[0]), columns))
+    items = list(file_predictions.rows(["a.csv"], len(found[0]), columns))
     if isinstance(found, str):
-        (item,) = file_inputs.rows(["a.csv"], 3, columns)
+        (item,) = file_predictions.rows(["a.csv"], 3, columns)
         assert item.error.startswith(found)
     else:
         assert [item.value.tolist() for item in items] == found

@@ -19,6 +19,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from pipeline.data import image_decoding
 from pipeline.export import proof, warmup
 from pipeline.serving import version_manifest
+from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
@@ -120,7 +121,7 @@ def requests(count: int = 10) -> dict[str, dict[str, Any]]:
         image = Image.fromarray(small).resize((23, 19), Image.Resampling.BICUBIC)
         image.save(file, ("PNG", "JPEG")[number % 2])
         files.append(file.getvalue())
-    examples = [_guards.example({"image/encoded": file}) for file in files]
+    examples = serialized({"image/encoded": file} for file in files)
     return {
         "pixels": {"images": images},
         "image_bytes": {"image_bytes": files},

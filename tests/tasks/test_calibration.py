@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.tasks import _calibration
+from pipeline.tasks import _metrics
 
 
 def honest(examples=20_000, classes=5):
@@ -17,16 +17,16 @@ def honest(examples=20_000, classes=5):
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 def test_the_temperature_that_spoiled_honest_logits_is_found(true):
     logits, labels = honest()
-    found = _calibration.temperature((logits * true).astype(np.float32), labels)
+    found = _metrics.temperature((logits * true).astype(np.float32), labels)
     assert found == pytest.approx(true, rel=0.03)
 
 
 def test_calibration_reduces_the_error_and_changes_no_answer():
     logits, labels = honest()
     logits *= 4
-    found = _calibration.temperature(logits, labels)
-    before = _calibration.measured(logits, labels)
-    after = _calibration.measured(logits, labels, found)
+    found = _metrics.temperature(logits, labels)
+    before = _metrics.measured(logits, labels)
+    after = _metrics.measured(logits, labels, found)
     assert before["calibration_error"] > 0.15 and after["calibration_error"] < 0.02
     assert after["loss"] < before["loss"]
     np.testing.assert_array_equal((logits / found).argmax(1), logits.argmax(1))
@@ -38,9 +38,9 @@ def test_few_examples_do_no_harm(examples):
     logits, labels = honest()
     harm = []
     for part in np.split(np.arange(100 * examples), 100):
-        found = _calibration.temperature(logits[part], labels[part])
-        harm.append(_calibration.measured(logits, labels, found)["loss"])
-    before = _calibration.measured(logits, labels)["loss"]
+        found = _metrics.temperature(logits[part], labels[part])
+        harm.append(_metrics.measured(logits, labels, found)["loss"])
+    before = _metrics.measured(logits, labels)["loss"]
     assert max(harm) - before < 0.12 and np.mean(harm) - before < 0.02
 
 
@@ -48,7 +48,7 @@ def test_the_measures_equal_a_count_by_hand():
     """Ten examples at 0.9 and ten at 0.6, of which eight and seven are right."""
     probabilities = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
     labels = np.array([0] * 8 + [1] * 2 + [1] * 7 + [0] * 3)
-    found = _calibration.measured(np.log(probabilities), labels)
+    found = _metrics.measured(np.log(probabilities), labels)
     assert found["calibration_error"] == pytest.approx((10 * 0.1 + 10 * 0.1) / 20)
     loss = -(8 * np.log(0.9) + 2 * np.log(0.1) + 7 * np.log(0.6) + 3 * np.log(0.4)) / 20
     assert found["loss"] == pytest.approx(loss)

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import bad_requests
-from pipeline.tasks import _example_guard, _guards
+from pipeline.tasks import _guards
 
-ASKED = tf.function(_example_guard.examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
+ASKED = tf.function(_guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
 
 
 def message():

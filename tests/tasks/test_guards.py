@@ -9,6 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import registry
+from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
@@ -49,7 +50,8 @@ def numbers():
 
 
 def example(**features):
-    return _guards.example({name.replace("__", "/"): value for name, value in features.items()})
+    named = {name.replace("__", "/"): value for name, value in features.items()}
+    return serialized([named])[0]
 
 
 def refused(signature, request):

@@ -8,7 +8,7 @@ import pytest
 from small import machine
 
 from pipeline.config import command_line
-from pipeline.data import image_detail
+from pipeline.data import image_sizes
 from pipeline.runtime import environment, run_directory
 from pipeline.training import plan
 
@@ -22,7 +22,7 @@ def planned(workplace, monkeypatch, capsys):
     def make(count, words="", detail=32, speed=1.0, seconds=None):
         images = np.zeros((count, 2, 2, 3), np.uint8)
         np.savez("images.npz", images=images, labels=np.arange(count) % 2)
-        monkeypatch.setattr(image_detail, "needed", lambda images: detail)
+        monkeypatch.setattr(image_sizes, "needed", lambda images: detail)
         monkeypatch.setattr(plan, "_seconds_per_pixel", lambda config: 7e-7 / speed)
         config = command_line.configure(["images.npz", *words.split()])
         config, chosen = plan.complete(config, machine(), seconds)

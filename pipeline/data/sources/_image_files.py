@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.data.image_headers import common_shape
+from pipeline.data.image_sizes import common_shape
 from pipeline.utils.errors import UsageError
 
 

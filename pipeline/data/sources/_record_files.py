@@ -1,15 +1,19 @@
-"""TFRecord files: finding their records, reading a record by number, and naming damaged records.
+"""TFRecord files: finding records, reading them by number, naming damaged ones; their features.
 
 A record is its length (uint64), a checksum of the length (uint32), the bytes, and their checksum,
 all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format
 details").
+
+`python -m pipeline.shards DIRECTORY > DIRECTORY/shards.json` writes a manifest of sharded files;
+every later run compares the files with it.
 """
 
 import contextlib
 import dataclasses
 import mmap
+import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,22 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.data.sources import _example_features
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils import files, image_formats, safe_io
+from pipeline.utils.errors import UsageError, reason, suggest
 from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _LENGTH = struct.Struct("<Q").unpack_from
+MANIFEST = "shards.json"
+_SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
+# Field -> common names of its feature, the preferred name first.
+_KNOWN = {
+    "image": ("image/encoded", "image", "image_raw", "image_bytes", "encoded", "jpeg", "png"),
+    "label": ("image/class/label", "label", "labels", "class", "class_id", "image/class/text"),
+    "group": (),
+}
+Layout = Mapping[str, tuple[str, str]]
+"""Maps fields (image, label, optionally group) to (feature, type of its value: int64 or bytes)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +125,15 @@ class RecordSource(Source):
         records: Records,
         ids: np.ndarray,
         numbers: dict[str, np.ndarray],
-        layout: _example_features.Layout,
+        layout: Layout,
     ) -> None:
         self._records, self._ids, self._numbers = records, ids, numbers
         self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
-    def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
+    def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         """Parses serialized examples into the fields of a layout, as returned by `examples`."""
-        return _example_features.parse(layout, records)
+        return parse(layout, records)
 
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
         return Info(
@@ -138,7 +152,7 @@ class RecordSource(Source):
         self._records.require_sound(numbers)
         for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
             where = self._records.location(number)
-            _example_features.require(self._layout, record.numpy(), where)
+            require(self._layout, record.numpy(), where)
 
     def examples(self, split: str) -> tf.data.Dataset:
         numbers = self._numbers[split]
@@ -213,3 +227,143 @@ def _intact(path: Path) -> int:
         for _ in tf.data.TFRecordDataset(str(path)):
             count += 1
     return count
+
+
+def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
+    """The layout of the first example, a serialized tf.Example.
+
+    `wanted` maps image, label and group to the name of the feature; None: the first common name.
+    Raises UsageError if a feature is missing.
+    """
+    content = _content(record, where)
+    layout = {}
+    for field, names in _KNOWN.items():
+        name = wanted[field] or next((name for name in names if name in content), None)
+        if name is not None:
+            found = "int64" if content.get(name, ("", []))[0] == "int64" else "bytes"
+            layout[field] = name, "bytes" if field == "image" else found
+        elif field != "group":
+            raise UsageError(
+                f"{where}: unknown feature for the {field}; set it with --source.{field}; "
+                f"choose from {', '.join(sorted(content)) or 'none'}"
+            )
+    require(layout, record, where)
+    name, _ = layout["image"]
+    if not image_formats.is_image(content[name][1][0]):
+        raise UsageError(
+            f"{where}: the feature {name!r} (--source.image) is not a {image_formats.NAMES} file; "
+            "encode raw pixels with tf.io.encode_png"
+        )
+    return layout
+
+
+def require(layout: Layout, record: bytes, where: str) -> None:
+    """Raises UsageError unless a serialized tf.Example has this layout."""
+    content = _content(record, where)
+    for field, (name, expected) in layout.items():
+        if name not in content:
+            raise UsageError(
+                f"{where} has no feature {name!r} (--source.{field}); {suggest(name, content)}"
+            )
+        kind, values = content[name]
+        if kind != expected or len(values) != 1:
+            raise UsageError(
+                f"{where}: the feature {name!r} (--source.{field}) must be one value of "
+                f"{expected}; got {len(values)} of {kind}"
+            )
+
+
+def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups are hashed.
+
+    Raises tf.errors.InvalidArgumentError for an example with a different layout.
+    """
+    types = {"int64": tf.int64, "bytes": tf.string}
+    spec = {name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()}
+    values = tf.io.parse_example(records, spec)
+    found = {field: values[name] for field, (name, _) in layout.items()}
+    if "group" in found and found["group"].dtype == tf.string:
+        found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
+    return found
+
+
+def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
+    """Maps each feature to its type (int64, float or bytes) and its values."""
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except Exception:  # DecodeError of google.protobuf, which is not a direct dependency
+        features = {}
+    kinds = {name: value.WhichOneof("kind") for name, value in features.items()}
+    if not any(kinds.values()):
+        raise UsageError(f"{where} is not a tf.Example")
+    return {
+        name: (kind.removesuffix("_list"), list(getattr(features[name], kind).value))
+        for name, kind in kinds.items()
+        if kind
+    }
+
+
+def is_shard(name: str) -> bool:
+    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
+    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
+    return bool(known) and not name.startswith(".")
+
+
+def listed(root: Path, wanted: Callable[[str], object] = lambda name: False) -> list[Path]:
+    """The TFRecord files in a directory and its subdirectories of `wanted` names, sorted.
+
+    Raises UsageError if there are none.
+    """
+    try:
+        inside = sorted(path for path in root.iterdir() if path.is_dir() and wanted(path.name))
+        found = [path for folder in (root, *inside) for path in sorted(folder.iterdir())]
+    except OSError as error:
+        raise UsageError(f"{root} cannot be read: {error.strerror}") from None
+    found = [path for path in found if is_shard(path.name)]
+    if not found:
+        raise UsageError(f"{root} contains no TFRecord files, such as train-00000-of-00010")
+    return found
+
+
+def records(paths: Sequence[Path]) -> Records:
+    """All records of these files.
+
+    Raises UsageError if a file is missing, damaged, or differs from the manifest.
+    """
+    _require_all(paths)
+    found = index(paths)
+    for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):
+        _compare(folder, paths)
+    return found
+
+
+def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
+    """Maps the TFRecord files in a directory to {"examples": count, "sha256": digest}."""
+    return {
+        path.name: {"examples": len(index([path])), "sha256": files.sha256(path)}
+        for path in listed(folder)
+    }
+
+
+def _require_all(paths: Sequence[Path]) -> None:
+    present = set(paths)
+    for path in paths:
+        if found := _SHARD.fullmatch(path.name):
+            stem, number, count = found.groups()
+            for at in range(int(count)):
+                name = f"{stem}-{at:0{len(number)}}-of-{count}"
+                if path.with_name(name) not in present:
+                    raise UsageError(f"{path.parent}: the shard {name} is missing")
+
+
+def _compare(folder: Path, paths: Sequence[Path]) -> None:
+    """Raises UsageError if a file in the manifest is missing, or one of `paths` has changed."""
+    path = folder / MANIFEST
+    try:
+        entries = safe_io.read_json(path).items()
+        expected = {folder / Path(name).name: str(entry["sha256"]) for name, entry in entries}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(f"{path} was not written by python -m pipeline.shards") from None
+    for file, digest in expected.items():
+        if not file.is_file() or (file in paths and files.sha256(file) != digest):
+            raise UsageError(f"{file} is missing or does not match the sha256 in {MANIFEST}")

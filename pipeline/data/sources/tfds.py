@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.sources import _record_files
-from pipeline.data.sources._example_features import Layout
+from pipeline.data.sources._record_files import Layout
 from pipeline.utils.errors import UsageError, reason, suggest
 
 

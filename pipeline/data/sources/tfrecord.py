@@ -11,11 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source
-from pipeline.data import shards, split_names
-from pipeline.data.image_headers import common_shape
+from pipeline.data import split_names
+from pipeline.data.image_sizes import common_shape
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _columns, _example_features
-from pipeline.data.sources._record_files import RecordSource
+from pipeline.data.sources import _columns, _record_files
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
@@ -53,13 +52,13 @@ def tfrecord(
     return TFRecords(path, {"image": image, "label": label, "group": group}, class_names)
 
 
-class TFRecords(RecordSource):
+class TFRecords(_record_files.RecordSource):
     """The examples of TFRecord files; arguments as for `tfrecord`."""
 
     def __init__(self, path: Path, features: dict[str, str | None], names: tuple[str, ...]) -> None:
         self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
-        records = shards.records(files)
+        records = _record_files.records(files)
         paths = (os.fsencode(_relative(file, self._root)) for file in files)
         self._hashes = np.array([stable_hash(path) >> _BITS for path in paths], np.int64)
         ends = records.first[np.cumsum([len(several) for several in divided.values()])]
@@ -71,7 +70,7 @@ class TFRecords(RecordSource):
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
-        layout = _example_features.detect(record, features, records.location(first[0]))
+        layout = _record_files.detect(record, features, records.location(first[0]))
         file, inside = records.places(np.arange(len(records)))
         super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
         self._names: tuple[str, ...] = ()  # until they are known
@@ -96,7 +95,7 @@ class TFRecords(RecordSource):
         texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
         return _columns.distinct(texts, f"{self._root}: the labels")
 
-    def _parse(self, layout: _example_features.Layout, records: tf.Tensor) -> Example:
+    def _parse(self, layout: _record_files.Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)
         if "label" in found and found["label"].dtype == tf.string:
             same = tf.equal(self._names, found["label"][..., None])
@@ -110,7 +109,7 @@ class TFRecords(RecordSource):
     def _values(self, field: str) -> Iterator[bytes]:
         """The unchanged values of a field in train."""
         layout = {field: self._layout[field]}
-        for batch in self._batches("train", lambda r: _example_features.parse(layout, r)):
+        for batch in self._batches("train", lambda r: _record_files.parse(layout, r)):
             yield from batch[field]
 
     def fingerprint(self) -> str:
@@ -132,19 +131,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
     """The root, and a map from splits to their files in sorted order."""
-    root = path.parent
-    if path.is_dir():
-        root, folders = path, [path]
-        try:
-            folders += sorted(p for p in path.iterdir() if p.is_dir() and _split_of(p.name))
-            found = [file for folder in folders for file in sorted(folder.iterdir())]
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-        found = [file for file in found if shards.is_shard(file.name)]
-    else:
-        found = [path]
-    if not found:
-        raise UsageError(f"{path} contains no TFRecord files, such as train-00000-of-00010")
+    root = path if path.is_dir() else path.parent
+    found = [path] if root != path else _record_files.listed(root, _split_of)
     return root, _divided(found, root)
 
 

@@ -12,7 +12,7 @@ import keras
 from pipeline.config import config
 from pipeline.contracts import Batches, Decision
 from pipeline.runtime.signals import Stopped, Stops
-from pipeline.training import metric_state
+from pipeline.training import checkpoints
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import agreed
 from pipeline.utils.console import say
@@ -111,7 +111,7 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._running is not None:  # saved within this epoch; Keras has just reset them
-            metric_state.restore(self.model.step.metrics, self._running)
+            checkpoints.restore_metrics(self.model.step.metrics, self._running)
             self._running = None
         # Requested after the last epoch was saved, or while it was.
         if self.step and (asked := self.stops.reason(agreed)):
@@ -124,13 +124,13 @@ class CheckpointCallback(keras.callbacks.Callback):
         asked = self.stops.reason(agreed)
         within = self.step < self.batches.end_of(self.epoch)
         if asked or (within and agreed(float(self._due()))):
-            self._save(metric_state.serialize(self.model.step.metrics))
+            self._save(checkpoints.metric_state(self.model.step.metrics))
             asked = asked or self.stops.reason(agreed)  # while it was written
         if asked:
             raise Stopped(asked)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._running = metric_state.serialize(self.model.step.metrics)
+        self._running = checkpoints.metric_state(self.model.step.metrics)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         if asked := self.stops.reason(agreed):

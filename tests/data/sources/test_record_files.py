@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from pipeline import shards as shards_command
-from pipeline.data import shards
 from pipeline.data.sources import _record_files
 from pipeline.utils.errors import UsageError
 
@@ -76,7 +75,7 @@ def test_a_damaged_file_is_named(files, case):
 
 def test_a_missing_shard_is_named(files):
     with pytest.raises(UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"):
-        shards.records([files[0], files[2]])
+        _record_files.records([files[0], files[2]])
 
 
 def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, capsys):
@@ -84,14 +83,14 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     printed = capsys.readouterr().out
     assert [entry["examples"] for entry in json.loads(printed).values()] == list(COUNTS)
     (tmp_path / "shards.json").write_text(printed)
-    records, raw = shards.records(files), files[1].read_bytes()
+    records, raw = _record_files.records(files), files[1].read_bytes()
     files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
     with pytest.raises(UsageError, match="00001-of-00003 is missing or does not"):
-        shards.records(files)
+        _record_files.records(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
     with pytest.raises(UsageError, match="00002-of-00003 is missing or does not match the sha256"):
-        shards.records(files)
+        _record_files.records(files)
     (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
     with pytest.raises(UsageError, match="x.tfrecord is missing or"):
-        shards.records(files)
+        _record_files.records(files)

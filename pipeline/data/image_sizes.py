@@ -1,4 +1,4 @@
-"""How much detail images hold, which may be less than their size in pixels suggests."""
+"""Sizes of images: in their headers, and as small as keeps their detail."""
 
 import io
 import time
@@ -8,10 +8,48 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import Image
 
+from pipeline.utils.image_formats import MOST_PIXELS
+
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
 _LOST = 0.013  # fraction of an image's variance
 _SECONDS = 2.0  # at most, for all images
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+
+
+def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
+    """The common (height, width, channels) of all images, upright; None where images differ.
+
+    Channels are 1 if all images are grayscale, else 3. Images that are damaged, or have no pixels
+    or too many, are skipped: decoding or cleaning reports them. The beginning of each file is
+    enough.
+    """
+    sizes, gray = set(), True
+    for image in images:
+        height, width, is_gray = _shape(image)
+        if not 0 < height * width <= MOST_PIXELS:
+            continue
+        sizes.add((height, width))
+        gray &= is_gray
+        if len(sizes) > 1:
+            return None, None, None
+    for height, width in sizes:
+        return height, width, 1 if gray else 3
+    return None, None, None
+
+
+def _shape(image: bytes) -> tuple[int, int, bool]:
+    """(height, width, whether the image is grayscale); zeros for a damaged image."""
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),  # about large images
+            Image.open(io.BytesIO(image), formats=_FORMATS) as opened,
+        ):
+            turned = opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
+            height, width = opened.size if turned else opened.size[::-1]
+            return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
+    except Exception:  # Pillow raises many types of exceptions for damaged files
+        return 0, 0, False
 
 
 def needed(images: Iterable[bytes | np.ndarray]) -> int | None:
