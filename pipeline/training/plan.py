@@ -118,7 +118,8 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)]
-    fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
+    # On 3,022 enlarged images of 32 pixels, 45 epochs at 48 pixels gave 0.783, 100 at 32 0.771.
+    fits = [size for size in sizes if 0.4 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
     reason = f"the files hold the detail of about {detail} pixels"
