@@ -42,14 +42,17 @@ def check_answers(
     golden: Golden,
     sizes: tuple[int, ...] = BATCH_SIZES,
     precision: str = "float32",
+    *,
+    tolerances: int = 1,
 ) -> str:
     """Sends the stored requests of a signature; raises Failure if an answer differs.
 
-    Floats may differ by `TOLERANCES`; integers and strings must be equal, except for ranks with
-    nearly equal scores. If a batch needs more examples than are stored, examples are repeated.
+    Floats may differ by `tolerances` times the tolerance of the precision; integers and strings
+    must be equal, except for ranks with nearly equal scores. If a batch needs more examples than
+    are stored, examples are repeated.
     """
     inputs, outputs = golden["inputs"], golden["outputs"]
-    tolerance = TOLERANCES.get(precision, TOLERANCES["float32"])
+    tolerance = tolerances * TOLERANCES.get(precision, TOLERANCES["float32"])
     ties, swapped, worst = _ties(outputs, tolerance), 0, 0.0
     for size in sizes:
         rows = np.arange(size) % len(next(iter(inputs.values())))
