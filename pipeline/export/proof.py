@@ -129,4 +129,6 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
+    runtime_version()  # loads the libraries, perhaps while the files are still written
+    sys.stdin.read()
     main(checks(Path(sys.argv[1]), int(sys.argv[2])))

@@ -14,7 +14,7 @@ from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, proof, run_result, text_files, warmup
-from pipeline.export.verification import Check, Verification, verify
+from pipeline.export.verification import Check, Verification, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import twin
@@ -55,8 +55,9 @@ def export(
     parent, directory = run_directory.export_directory(config), None
     try:
         directory = temp_files.folder(parent)
-        manifest = write(directory, model, task, config, examples, **about)
-        outcome = verify(directory)
+        with start(directory) as process:  # it loads its libraries meanwhile
+            manifest = write(directory, model, task, config, examples, **about)
+            outcome = verify(directory, process=process)
         if not outcome.passed:
             return outcome
         signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.data.batching import evaluation
 from pipeline.evaluation.evaluate import answers
-from pipeline.export import text_files
+from pipeline.export import savedmodel, text_files
 from pipeline.export.savedmodel import export, write
 from pipeline.fit import fit
 from pipeline.serving import version_manifest
@@ -100,11 +100,15 @@ def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
     full = "a/.unpublished-1/variables.tempstate12; No space left on device [Op:SaveV2]"
     save = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, full))
     monkeypatch.setattr(tf.saved_model, "save", save)
+    processes = []
+    start = savedmodel.start
+    monkeypatch.setattr(savedmodel, "start", lambda d: processes.append(start(d)) or processes[0])
     config = digits_run.config.changed(export={"directory": tmp_path})
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     (check,) = export(*arguments, metrics={}, trained={}).checks
     assert check.detail.endswith("digits cannot be written: No space left on device")
     assert list((tmp_path / "digits").iterdir()) == []
+    assert processes[0].returncode is not None, "the process of the checks has ended"
 
 
 def test_the_manifest_describes_the_version_and_every_file(digits_run):
