@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pipeline.config import keras_names, registry, validation
+from pipeline.config import functions, registry, validation
 from pipeline.utils.errors import UsageError, did_you_mean, nearest, quoted
 
 # Values that start with -.
@@ -92,7 +92,7 @@ def functions_with(option: str, kind: type) -> Iterator[tuple[registry.Choice, s
     """The registered functions that have an option, such as `path`."""
     for choice in registry.choices(kind):
         # Not Keras's metrics: reading them all takes long.
-        others = keras_names.names(choice.registry) if choice.options != choice.field else ()
+        others = functions.keras_names(choice.registry) if choice.options != choice.field else ()
         for name in (*registry.names(choice.registry), *others):
             if option in registry.find(choice.registry, name).options:
                 yield choice, name

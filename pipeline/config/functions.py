@@ -1,4 +1,4 @@
-"""Functions and classes as their source describes them, without importing their modules."""
+"""Functions and classes, also of Keras, as their source describes them, without importing them."""
 
 import ast
 import dataclasses
@@ -24,6 +24,25 @@ _RESERVED = (
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
+}
+# Registry -> the module of Keras whose classes its names may stand for.
+KERAS = {
+    "optimizers": "optimizers",
+    "schedules": "optimizers.schedules",
+    "losses": "losses",
+    "metrics": "metrics",
+}
+# Base classes, and wrappers of other objects.
+_ABSTRACT = {
+    *("optimizer", "optimizermap", "lossscaleoptimizer", "multioptimizer", "learningrateschedule"),
+    *("loss", "metric", "mean", "sum", "meanmetricwrapper"),
+}
+_ALIASES = {
+    "mse": "meansquarederror",
+    "mae": "meanabsoluteerror",
+    "mape": "meanabsolutepercentageerror",
+    "msle": "meansquaredlogarithmicerror",
+    "rmse": "rootmeansquarederror",
 }
 
 
@@ -187,3 +206,28 @@ def _meanings(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
         r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
     )
     return {name: " ".join(text.split()) for name, text in entries}
+
+
+def keras_class(registry: str, name: str) -> str | None:
+    """`module:Class` by a name in any spelling: `adam_w`, `adamw` or `AdamW`."""
+    plain = name.replace("_", "").lower()
+    return _keras_classes(registry).get(_ALIASES.get(plain, plain))
+
+
+def keras_names(registry: str) -> list[str]:
+    """The names of the classes in lower case with underscores, as in Keras: `f1_score`, `auc`."""
+    starts = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    found = (name.rpartition(":")[2] for name in _keras_classes(registry).values())
+    return sorted(re.sub(starts, "_", name).lower() for name in found)
+
+
+@functools.cache
+def _keras_classes(registry: str) -> dict[str, str]:
+    """Name in lower case -> `module:Class`, of the classes that Keras exports."""
+    if registry not in KERAS:
+        return {}
+    spec = spec_of(f"keras.{KERAS[registry]}")
+    text = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
+    found = re.findall(r"^from (\S+) import \(?\s*([A-Z]\w*) as \2", text, re.MULTILINE)
+    known = {name.lower(): f"{module}:{name}" for module, name in found}
+    return {name: place for name, place in known.items() if name not in _ABSTRACT}

@@ -25,7 +25,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import keras_names, objects, type_hints, validation
+from pipeline.config import functions, objects, type_hints, validation
 from pipeline.config.functions import Function, declared, dotted, functions_of
 from pipeline.utils.errors import UsageError, quoted, suggest
 
@@ -73,11 +73,11 @@ def find(registry: str, name: str) -> Function:
     known = _registered(registry)
     if name in known:
         return known[name]
-    if found := keras_names.find(registry, name):
+    if found := functions.keras_class(registry, name):
         return dotted(found)
     for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
         return dotted(entry.value)
-    others = keras_names.names(registry)
+    others = functions.keras_names(registry)
     raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
 
 
@@ -88,7 +88,7 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
-        known = [*names(self.registry), *["any of Keras"] * (self.registry in keras_names.FOLDERS)]
+        known = [*names(self.registry), *["any of Keras"] * (self.registry in functions.KERAS)]
         return f"{', '.join(known)}, or package.module:name"
 
 
@@ -261,7 +261,7 @@ def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) 
 def described(name: str) -> dict[str, Function]:
     """The functions of a registry, or of any registry by one name, or by a dotted name."""
     if name in REGISTRIES:
-        return {word: find(name, word) for word in (*names(name), *keras_names.names(name))}
+        return {word: find(name, word) for word in (*names(name), *functions.keras_names(name))}
     if "." in name or ":" in name:
         return {name: dotted(name)}
     registered = (_registered(registry).get(name) for registry in REGISTRIES)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Train
 from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
-from pipeline.data import cache_policy, disk_cache
+from pipeline.data import cache
 from pipeline.data.example_store import (
     DIGEST,
     Device,
@@ -44,7 +44,7 @@ def load(
     held-out examples are kept.
     """
     options = config.data
-    decision = cache_policy.decided(source, task, options)
+    decision = cache.decided(source, task, options)
     excluded = np.fromiter(dropped or {}, np.int64)
     splits, notes = {}, [decision.reason]
     if decision.value != "none":
@@ -91,8 +91,8 @@ def _store(
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
     batches = _decoded(source, task, split, dropped, block)
     if kind == "disk":
-        folder, state = cache_policy.place(config, source, task, split, dropped)
-        return disk_cache.obtained(folder, state, specs, batches)
+        folder, state = cache.place(config, source, task, split, dropped)
+        return cache.obtained(folder, state, specs, batches)
     # Not `np.concatenate`: the memory of the batches would not be returned to the system.
     count = source.info.splits[split]
     kept = {k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()}

@@ -20,12 +20,14 @@ _STARTS = np.array([list(start.ljust(12, b"\0")) for start in SIGNATURES.values(
 # Without limits, a small file could take minutes or gigabytes: each step of a loop in the graph
 # takes 16 to 50 us, each scan of a progressive JPEG takes time proportional to its pixels, and each
 # compressed text of a PNG expands to 8 MB.
-_MOST_BLOCKS = 2**16  # in a frame of a GIF, 255 bytes each
-_MOST_EXTENSIONS = 256  # in a GIF before its first frame
+_MOST_BLOCKS = 2**17  # in a GIF up to the end of its first frame, 255 bytes each
 _MOST_SCANS = 32  # in an image with the most pixels allowed; about ten are usual
 _LEAST_SCAN = 10  # bytes
 _MOST_TEXTS = 16
 _SHORT = 2**16  # bytes of a PNG whose texts need not be counted
+_HEADER = 34  # bytes, in which the sizes of a GIF, BMP or WebP are
+# Bytes of a color table in a GIF, by the flags before it.
+_TABLES = np.array([3 * 2 ** (1 + flags % 8) * (flags >= 128) for flags in range(256)])
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
 
 
@@ -61,7 +63,7 @@ def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 @functools.cache
 def _traced(channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """One graph for all callers, because tracing these 1,500 operations takes a second."""
+    """One graph for all callers, because tracing these operations takes a fifth of a second."""
     signature = [tf.TensorSpec((), tf.string)]
     return tf.function(functools.partial(_pixels, channels=channels), signature, autograph=False)
 
@@ -78,8 +80,7 @@ def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
 
 
 def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
-    start = tf.strings.substr(tf.strings.substr(contents, 0, 12) + bytes(12), 0, 12)
-    head = tf.io.decode_raw(start, tf.uint8)
+    head = tf.io.decode_raw(contents, tf.uint8, fixed_length=12)
     found = tf.reduce_all((head == _STARTS) | (_STARTS == 0), axis=1)
     contents = _require(tf.reduce_any(found), (f"the file is not a {NAMES} image",), contents)
     decoders = [functools.partial(decode, contents) for decode in _decoders()]
@@ -94,7 +95,8 @@ def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
 
 def _require(condition: tf.Tensor, message: tuple[Any, ...], value: tf.Tensor) -> tf.Tensor:
     """`value`, guarded by a condition; the message is passed in parts."""
-    with tf.control_dependencies([tf.debugging.Assert(condition, list(message))]):
+    # `tf.debugging.Assert` would trace two functions if a part is int64.
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=list(message))]):
         return tf.identity(value)
 
 
@@ -112,65 +114,56 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
     contents = _within(shape[0], shape[1], contents)
     size = tf.cast(shape[0], tf.int64) * tf.cast(shape[1], tf.int64)
     most = _MOST_SCANS * MOST_PIXELS // tf.maximum(size, 1)
-
-    def few_scans() -> tf.Tensor:  # libjpeg has no limit
-        raw = tf.io.decode_raw(contents, tf.uint8)
-        return tf.math.count_nonzero((raw[:-1] == 0xFF) & (raw[1:] == 0xDA)) <= most
-
+    # libjpeg has no limit. A short file cannot have too many, and is not searched.
     short = tf.cast(tf.strings.length(contents), tf.int64) // _LEAST_SCAN <= most
-    good = tf.cond(short, lambda: tf.constant(True), few_scans)
-    contents = _require(good, ("the JPEG has too many scans for its pixels",), contents)
+    raw = tf.io.decode_raw(tf.where(short, b"", contents), tf.uint8)
+    scans = tf.math.count_nonzero((raw[:-1] == 0xFF) & (raw[1:] == 0xDA))
+    contents = _require(scans <= most, ("the JPEG has too many scans for its pixels",), contents)
     # The default transform differs from the accurate one in two of three pixels, by up to 4.
     image = tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
-    return _upright(image, _orientation(contents))
+    orientation = _orientation(contents)
+    return tf.cond(orientation == 1, lambda: image, lambda: _upright(image, orientation))
 
 
 def _png(contents: tf.Tensor) -> tf.Tensor:
-    header = tf.strings.substr(tf.strings.substr(contents, 0, 24) + bytes(24), 16, 8)
     # As signed numbers: more than 2**31 is rejected as less than 1.
-    size = tf.io.decode_raw(header, tf.int32, little_endian=False)
-    contents = _within(size[1], size[0], contents)
+    header = tf.io.decode_raw(contents, tf.int32, little_endian=False, fixed_length=24)
+    contents = _within(header[5], header[4], contents)
     many = rf"(\C*?[zi]TXt){{{_MOST_TEXTS + 1}}}\C*"
-    good = tf.cond(
-        tf.strings.length(contents) <= _SHORT,
-        lambda: True,
-        lambda: ~tf.strings.regex_full_match(contents, many),
-    )
+    searched = tf.where(tf.strings.length(contents) <= _SHORT, b"", contents)
+    good = ~tf.strings.regex_full_match(searched, many)
     contents = _require(good, (f"the PNG has more than {_MOST_TEXTS} texts",), contents)
     return tf.io.decode_png(contents, channels=3)
 
 
 def _webp(contents: tf.Tensor) -> tf.Tensor:
     """Lossy, lossless or extended, but not animated (RFC 9649, sections 2.5 to 2.7)."""
-    raw = tf.io.decode_raw(contents, tf.uint8)
-    kind = tf.strings.substr(contents + bytes(16), 12, 4)
-    packed = _number(raw, 21, 4)
-    height = width = tf.constant(0, tf.int64)  # refused
-    for name, high, wide in (
-        (b"VP8 ", _number(raw, 28, 2) % 2**14, _number(raw, 26, 2) % 2**14),
-        (b"VP8L", packed // 2**14 % 2**14 + 1, packed % 2**14 + 1),
-        (b"VP8X", _number(raw, 27, 3) + 1, _number(raw, 24, 3) + 1),
-    ):
-        height, width = tf.where(kind == name, high, height), tf.where(kind == name, wide, width)
-    contents = _within(height, width, contents)
+    lossy, lossless, extended = (int.from_bytes(b"VP8" + c, "little") for c in (b" ", b"L", b"X"))
+    places = (12, 4), (20, 1), (26, 2), (28, 2), (21, 4), (24, 3), (27, 3)
+    kind, flags, width, height, packed, columns, rows = _header(contents, *places)
+    size = tf.where(kind == lossy, [height % 2**14, width % 2**14], 0)  # 0 is refused
+    smaller = [packed // 2**14 % 2**14, packed % 2**14]
+    size = tf.where(kind == lossless, tf.stack(smaller) + 1, size)
+    size = tf.where(kind == extended, tf.stack([rows, columns]) + 1, size)
+    contents = _within(size[0], size[1], contents)
     # TensorFlow 2.21 crashes on an animation without alpha.
-    still = (kind != b"VP8X") | (_number(raw, 20, 1) % 4 < 2)
+    still = (kind != extended) | (flags % 4 < 2)
     contents = _require(still, ("an animated WebP cannot be read",), contents)
     return _decoded(contents, channels=0)[..., :3]  # it refuses 3 channels for a file with alpha
 
 
 def _bmp(contents: tf.Tensor) -> tf.Tensor:
     """Uncompressed, with 8, 24 or 32 bits; TensorFlow would return palette indices as gray."""
-    raw = tf.io.decode_raw(contents, tf.uint8)
-    header, bits = _number(raw, 14, 4), _number(raw, 28, 2)
-    plain = (header >= 40) & (_number(raw, 30, 4) == 0) & tf.reduce_any(bits == (8, 24, 32))
+    places = (14, 4), (18, 4), (22, 4), (28, 2), (30, 4)
+    header, width, height, bits, packed = _header(contents, *places)
+    plain = (header >= 40) & (packed == 0) & tf.reduce_any(bits == (8, 24, 32))
     contents = _require(plain, ("the BMP must be uncompressed with 8, 24 or 32 bits",), contents)
-    height = _number(raw, 22, 4)
     height = tf.minimum(height, 2**32 - height)  # negative if the first row is the top one
-    contents = _within(height, _number(raw, 18, 4), contents)
+    contents = _within(height, width, contents)
     image = _decoded(contents, channels=3)
 
     def from_palette() -> tf.Tensor:
+        raw = tf.io.decode_raw(contents, tf.uint8)
         first = 14 + header  # four bytes per color: blue, green, red, unused
         colors = first + 4 * tf.cast(image[..., :1], tf.int64) + tf.constant([2, 1, 0], tf.int64)
         inside = tf.reduce_all(colors < tf.size(raw, tf.int64))
@@ -181,44 +174,34 @@ def _bmp(contents: tf.Tensor) -> tf.Tensor:
 
 def _gif(contents: tf.Tensor) -> tf.Tensor:
     """The first frame; other frames are cut off, because TensorFlow would expand all (GIF89a)."""
-    raw = tf.io.decode_raw(contents, tf.uint8)
-    end = tf.size(raw, tf.int64)
+    raw = tf.io.decode_raw(contents + bytes(9), tf.uint8)
+    end = tf.size(raw, tf.int64) - 9
 
-    def table(flags: tf.Tensor) -> tf.Tensor:
-        """Bytes of a color table."""
-        size = 3 * tf.bitwise.left_shift(tf.constant(2, tf.int64), flags % 8)
-        return tf.where(flags >= 128, size, 0)
+    def step(at: tf.Tensor, frame: tf.Tensor, in_blocks: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Past an extension's label, a frame's header, or a block, preceded by its length."""
+        first, flags = tf.unstack(tf.cast(tf.gather(raw, at + np.array([0, 9])), tf.int64))
+        starts = ~in_blocks & (first == ord(","))
+        following = tf.where(first == ord("!"), at + 2, end)
+        following = tf.where(starts, at + 11 + tf.gather(_TABLES, flags), following)
+        following = tf.where(in_blocks, at + 1 + first, following)
+        return following, tf.where(starts, at, frame), ~in_blocks | (first > 0)
 
-    def walk(going: Callable, following: Callable, start: tf.Tensor, most: int) -> tf.Tensor:
-        """The first position that is not `going`; `following` maps a position to the next one."""
-        (at,) = tf.while_loop(
-            lambda at: going(at) & (at < end),
-            lambda at: (following(at),),
-            (start,),
-            maximum_iterations=most,
-        )
-        return at
-
-    def after_blocks(at: tf.Tensor) -> tf.Tensor:
-        """The position after a chain of blocks, each preceded by its length."""
-        size = functools.partial(_number, raw, count=1)
-        at = walk(lambda at: size(at) > 0, lambda at: at + 1 + size(at), at, _MOST_BLOCKS)
-        return tf.where(size(at) == 0, at + 1, end + 1)
-
-    at = walk(
-        lambda at: _number(raw, at, 1) == ord("!"),
-        lambda at: after_blocks(at + 2),
-        13 + table(_number(raw, 10, 1)),
-        _MOST_EXTENSIONS,
+    # A chain of blocks, the last of which is empty, follows each extension and frame.
+    first = 13 + tf.gather(_TABLES, _header(contents, (10, 1))[0])
+    last, frame, unfinished = tf.while_loop(
+        lambda at, frame, in_blocks: (at < end) & (in_blocks | (frame == 0)),
+        step,
+        (first, tf.zeros_like(end), tf.constant(False)),
+        maximum_iterations=_MOST_BLOCKS,
     )
-    framed = (_number(raw, at, 1) == ord(",")) & (at + 10 < end)
+    framed = (frame > 0) & (frame + 10 < end)
     contents = _require(framed, ("the GIF has no frame",), contents)
-    contents = _within(_number(raw, at + 7, 2), _number(raw, at + 5, 2), contents)
-    last = after_blocks(at + 11 + table(_number(raw, at + 9, 1)))
-    contents = _require(last <= end, ("the GIF ends within its first frame",), contents)
+    sides = tf.io.decode_raw(tf.strings.substr(contents, frame + 5, 4), tf.uint16, fixed_length=4)
+    contents = _within(sides[1], sides[0], contents)
+    contents = _require(~unfinished, ("the GIF ends within its first frame",), contents)
     # The frame is moved to the corner of the canvas, and the canvas is reduced to its size.
-    head = tf.strings.substr(contents, 0, tf.cast(at + 1, tf.int32)) + bytes(4)
-    rest = tf.strings.substr(contents, tf.cast(at + 5, tf.int32), tf.cast(last - at - 5, tf.int32))
+    head = tf.strings.substr(contents, 0, tf.cast(frame + 1, tf.int32)) + bytes(4)
+    rest = tf.strings.substr(contents, frame + 5, last - frame - 5)
     return _decoded(head + rest + b";", channels=3)
 
 
@@ -229,52 +212,58 @@ def _decoded(contents: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _orientation(contents: tf.Tensor) -> tf.Tensor:
-    """EXIF orientation of a JPEG: int64, 1 to 8; 1 if it has none."""
+    """EXIF orientation of a JPEG: int32, 1 to 8; 1 if it has none."""
     # The marker APP1, its length, "Exif", two zeros, and a TIFF structure.
-    parts = tf.strings.split(contents, b"Exif\0\0", maxsplit=1)
+    parts = tf.raw_ops.StringSplitV2(input=[contents], sep=b"Exif\0\0", maxsplit=1).values
     before = tf.strings.length(parts[0])
     marker = tf.strings.substr(parts[0], tf.maximum(before, 4) - 4, 2)
 
     def from_exif() -> tf.Tensor:
-        raw = tf.io.decode_raw(parts[1] + b"\0", tf.uint8)
-        little = _number(raw, 0, 1) == ord("I")
-        directory = _number(raw, 4, 4, little)
-        entries = directory + 2 + 12 * tf.range(_number(raw, directory, 2, little))
-        tags, values = _number(raw, entries, 2, little), _number(raw, entries + 8, 2, little)
-        value = tf.reduce_max(tf.where(tags == _ORIENTATION, values, 0))
+        end, is_little = tf.strings.length(parts[1]), tf.strings.substr(parts[1], 0, 1) == b"I"
+
+        def words(at: tf.Tensor | int, count: tf.Tensor | int) -> tf.Tensor:
+            """Unsigned numbers of two bytes; zeros after the end."""
+            size = 2 * count
+            text = tf.strings.substr(parts[1], tf.minimum(at, end), size)
+            little = tf.io.decode_raw(text, tf.uint16, fixed_length=size)
+            big = tf.io.decode_raw(text, tf.uint16, little_endian=False, fixed_length=size)
+            return tf.cast(tf.where(is_little, little, big), tf.int32)
+
+        first = words(4, 2)
+        at = tf.where(is_little, first[0] + 2**16 * first[1], first[1] + 2**16 * first[0])
+        at = tf.where(at < 0, end, at)  # 2**31 and more
+        fields = tf.reshape(words(at, 1 + 6 * words(at, 1)[0])[1:], (-1, 6))
+        value = tf.reduce_max(tf.where(fields[:, 0] == _ORIENTATION, fields[:, 4], 0))
         return tf.where((value >= 1) & (value <= 8), value, 1)
 
     found = (tf.size(parts) > 1) & (marker == b"\xff\xe1")
-    return tf.cond(found, from_exif, lambda: tf.constant(1, tf.int64))
+    return tf.cond(found, from_exif, lambda: 1)
 
 
 def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """uint8 (height, width, channels), rotated and mirrored by an EXIF orientation."""
-
-    def when(orientations: tuple[int, ...], change: Callable, image: tf.Tensor) -> tf.Tensor:
-        chosen = tf.reduce_any(orientation == orientations)
-        return tf.cond(chosen, lambda: change(image), lambda: image)
-
-    image = when((5, 6, 7, 8), _transposed, image)
-    image = when((2, 3, 6, 7), lambda i: tf.reverse(i, [1]), image)
-    return when((3, 4, 7, 8), lambda i: tf.reverse(i, [0]), image)
-
-
-def _transposed(image: tf.Tensor) -> tf.Tensor:
     # `tf.transpose` of integers makes TensorFlow 2.21 write "E0000 ... oneDNN supports DT_UINT8
     # only on platforms with AVX-512" to stderr, even on CPUs that have it, in a server too. For 12
     # megapixels this takes 33 ms instead of 19.
     height, width, channels = tf.unstack(tf.shape(image))
-    places = tf.range(width)[:, None] + width * tf.range(height)
-    return tf.gather(tf.reshape(image, [-1, channels]), places)
+    turned = orientation >= 5
+
+    def places(length: tf.Tensor, stride: tf.Tensor, mirrored: tuple[int, ...]) -> tf.Tensor:
+        found = tf.range(length) * stride
+        return tf.where(tf.reduce_any(orientation == mirrored), found[::-1], found)
+
+    rows = places(tf.where(turned, width, height), tf.where(turned, 1, width), (3, 4, 7, 8))
+    columns = places(tf.where(turned, height, width), tf.where(turned, width, 1), (2, 3, 6, 7))
+    return tf.gather(tf.reshape(image, [-1, channels]), rows[:, None] + columns)
 
 
-def _number(
-    raw: tf.Tensor, at: tf.Tensor | int, count: int, little: tf.Tensor | bool = True
-) -> tf.Tensor:
-    """Unsigned number of up to 7 bytes at each position; the last byte is repeated at the end."""
-    places = tf.cast(at, tf.int64)[..., None] + tf.range(count, dtype=tf.int64)
-    found = tf.gather(raw, tf.clip_by_value(places, 0, tf.size(raw, tf.int64) - 1))
-    powers = tf.constant([256**power for power in range(count)], tf.int64)
-    powers = tf.where(little, powers, tf.reverse(powers, [0]))
-    return tf.reduce_sum(tf.cast(found, tf.int64) * powers, axis=-1)
+def _header(contents: tf.Tensor, *places: tuple[int, int]) -> list[tf.Tensor]:
+    """Unsigned little-endian numbers in the first bytes of a file; a shorter file ends in zeros.
+
+    Each is given by its position and its number of bytes, and returned as int64.
+    """
+    powers = np.zeros((len(places), _HEADER), np.int64)
+    for row, (at, count) in zip(powers, places, strict=True):
+        row[at : at + count] = 256 ** np.arange(count)
+    raw = tf.io.decode_raw(contents, tf.uint8, fixed_length=_HEADER)
+    return tf.unstack(tf.reduce_sum(tf.cast(raw, tf.int64) * powers, axis=1))

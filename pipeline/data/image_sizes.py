@@ -3,12 +3,16 @@
 import io
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
+from pipeline.contracts import Source
 from pipeline.utils.image_formats import MOST_PIXELS
+from pipeline.utils.tf_data import without_autotune
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
@@ -50,6 +54,20 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
             return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
     except Exception:  # Pillow raises many types of exceptions for damaged files
         return 0, 0, False
+
+
+def spread(count: int, most: int) -> np.ndarray:
+    """Positions of at most `most` examples out of `count`, evenly spread; int64."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+
+
+def sample(source: Source, most: int) -> Iterator[Any]:
+    """Some images of train, evenly spread, as they are in the source; damaged ones are left out."""
+    source.info.field("image")
+    read = source.reader("train")
+    positions = tf.data.Dataset.from_tensor_slices(spread(source.info.splits["train"], most))
+    images = positions.map(lambda position: read(position)["image"]).ignore_errors()
+    yield from without_autotune(images).as_numpy_iterator()
 
 
 def needed(images: Iterable[bytes | np.ndarray]) -> int | None:

@@ -13,22 +13,17 @@ from pipeline.config.config import Config
 from pipeline.contracts import Source
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import Data
+from pipeline.data.image_sizes import sample, spread
 from pipeline.data.splits import Split
 from pipeline.utils import console, html_pages
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import Picture, Row, Section
-from pipeline.utils.tf_data import without_autotune
 
 Lines = Iterator[tuple[str, str]]
 _SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes listed one by one
 _CLASSES, _PER_CLASS = 50, 8
 _AUGMENTED = 6  # images before and after; an even number, as some augmentations pair them
-
-
-def spread(count: int, most: int = _SAMPLE) -> np.ndarray:
-    """Positions of at most `most` examples out of `count`, evenly spread; int64."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
 def statistics(data: Data) -> Lines:
@@ -39,11 +34,11 @@ def statistics(data: Data) -> Lines:
         yield from classes(data.splits, names)
     yield from files(data.source)
     train = data.splits["train"]
-    sample = train.take(spread(len(train)))  # of fields too large to keep
+    some = train.take(spread(len(train), _SAMPLE))  # of fields too large to keep
     for name, spec in train.store.specs.items():
         if name == "id":
             continue
-        values = train.column(name) if name in train.store.short else sample[name]
+        values = train.column(name) if name in train.store.short else some[name]
         line = " ".join(filter(None, (name, "x".join(map(str, spec.shape)), spec.dtype.name)))
         if values.dtype.kind in "iuf":
             number = "{:,}" if values.dtype.kind in "iu" else "{:.4g}"
@@ -77,14 +72,12 @@ def files(source: Source) -> Lines:
     """Formats and sizes in pixels of a sample of encoded images; nothing for other data."""
     from PIL import Image
 
-    spec, read = source.info.fields.get("image"), source.reader("train")
+    spec = source.info.fields.get("image")
     if spec is None or spec.dtype != tf.string:
         return
-    positions = tf.data.Dataset.from_tensor_slices(spread(source.info.splits["train"]))
-    images = positions.map(lambda position: read(position)["image"]).ignore_errors()
     kinds: collections.Counter[str] = collections.Counter()
     sides = []
-    for contents in without_autotune(images).as_numpy_iterator():
+    for contents in sample(source, _SAMPLE):
         try:
             with Image.open(io.BytesIO(contents)) as opened:
                 sides.append((opened.height, opened.width))

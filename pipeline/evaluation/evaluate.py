@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
-from pipeline.training.stepped_model import SteppedModel
-from pipeline.training.train_step import forward
+from pipeline.training.train_step import SteppedModel, forward
 from pipeline.utils.tf_data import without_autotune
 
 

@@ -14,7 +14,6 @@ from pipeline.data.splits import Split
 from pipeline.models import _layers
 from pipeline.runtime import devices, environment
 from pipeline.training.model_builder import build, network
-from pipeline.training.stepped_model import SteppedModel
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5
@@ -117,14 +116,15 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
         model = build(loaded.task, settings, machine, batches)
         _disable_dropout(model)
         model.set_weights(before)
-        start = [variable.numpy() for variable in _variables(model)]
+        variables = [variable for group in model.state.values() for variable in group]
+        start = [variable.numpy() for variable in variables]
         for calls in CALLS:
-            for variable, value in zip(_variables(model), start, strict=True):
+            for variable, value in zip(variables, start, strict=True):
                 variable.assign(value)
             model.steps_per_execution = calls
             with machine.strategy.scope():
                 registry.load("engines", engine)(model, batches, None, [])
-            ends.append([variable.numpy() for variable in _variables(model)])
+            ends.append([variable.numpy() for variable in variables])
     end = ends[0]
     pairs = (pair for other in ends[1:] for pair in zip(end, other, strict=True))
     found = {"apart": max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)}
@@ -174,10 +174,6 @@ def _stock(
     size = settings.train.batch_size // pieces
     model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
     return before, model.get_weights()
-
-
-def _variables(model: SteppedModel) -> list[keras.Variable]:
-    return [variable for group in model.state.values() for variable in group]
 
 
 def _disable_dropout(model: keras.Model) -> None:

@@ -14,9 +14,9 @@ from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
-from pipeline.serving import models_config, repository
+from pipeline.serving import repository
 from pipeline.training import preflight
-from pipeline.utils import files, safe_io, temp_files
+from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
@@ -123,7 +123,7 @@ def export_again(config: Config) -> int:
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
-    with Stops().listening(), run.locked():
+    with Stops().listening(), locks.held(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 
@@ -179,7 +179,7 @@ def _pin(name: str, words: list[str]) -> int:
             return 1
     repository.pin(model, version)
     say("pinned", "nothing" if version is None else versions[version])
-    config = model / models_config.NAME
+    config = model / repository.CONFIG
     say("served", f"{repository.live(model)}, by servers that read {config}, as in SERVING.md")
     return 0
 

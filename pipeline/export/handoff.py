@@ -23,7 +23,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stops
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
-from pipeline.training.stepped_model import SteppedModel
+from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import files, npz, progress_bar, safe_io
 from pipeline.utils.console import say

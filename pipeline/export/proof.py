@@ -18,14 +18,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from pipeline.export import (
-    bad_requests,
-    golden_answers,
-    operation_checks,
-    signature_checks,
-    warmup,
-)
-from pipeline.export.bad_requests import Check
+from pipeline.export import graph_checks, request_checks, warmup
+from pipeline.export.request_checks import Check
 from pipeline.serving import version_manifest
 from pipeline.serving.savedmodel_session import Session, runtime_version, saved_graph
 from pipeline.serving.signatures import strings
@@ -69,7 +63,7 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
     Run each before requesting the next, and stop after a failure of one in `STOPS`.
     """
     manifest: dict[str, Any] = {}
-    golden: dict[str, golden_answers.Golden] = {}
+    golden: dict[str, request_checks.Golden] = {}
     sessions: list[Session] = []
 
     def digests() -> str:
@@ -87,17 +81,19 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
 
     yield "digests", digests
     # Before anything in the graph is run.
-    yield "operations", lambda: operation_checks.check(saved_graph(directory).graph_def)
+    yield "operations", lambda: graph_checks.check_operations(saved_graph(directory).graph_def)
     yield "loads", load
     yield "golden", read
     (session,) = sessions
-    yield "contract", partial(signature_checks.check, session.signatures, golden)
+    yield "contract", partial(graph_checks.check_signatures, session.signatures, golden)
     yield "warm-up", partial(warmup.check, session, directory)
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
-        compare = partial(golden_answers.check, session, signature, sides, precision=precision)
+        compare = partial(
+            request_checks.check_answers, session, signature, sides, precision=precision
+        )
         yield f"answers {signature}", compare
-        yield from bad_requests.checks(session, signature, sides["inputs"], fuzz)
+        yield from request_checks.refusal_checks(session, signature, sides["inputs"], fuzz)
         yield f"still answers {signature}", partial(compare, sizes=(3,))
     yield "finished", _finish
 
@@ -133,4 +129,6 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
+    runtime_version()  # loads the libraries, perhaps while the files are still written
+    sys.stdin.read()
     main(checks(Path(sys.argv[1]), int(sys.argv[2])))

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config.config import Config
 from pipeline.config.sections import Export
 from pipeline.contracts import Metadata
-from pipeline.export import model_card
+from pipeline.export import text_files
 from pipeline.export.verification import PROVED
 from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -212,7 +212,7 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
     say(
         "precision",
         f"{precision} in the export, {trained} in training; compared on {about['compared']} "
-        f"examples: {model_card.differences(about['difference'])}",
+        f"examples: {text_files.differences(about['difference'])}",
     )
     if about["judged"] in result:
         say("as served", f"{about['judged']} {numbers(about['metrics'])}")

@@ -13,12 +13,12 @@ from pipeline.contracts import Task
 from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import deployment_files, formats, model_card, proof, run_result, warmup
-from pipeline.export.verification import Check, Verification, verify
+from pipeline.export import formats, proof, run_result, text_files, warmup
+from pipeline.export.verification import Check, Verification, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import twin
-from pipeline.training.stepped_model import SteppedModel
+from pipeline.training.train_step import SteppedModel
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError, reason
 
@@ -55,12 +55,13 @@ def export(
     parent, directory = run_directory.export_directory(config), None
     try:
         directory = temp_files.folder(parent)
-        manifest = write(directory, model, task, config, examples, **about)
-        outcome = verify(directory)
+        with start(directory) as process:  # it loads its libraries meanwhile
+            manifest = write(directory, model, task, config, examples, **about)
+            outcome = verify(directory, process=process)
         if not outcome.passed:
             return outcome
         signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]
-        ready = functools.partial(deployment_files.write, parent, signatures, batch_sizes)
+        ready = functools.partial(text_files.write, parent, signatures, batch_sizes)
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
     except BaseException as error:
@@ -131,12 +132,12 @@ def write(
         "options": run_result.options(config.export),
         "trained": dict(trained),
         "judged": judged or None,
-        "metrics": model_card.numbers(metrics.get(judged, {})),
+        "metrics": text_files.numbers(metrics.get(judged, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),
         "difference": difference(model, task, answers["serving_default"]),
     }
-    card = model_card.text(config, about, metrics, task.limitations())
-    files.write_text(directory / model_card.FILE, card)
+    card = text_files.model_card(config, about, metrics, task.limitations())
+    files.write_text(directory / text_files.MODEL_CARD, card)
     version_manifest.write(directory, about)
     return about
 

@@ -47,13 +47,39 @@ class Verification:
         return {"passed": self.passed, "directory": str(self.directory), "checks": checks}
 
 
-def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Verification:
+def start(
+    directory: Path, fuzz: int = 0, python: Path | None = None, module: str = "proof"
+) -> subprocess.Popen[bytes]:
+    """Starts the process of the checks, which loads its libraries and then waits for `verify`."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if python is not None:  # it has its own packages
+        environment.pop("PYTHONPATH", None)
+        environment.pop("PYTHONHOME", None)
+    place = str(directory.resolve())
+    return subprocess.Popen(
+        [str(python or sys.executable), "-m", f"pipeline.export.{module}", place, str(fuzz)],
+        env=environment,
+        cwd=Path(__file__).parents[2],  # which contains this package, installed or not
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def verify(
+    directory: Path,
+    *,
+    fuzz: int = 0,
+    python: Path | None = None,
+    process: subprocess.Popen[bytes] | None = None,
+) -> Verification:
     """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
 
     Args:
         directory: The directory of a version, with its number or still with a hidden name.
         fuzz: Number of mutated strings to send to each string input.
         python: An interpreter with a different TensorFlow to use; None: this interpreter.
+        process: Of `start`, for this directory; None: it is started now.
 
     Raises:
         UsageError: `directory` is not an export of this package, or the process cannot be started.
@@ -61,40 +87,28 @@ def verify(directory: Path, *, fuzz: int = 0, python: Path | None = None) -> Ver
     # An export that lacks one of them is damaged; a directory without both is not an export.
     if not any((directory / n).is_file() for n in (proof.GOLDEN, version_manifest.MANIFEST)):
         raise UsageError(f"{directory} is not an export of pipeline: it has no {proof.GOLDEN}")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    if python is not None:  # it has its own packages
-        environment.pop("PYTHONPATH", None)
-        environment.pop("PYTHONHOME", None)
-    interpreter, place = str(python or sys.executable), str(directory.resolve())
     # An image of the largest accepted size takes a second.
     seconds = _TIMEOUT_SECONDS + fuzz
-    command = [interpreter, "-m", "pipeline.export.proof", place, str(fuzz)]
-    checks = _run(command, environment, seconds)
+    checks = _results(process or start(directory, fuzz, python), seconds)
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
             f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
             "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
-        command = [interpreter, "-m", "pipeline.export.formats", place]
-        checks += _run(command, environment, seconds)
+        checks += _results(start(directory, module="formats"), seconds)
     return Verification(directory, tuple(checks))
 
 
-def _run(command: list[str], environment: dict[str, str], seconds: float) -> list[Check]:
-    """The results that a process printed; a check without a result ended the process."""
+def _results(process: subprocess.Popen[bytes], seconds: float) -> list[Check]:
+    """The results that a process prints; a check without a result ended the process."""
     code = None
     try:
-        process = subprocess.run(
-            command,
-            env=environment,
-            cwd=Path(__file__).parents[2],  # which contains this package, installed or not
-            capture_output=True,
-            timeout=seconds,
-        )
-        output, errors, code = process.stdout, process.stderr, process.returncode
-    except subprocess.TimeoutExpired as expired:
-        output, errors = expired.stdout or b"", expired.stderr or b""
+        output, errors = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
     checks: dict[str, Check] = {}
     last = "starts"
     for line in output.decode(errors="replace").splitlines():

@@ -2,6 +2,7 @@
 
 import keras
 
+from pipeline.models._fused_batch_norm import FusedBatchNormalization
 from pipeline.utils.errors import UsageError
 
 
@@ -41,6 +42,34 @@ def convolution(
     if min(sides(x)) < kernel:
         padding = "same"
     return keras.layers.Conv2D(filters, kernel, padding=padding, **options)(x)
+
+
+def normalized(
+    x: keras.KerasTensor,
+    filters: int,
+    kernel: int,
+    place: str,
+    stride: int = 1,
+    *,
+    padding: str = "same",
+    number: str = "",
+    **options: object,
+) -> keras.KerasTensor:
+    """A square convolution without bias, and batch normalization; `place` begins their names.
+
+    `number` ends the names; the other options are those of the normalization. With `same` padding,
+    a side of n pixels becomes ceil(n / stride).
+    """
+    x = keras.layers.Conv2D(
+        filters,
+        kernel,
+        stride,
+        padding=padding,
+        use_bias=False,
+        kernel_initializer="he_normal",
+        name=f"{place}convolution{number}",
+    )(x)
+    return FusedBatchNormalization(name=f"{place}normalization{number}", **options)(x)
 
 
 def pool(x: keras.KerasTensor) -> keras.KerasTensor:

@@ -5,7 +5,6 @@ from typing import Annotated
 import keras
 
 from pipeline.models import _layers
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
 
 
 def residual(
@@ -38,7 +37,7 @@ def residual(
         momentum: Weight of the old value in the moving mean and variance.
     """
     _layers.sides(x)  # refuses other inputs than images
-    x = _convolution(x, widths[0], "stem_", momentum, stride=stem_stride)
+    x = _layers.normalized(x, widths[0], 3, "stem_", stem_stride, momentum=momentum)
     x = keras.layers.ReLU(name="stem_relu")(x)
     for stage, width in enumerate(widths, 1):
         for block in range(1, blocks + 1):
@@ -51,38 +50,14 @@ def _block(
     x: keras.KerasTensor, width: int, stride: int, place: str, momentum: float
 ) -> keras.KerasTensor:
     """ReLU(shortcut + branch); `place` is the prefix of the layers' names."""
-    branch = _convolution(x, width, place, momentum, stride=stride, number="1")
+    branch = _layers.normalized(x, width, 3, place, stride, number="1", momentum=momentum)
     branch = keras.layers.ReLU(name=f"{place}relu1")(branch)
-    branch = _convolution(branch, width, place, momentum, number="2", gamma="zeros")
+    branch = _layers.normalized(
+        branch, width, 3, place, number="2", momentum=momentum, gamma_initializer="zeros"
+    )
     if stride > 1:
         x = keras.layers.AveragePooling2D(2, padding="same", name=f"{place}shortcut_pool")(x)
     if x.shape[-1] != width:
-        x = _convolution(x, width, f"{place}shortcut_", momentum, kernel=1)
+        x = _layers.normalized(x, width, 1, f"{place}shortcut_", momentum=momentum)
     x = keras.layers.Add(name=f"{place}add")([x, branch])
     return keras.layers.ReLU(name=f"{place}relu")(x)
-
-
-def _convolution(
-    x: keras.KerasTensor,
-    width: int,
-    place: str,
-    momentum: float,
-    *,
-    kernel: int = 3,
-    stride: int = 1,
-    number: str = "",
-    gamma: str = "ones",
-) -> keras.KerasTensor:
-    """Convolution and normalization; a side of n pixels becomes ceil(n / stride)."""
-    x = keras.layers.Conv2D(
-        width,
-        kernel,
-        stride,
-        padding="same",
-        use_bias=False,
-        kernel_initializer="he_normal",
-        name=f"{place}convolution{number}",
-    )(x)
-    return FusedBatchNormalization(
-        momentum=momentum, gamma_initializer=gamma, name=f"{place}normalization{number}"
-    )(x)

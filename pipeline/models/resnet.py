@@ -1,11 +1,10 @@
 """Residual networks: the small ones for CIFAR, ResNet-18 for CIFAR, and ResNet-50."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import keras
 
 from pipeline.models import _layers
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
 
 # Blocks of each stage; every stage after the first halves the maps and doubles the channels.
 _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
@@ -107,15 +106,6 @@ def _convolution(
         # TensorFlow's "same" pads an even side on the right only: the kernels would not be centered
         # on the pixels of the shortcut.
         x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{place}padding{number}")(x)
-    x = keras.layers.Conv2D(
-        filters,
-        kernel,
-        stride,
-        padding="same" if stride == 1 else "valid",
-        use_bias=False,
-        kernel_initializer="he_normal",
-        name=f"{place}convolution{number}",
-    )(x)
-    return FusedBatchNormalization(
-        momentum=momentum, epsilon=_EPSILON, name=f"{place}normalization{number}"
-    )(x)
+    options: dict[str, Any] = {"momentum": momentum, "epsilon": _EPSILON, "number": number}
+    options["padding"] = "same" if stride == 1 else "valid"
+    return _layers.normalized(x, filters, kernel, place, stride, **options)

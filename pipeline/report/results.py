@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from pipeline.data import batching, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.report.tables import Columns, class_table, notes
+from pipeline.report.run import Columns
 from pipeline.serving import version_manifest
 from pipeline.utils import console, files
 from pipeline.utils.console import say
@@ -98,6 +99,41 @@ class Evaluation:
         if calibrated:
             text += f"calibrated {console.numbers(calibrated)}  (as predicted)\n"
         return text + self.text
+
+
+def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
+    """A row for each class that has examples, that of the lowest F1 first; empty for other tasks.
+
+    The last column is the class that is predicted most often instead, and how often.
+    """
+    names, rows = list(metrics.get("per_class", ())), []
+    for at, (name, scores) in enumerate(metrics.get("per_class", {}).items()):
+        wrong = [n * (i != at) for i, n in enumerate(metrics["confusion_matrix"][at])]
+        count = max(wrong)
+        other = f"{names[wrong.index(count)][:30]} ({count:,})" if count else ""
+        numbers = [f"{scores[key]:.3f}" for key in ("f1", "precision", "recall")]
+        if scores["examples"]:
+            rows += [[name[:30], f"{scores['examples']:,}", *numbers, other]]
+    rows = sorted(rows, key=lambda row: row[2])
+    if not rows:
+        return ""
+    header = ["class", "examples", "f1", "precision", "recall", "most often confused with"]
+    more = f"\n... and {len(rows) - most:,} more, which are better" if len(rows) > most else ""
+    return console.table(rows[:most], header, right=range(1, 5)) + more
+
+
+def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
+    """Lines about an accuracy that says little: of one class, or of few examples."""
+    sizes = {scores["examples"]: name for name, scores in metrics.get("per_class", {}).items()}
+    if not sizes:
+        return
+    accuracy, count = metrics["accuracy"], metrics["examples"]
+    if accuracy <= (share := max(sizes) / count) < 1:
+        yield f"{'note':10} no better than always predicting {sizes[max(sizes)]!r} ({share:.3f})"
+    if count < 50:
+        error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
+        few = f"only {count} {split} examples".replace(" data ", " ")
+        yield f"{'note':10} {few}: the accuracy is uncertain by +-{error:.2f}"
 
 
 def show(

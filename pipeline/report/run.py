@@ -1,8 +1,10 @@
 """A run: the result of `fit`, or opened from its directory by a later process."""
 
 import base64
+import csv
 import functools
 import html
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -13,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.data import split_names
-from pipeline.report.tables import Columns
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, safe_io
-from pipeline.utils.console import numbers
+from pipeline.utils.console import numbers, table
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -26,8 +27,33 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
     from pipeline.contracts import Task
     from pipeline.data.splits import Split
     from pipeline.report.results import Evaluation
-    from pipeline.training.stepped_model import SteppedModel
+    from pipeline.training.train_step import SteppedModel
     from pipeline.training.trainer import Trainer
+
+_ENDS = 10  # first and last rows of a long table
+
+
+class Columns(dict[str, Any]):
+    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)` takes it."""
+
+    def rows(self) -> list[list[str]]:
+        """The values as texts, numbers with at most six significant digits."""
+        return [
+            [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
+            for row in zip(*self.values(), strict=True)
+        ]
+
+    def csv(self) -> bytes:
+        """The content of a CSV file in UTF-8."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self, *self.rows()])
+        return text.getvalue().encode(errors="backslashreplace")
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        if len(rows) > 2 * _ENDS:
+            rows[_ENDS:-_ENDS] = [["..."] * len(self)]
+        return table(rows, list(self), right=range(len(self)))
 
 
 class Run:

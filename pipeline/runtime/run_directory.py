@@ -42,12 +42,6 @@ class RunDirectory:
     def __str__(self) -> str:
         return str(self.path)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Locks the run for this block; raises UsageError if another process has locked it."""
-        with locks.held(self.path):
-            yield
-
 
 def steps(checkpoints: Path) -> list[int]:
     """The steps of the checkpoints in a directory, in ascending order."""
@@ -68,7 +62,7 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         run = RunDirectory(config.run_directory)
     else:
         run = RunDirectory(files.make_next(RUNS, config.name))
-    with run.locked():
+    with locks.held(run.path):
         run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
             temp_files.sweep(folder)

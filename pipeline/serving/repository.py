@@ -1,16 +1,32 @@
 """The repository of versions of a model: publishing, pinning, pruning, and the quality gate."""
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from pipeline.config.sections import Export
-from pipeline.serving import models_config, version_manifest
-from pipeline.utils import files, locks, temp_files
+from pipeline.serving import version_manifest
+from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, reason
 
+CONFIG = "models.config"
+"""Next to the versions of a model: which of them a server loads; may be edited by hand."""
+_NEW = """\
+model_config_list {{
+  config {{
+    name: {name}
+    base_path: {path}
+    model_platform: 'tensorflow'
+    model_version_policy {{ latest {{ num_versions: 1 }} }}
+  }}
+}}
+"""
+_STRING_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#[^\n]*""")
+_POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 REFUSED = ".refused"
 """Hidden name of the last version that the gate rejected, until the next one is published."""
 
@@ -53,13 +69,13 @@ def publish(
             temp_files.remove(model / REFUSED)
             files.publish_as(folder, model / REFUSED)
             return Published(model / REFUSED, True, quality)
-        pinned = models_config.pinned(model)
+        kept = pinned(model)
         ready()
         version = files.publish(folder, model)
-        if pinned:
+        if kept:
             unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
-            say("pinned", f"to {_list(pinned)}: {unpin} serves {version.name}")
-        if options.keep and (removed := prune(model, options.keep, pinned)):
+            say("pinned", f"to {_list(kept)}: {unpin} serves {version.name}")
+        if options.keep and (removed := prune(model, options.keep, kept)):
             say("deleted", f"version {_list(removed)} (--export.keep {options.keep})")
     return Published(version, False, quality)
 
@@ -70,8 +86,8 @@ def live(model: Path) -> Path | None:
     Returns None if there are no versions, or if none of the pinned versions exists.
     """
     versions = files.versions(model)
-    pinned = models_config.pinned(model)
-    number = max(versions.keys() & set(pinned) if pinned else versions, default=None)
+    kept = pinned(model)
+    number = max(versions.keys() & set(kept) if kept else versions, default=None)
     return None if number is None else versions[number]
 
 
@@ -98,8 +114,8 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
     return False, f"{text}: worse than --export.tolerance {tolerance:g} allows"
 
 
-def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
-    """Deletes exported versions except for the `keep` highest and the pinned ones.
+def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
+    """Deletes exported versions except for the `keep` highest and those `kept`.
 
     Directories that this package did not export, and symbolic links, are left alone. Returns the
     deleted version numbers, ascending.
@@ -110,16 +126,10 @@ def prune(model: Path, keep: int, pinned: tuple[int, ...] = ()) -> list[int]:
         for number, path in versions.items()
         if (path / version_manifest.GOLDEN).is_file() and not path.is_symlink()
     )
-    removed = [number for number in exported[:-keep] if number not in pinned]
+    removed = [number for number in exported[:-keep] if number not in kept]
     for number in removed:
         temp_files.remove(versions[number])
     return removed
-
-
-def pin(model: Path, version: int | None) -> None:
-    """Pins a model to a version, or unpins it with None; see `models_config.pin`."""
-    with locks.in_turn(model):
-        models_config.pin(model, version)
 
 
 def chosen(directory: Path) -> Path:
@@ -134,8 +144,8 @@ def chosen(directory: Path) -> Path:
     version = live(directory)
     if version is None:
         raise UsageError(
-            f"{directory / models_config.NAME} pins version "
-            f"{_list(models_config.pinned(directory))}, which does not exist; "
+            f"{directory / CONFIG} pins version "
+            f"{_list(pinned(directory))}, which does not exist; "
             f"python -m pipeline.export {shlex.quote(str(directory))} --unpin serves the newest"
         )
     return version
@@ -143,3 +153,78 @@ def chosen(directory: Path) -> Path:
 
 def _list(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def pinned(model: Path) -> tuple[int, ...]:
+    """Returns the versions that a model is pinned to, ascending; empty if the newest is served."""
+    if not (model / CONFIG).exists():
+        return ()
+    config = _parse(model / CONFIG, _text(model / CONFIG))
+    return tuple(sorted(set(_entry(model, config).model_version_policy.specific.versions)))
+
+
+def pin(model: Path, version: int | None) -> None:
+    """Pins a model to one version; with None, servers load the newest version again.
+
+    `models.config` is a `ModelServerConfig` of TensorFlow Serving in text form. Only the policy of
+    the model is replaced; everything else, including comments, is kept.
+
+    Raises UsageError if the file cannot be read or edited; it is then unchanged.
+    """
+    with locks.in_turn(model):
+        path = model / CONFIG
+        text = _text(path) if path.exists() else new_config(model.name)
+        wanted = _parse(path, text)
+        entry = _entry(model, wanted)
+        if entry.version_labels:  # a server exits if a labeled version is not loaded
+            raise UsageError(f"{path} has labels; edit its model_version_policy by hand")
+        entry.ClearField("model_version_policy")
+        if version is None:
+            policy = "model_version_policy { latest { num_versions: 1 } }"
+            entry.model_version_policy.latest.num_versions = 1
+        else:
+            policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
+            entry.model_version_policy.specific.versions.append(version)
+        plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
+        for old in _POLICY.finditer(plain):  # replacing the policy of the model gives `wanted`
+            edited = text[: old.start()] + policy + text[old.end() :]
+            if _parse(path, edited) == wanted:
+                files.write_text(path, edited)
+                return
+        raise UsageError(f"{path} has no policy that can be replaced; edit it by hand: {policy}")
+
+
+def new_config(name: str) -> str:
+    """Returns a `models.config` for one model, for a container that mounts it at /models/NAME."""
+    quoted = name.replace("\\", "\\\\").replace("'", "\\'")
+    return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
+
+
+def _entry(model: Path, config: Any) -> Any:
+    """Returns the entry of a model: the only one, or the one with its name."""
+    entries = config.model_config_list.config
+    found = [one for one in entries if len(entries) == 1 or one.name == model.name]
+    if len(found) != 1:
+        raise UsageError(f"{model / CONFIG} must have one entry for the model {model.name!r}")
+    return found[0]
+
+
+def _text(path: Path) -> str:
+    try:
+        return safe_io.read_text(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {reason(error)}; fix it or remove it") from None
+
+
+def _parse(path: Path, text: str) -> Any:
+    from google.protobuf import text_format
+
+    from pipeline.utils import protobuf  # imports NumPy, which a preflight check should not
+
+    with protobuf.importable():
+        from tensorflow_serving.config import model_server_config_pb2
+
+    try:
+        return text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+    except (text_format.ParseError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {reason(error)}; fix it or remove it") from None

@@ -256,22 +256,18 @@ class ImageClassification(Task):
             answer = image_bytes(_guards.examples(inputs, features)["image/encoded"])
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
-        default = (pixels, [tf.TensorSpec(shape, self.dtype, name="images")])
-        if not self._takes_files:
-            return {"serving_default": default}
-        return {
-            "serving_default": default,
-            "image_bytes": (image_bytes, [tf.TensorSpec((None,), tf.string, name="image_bytes")]),
-            "classify": (classify, [tf.TensorSpec((None,), tf.string, name="inputs")]),
-        }
+        found: Signatures = {}
+        found["serving_default"] = pixels, [tf.TensorSpec(shape, self.dtype, name="images")]
+        if self._takes_files:
+            for function, name in ((image_bytes, "image_bytes"), (classify, "inputs")):
+                specs = [tf.TensorSpec((None,), tf.string, name=name)]
+                found[function.__name__] = function, specs
+        return found
 
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        images = columns["image"]
-        if not self._takes_files:
-            return {"serving_default": {"images": images}}
-        encoded = _guards.encoded(images)
-        return {
-            "serving_default": {"images": images},
-            "image_bytes": {"image_bytes": encoded},
-            "classify": {"inputs": serialized({"image/encoded": file} for file in encoded)},
-        }
+        found: Requests = {"serving_default": {"images": columns["image"]}}
+        if self._takes_files:
+            files = _guards.encoded(columns["image"])
+            found["image_bytes"] = {"image_bytes": files}
+            found["classify"] = {"inputs": serialized({"image/encoded": file} for file in files)}
+        return found

@@ -14,10 +14,8 @@ from pipeline.models import _fused_batch_norm as fused_batch_norm
 from pipeline.runtime import environment
 from pipeline.training import own_model, pretrained
 from pipeline.training.distributed import explained
-from pipeline.training.optim.gradient_update import Update
-from pipeline.training.optim.learning_rate import Adjusted
-from pipeline.training.stepped_model import SteppedModel
-from pipeline.training.train_step import Step
+from pipeline.training.optim.gradient_update import Adjusted, Update
+from pipeline.training.train_step import Step, SteppedModel
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.

@@ -4,25 +4,21 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from pipeline.config import registry, type_hints
 from pipeline.config.config import Config
 from pipeline.config.sections import Model
-from pipeline.contracts import Source
 from pipeline.data import image_sizes, splits
 from pipeline.runtime import environment
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
 from pipeline.utils import progress_bar
 from pipeline.utils.console import counted, say
-from pipeline.utils.tf_data import without_autotune
 
 _SAMPLE = 200  # images that are looked at
 _USUAL, _REST = 900.0, 30.0  # seconds: of training without a time limit; of all but training
@@ -119,9 +115,10 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     epochs = round(min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
     epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
-    detail = image_sizes.needed(_sample(source)) or 64
+    detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)]
+    # On 3,022 enlarged images of 32 pixels, 45 epochs at 48 pixels gave 0.783, 100 at 32 0.771.
     fits = [size for size in sizes if 0.4 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
@@ -146,15 +143,6 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     lag = max(1.0, steps * epochs * _AVERAGED)
     reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"
     return config.chosen("train.ema", round(1 - 1 / (1 + lag), 4), reason)
-
-
-def _sample(source: Source) -> Iterator[bytes | np.ndarray]:
-    """Some images, evenly spread over train."""
-    source.info.field("image")
-    count, read = source.info.splits["train"], source.reader("train")
-    places = np.unique(np.linspace(0, count - 1, min(_SAMPLE, count)).astype(np.int64))
-    images = tf.data.Dataset.from_tensor_slices(places).map(lambda at: read(at)["image"])
-    yield from without_autotune(images.ignore_errors()).as_numpy_iterator()
 
 
 def _seconds_per_pixel(config: Config) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.serving import models_config
+from pipeline.serving import repository
 from pipeline.utils import files, locks
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
@@ -62,7 +62,7 @@ def _check(config: Config) -> None:
             raise UsageError(
                 f"--run-directory: {place} is the directory of the exported models; choose another"
             )
-        models_config.pinned(target)  # an error now, not at the end of the run
+        repository.pinned(target)  # an error now, not at the end of the run
 
 
 def summary(config: Config) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training.stepped_model import SteppedModel
+from pipeline.training.train_step import SteppedModel
 from pipeline.utils.errors import UsageError, reason
 
 

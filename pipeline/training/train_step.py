@@ -1,4 +1,4 @@
-"""One step on one replica, from a ticket to updated weights and metrics."""
+"""The Keras model of a run, and its step on one replica: from a ticket to updated weights."""
 
 import functools
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
+from pipeline.models._fused_batch_norm import with_stock_layers
 from pipeline.training.optim.gradient_update import Update
 
 Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
@@ -202,3 +203,47 @@ def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, t
     # Nothing random is drawn here, so any seeds will do.
     inputs, y, weight = task.target(task.prepare(batch), batch["id"])
     return y, model(inputs, training=False), weight
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class SteppedModel(keras.Model):
+    """A functional model trained with the package's own step, which `distributed.Calls` runs."""
+
+    step: Step | None = None
+    frozen: tuple[str, ...] = ()
+    """Names of the layers that are not trained, or not from the start."""
+    ends_in: str = "none"
+    """The activation of the user's network that was replaced by the task's (`own_model.outputs`);
+    `none` if the output layer is the task's."""
+    note: str = ""
+    """What became of the head of a user's network."""
+    give_back: Callable[[], None] = staticmethod(lambda: None)
+    """Copies the weights into the network that the user handed over."""
+    task: Task
+
+    def plain(self) -> keras.Model:
+        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
+
+        All layers are Keras's own, unless the network of a user has others.
+
+        It is compiled with the usual loss and metric for labels as whole numbers, or a target.
+        """
+        plain = with_stock_layers(self.task.standalone(self, self.ends_in))
+        is_classifier = "class_names" in self.task.metadata
+        loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
+        if is_classifier and self.ends_in == "linear":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        elif self.ends_in == "sigmoid":
+            loss = "binary_crossentropy"
+        plain.compile("sgd", loss, metrics=["accuracy" if is_classifier else "mae"])
+        return plain
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return self.step.metrics if self.step else super().metrics
+
+    @property
+    def state(self) -> dict[str, list[keras.Variable]]:
+        """Everything that training changes: weights, states of random layers, optimizer, update."""
+        update = self.step.update.variables if self.step else []
+        return {"model": self.variables, "optimizer": self.optimizer.variables, "update": update}

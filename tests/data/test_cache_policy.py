@@ -10,7 +10,7 @@ from small import CLASSES, SIDE, TASK, loaded, machine, settings_of
 
 from pipeline.config import config, registry
 from pipeline.contracts import Info, Source
-from pipeline.data import batching, cache_policy
+from pipeline.data import batching, cache
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -143,17 +143,17 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
         available = total = 10**6
         free = 10**9
 
-    monkeypatch.setattr(cache_policy.psutil, "virtual_memory", Machine)
-    monkeypatch.setattr(cache_policy.shutil, "disk_usage", lambda _: Machine)
+    monkeypatch.setattr(cache.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
     def decided(source=None, **options):
-        return cache_policy.decided(source or Pictures(), TASK, config.Data(**options))
+        return cache.decided(source or Pictures(), TASK, config.Data(**options))
 
     assert decided().value == "memory"
-    monkeypatch.setattr(cache_policy.devices, "memory", lambda: 3 * size)
+    monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
     assert decided().value == "device"
-    monkeypatch.setattr(cache_policy.devices, "memory", lambda: 2 * size)
+    monkeypatch.setattr(cache.devices, "memory", lambda: 2 * size)
     assert decided().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
     assert decided().value == "disk"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.data import disk_cache
+from pipeline.data import cache
 from pipeline.utils.errors import UsageError
 
 COUNT, SHAPE = 300, (40, 40, 3)
@@ -32,7 +32,7 @@ def obtain(where, fail=None):
         if fail:
             raise fail
 
-    return disk_cache.obtained(*where, SPECS, batches())
+    return cache.obtained(*where, SPECS, batches())
 
 
 def caches(directory):

@@ -8,7 +8,7 @@ import serving
 import tensorflow as tf
 import yaml
 
-from pipeline.export import deployment_files
+from pipeline.export import text_files
 
 VECTOR = {
     "serving_default": {
@@ -27,7 +27,7 @@ def model(tmp_path):
     """A model's directory with the files of `VECTOR`."""
     path = tmp_path / "it's $first"
     path.mkdir()
-    deployment_files.write(path, VECTOR, (8, 2, 8))
+    text_files.write(path, VECTOR, (8, 2, 8))
     return path
 
 
@@ -42,8 +42,8 @@ def test_batches_are_joined_up_to_the_largest_size(model):
 def test_compose_and_docker_start_the_same_server(model):
     services = yaml.safe_load((model / "compose.yaml").read_text())["services"]
     assert {name: one["image"] for name, one in services.items()} == {
-        "serving": deployment_files.IMAGE,
-        "serving-gpu": f"{deployment_files.IMAGE}-gpu",
+        "serving": text_files.IMAGE,
+        "serving-gpu": f"{text_files.IMAGE}-gpu",
     }
     text = (model / "SERVING.md").read_text().replace("""'"'"'""", "'")
     (volume,) = services["serving"]["volumes"]
@@ -59,7 +59,7 @@ def test_edited_files_are_kept(model):
     edited.write_text(edited.read_text().partition("\n")[2])
     models.write_text(f"# mine\n{models.read_text()}")
     before = edited.read_text(), models.read_text()
-    deployment_files.write(model, VECTOR, (1, 4))
+    text_files.write(model, VECTOR, (1, 4))
     assert (edited.read_text(), models.read_text()) == before
     assert "more than 4 rows" in (model / "SERVING.md").read_text()
     assert not [path for path in model.iterdir() if path.name.startswith(".")]

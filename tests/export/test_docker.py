@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from pipeline.export import deployment_files, proof
+from pipeline.export import proof, text_files
 from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.signatures import ServingError
@@ -24,12 +24,12 @@ def container(whole):
     """(REST port, gRPC port) of the released server with a small export."""
     if shutil.which("docker") is None:
         pytest.skip("the released server needs docker")
-    for words in (["info"], ["pull", "-q", deployment_files.IMAGE]):
+    for words in (["info"], ["pull", "-q", text_files.IMAGE]):
         if (ran := docker(*words)).returncode:
             pytest.skip(f"docker {words[0]}: {ran.stderr.strip()[-200:]}")
     words = ["-d", "--rm", "-p", "127.0.0.1::8501", "-p", "127.0.0.1::8500", "-e"]
     words += ["MODEL_NAME=small", "-v", f"{whole.parent}:/models/small:ro"]
-    started = docker("run", *words, deployment_files.IMAGE)
+    started = docker("run", *words, text_files.IMAGE)
     assert started.returncode == 0, started.stderr
     name = started.stdout.strip()
     try:

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.data.batching import evaluation
 from pipeline.evaluation.evaluate import answers
-from pipeline.export import model_card
+from pipeline.export import savedmodel, text_files
 from pipeline.export.savedmodel import export, write
 from pipeline.fit import fit
 from pipeline.serving import version_manifest
@@ -100,11 +100,15 @@ def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
     full = "a/.unpublished-1/variables.tempstate12; No space left on device [Op:SaveV2]"
     save = mock.Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, full))
     monkeypatch.setattr(tf.saved_model, "save", save)
+    processes = []
+    start = savedmodel.start
+    monkeypatch.setattr(savedmodel, "start", lambda d: processes.append(start(d)) or processes[0])
     config = digits_run.config.changed(export={"directory": tmp_path})
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     (check,) = export(*arguments, metrics={}, trained={}).checks
     assert check.detail.endswith("digits cannot be written: No space left on device")
     assert list((tmp_path / "digits").iterdir()) == []
+    assert processes[0].returncode is not None, "the process of the checks has ended"
 
 
 def test_the_manifest_describes_the_version_and_every_file(digits_run):
@@ -149,7 +153,7 @@ def test_two_processes_export_the_same_bytes(tmp_path):
 
 
 def test_the_model_card_contains_all_measurements(digits_run):
-    card = (digits_run.export / model_card.FILE).read_text()
+    card = (digits_run.export / text_files.MODEL_CARD).read_text()
     sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "Training"]
     assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "Usage"]
     assert f"{digits_run.network.count_params():,} parameters" in card
@@ -183,5 +187,5 @@ def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):
     assert about["metrics"]["loss"] != first.test["loss"]
     assert about["metrics"]["loss"] == pytest.approx(first.test["loss"], rel=0.02)
     assert f"as served  test loss {about['metrics']['loss']:.4f}" in shown
-    card = (first.export / model_card.FILE).read_text()
+    card = (first.export / text_files.MODEL_CARD).read_text()
     assert "The test split was evaluated with this version, in float32; " in card

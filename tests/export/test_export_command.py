@@ -13,7 +13,7 @@ import pytest
 from pipeline.export import __main__, proof
 from pipeline.fit import fit
 from pipeline.fit import main as fit_main
-from pipeline.serving import models_config, version_manifest
+from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -172,10 +172,10 @@ def test_a_version_is_pinned_and_unpinned(versions, capsys):
     said = capsys.readouterr().out
     assert "pinned     saved_models/digits/2\n" in said
     assert "served     saved_models/digits/2, by servers that read" in said
-    assert models_config.pinned(versions) == (2,)
+    assert repository.pinned(versions) == (2,)
     assert __main__.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
-    assert models_config.pinned(versions) == ()
+    assert repository.pinned(versions) == ()
 
 
 def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
@@ -184,7 +184,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
     shown = capsys.readouterr().out
     assert "FAILED  digests" in shown
     assert "NOT pinned: saved_models/digits/2 must not be served" in shown
-    assert not (versions / models_config.NAME).exists()
+    assert not (versions / repository.CONFIG).exists()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import exports
 import numpy as np
 import pytest
 
-from pipeline.export import golden_answers
+from pipeline.export import request_checks
 from pipeline.utils.errors import Failure
 
 
@@ -19,11 +19,11 @@ def golden(values):
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_floats_may_differ_relative_to_the_largest_answer(size):
     stored = np.float32(size) * np.linspace(-1, 0.3, 8, dtype=np.float32)
-    golden_answers.check(server(stored + np.float32(5e-6 * size)), "s", golden(stored))
+    request_checks.check_answers(server(stored + np.float32(5e-6 * size)), "s", golden(stored))
     with pytest.raises(Failure, match=r"y: differs by .* in a batch of 1"):
-        golden_answers.check(server(stored + np.float32(2e-5 * size)), "s", golden(stored))
+        request_checks.check_answers(server(stored + np.float32(2e-5 * size)), "s", golden(stored))
     half = server(stored + np.float32(5e-4 * size))
-    golden_answers.check(half, "s", golden(stored), precision="float16")
+    request_checks.check_answers(half, "s", golden(stored), precision="float16")
 
 
 ONES = np.ones((4, 2), np.float32)
@@ -37,7 +37,7 @@ ONES = np.ones((4, 2), np.float32)
 def test_other_outputs_differ(answer):
     model = exports.Server(lambda x: {name: values[x] for name, values in answer.items()})
     with pytest.raises(Failure):
-        golden_answers.check(model, "s", golden(ONES))
+        request_checks.check_answers(model, "s", golden(ONES))
 
 
 def test_only_labels_of_nearly_equal_scores_may_swap():
@@ -50,7 +50,7 @@ def test_only_labels_of_nearly_equal_scores_may_swap():
         moved[row, [first, second]] = names[row, [second, first]]
         return exports.Server(lambda x: {"p": scores[x], "top": moved[x]})
 
-    assert "scores are nearly equal" in golden_answers.check(swapped(0, 1, 2), "s", stored)
+    assert "scores are nearly equal" in request_checks.check_answers(swapped(0, 1, 2), "s", stored)
     for wrong in (swapped(0, 0, 1), swapped(1, 1, 2), swapped(1, 0, 1)):
         with pytest.raises(Failure, match="top: b'.' instead of b'.'"):
-            golden_answers.check(wrong, "s", stored)
+            request_checks.check_answers(wrong, "s", stored)

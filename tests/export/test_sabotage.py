@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import bad_requests, proof, warmup
+from pipeline.export import proof, request_checks, warmup
 from pipeline.export.verification import verify
 from pipeline.serving.savedmodel_session import ServerError
 from pipeline.serving.signatures import strings
@@ -39,7 +39,7 @@ def test_every_other_status_than_invalid_argument_fails():
         raise ServerError(13, "internal")
 
     files = strings(exports.requests(3)["image_bytes"]["image_bytes"])
-    ((name, check),) = bad_requests.checks(exports.Server(broken), "s", {"x": files})
+    ((name, check),) = request_checks.refusal_checks(exports.Server(broken), "s", {"x": files})
     assert name == "refuses s"
     with pytest.raises(Failure, match="status 13 instead of INVALID_ARGUMENT"):
         check()

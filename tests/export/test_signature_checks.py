@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import operation_checks, signature_checks
+from pipeline.export import graph_checks
 from pipeline.utils.errors import Failure
 from pipeline.utils.protobuf import DTYPES
 
@@ -47,7 +47,7 @@ def test_good_signatures_pass():
     golden = {name: examples(each) for name, each in signatures.items()}
     signatures["__saved_model_init_op"] = None
     detail = "3 signatures: classify, regress, serving_default"
-    assert signature_checks.check(signatures, golden) == detail
+    assert graph_checks.check_signatures(signatures, golden) == detail
 
 
 Y = {"y": (1, [-1])}
@@ -65,7 +65,7 @@ def test_bad_signatures_fail(name, wrong, message):
     signatures = {"serving_default": GOOD, name: wrong}
     golden = {key: examples(each) for key, each in signatures.items()}
     with pytest.raises(Failure) as caught:
-        signature_checks.check(signatures, golden)
+        graph_checks.check_signatures(signatures, golden)
     assert message in str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_stored_examples_must_be_complete_and_agree(inputs, outputs, golden, mes
     model = signature(inputs, outputs)
     stored = {"serving_default": golden} if golden else {"other": SIDES}
     with pytest.raises(Failure) as caught:
-        signature_checks.check({"serving_default": model}, stored)
+        graph_checks.check_signatures({"serving_default": model}, stored)
     assert message in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def graph(*nodes, inside=()):
 
 def test_operations_that_a_server_runs():
     nodes = node("Conv2D", device="/device:CPU:*"), node("NoOp"), node("mine")
-    detail = operation_checks.check(graph(*nodes, inside=[node("MatMul")]))
+    detail = graph_checks.check_operations(graph(*nodes, inside=[node("MatMul")]))
     assert detail.startswith("3 operations")
 
 
@@ -121,12 +121,12 @@ def test_operations_that_a_server_runs():
 def test_operations_that_no_server_runs(wrong, message):
     for found in (graph(wrong), graph(inside=[wrong])):
         with pytest.raises(Failure) as caught:
-            operation_checks.check(found)
+            graph_checks.check_operations(found)
         assert message in str(caught.value)
 
 
 def test_the_list_is_that_of_the_released_server():
-    released = operation_checks.released()
+    released = graph_checks.released()
     assert len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
     assert "DecodeJxl" not in released, "which is new in 2.21"
 
@@ -154,4 +154,4 @@ def saves(x):
 @pytest.mark.parametrize("harmful", [aborts, saves])
 def test_a_harmful_graph_is_refused(harmful):
     with pytest.raises(Failure, match="it ends the server or accesses its files"):
-        operation_checks.check(traced(harmful))
+        graph_checks.check_operations(traced(harmful))

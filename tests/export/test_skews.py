@@ -7,7 +7,7 @@ import exports
 import pytest
 import tensorflow as tf
 
-from pipeline.export import golden_answers, proof
+from pipeline.export import proof, request_checks
 from pipeline.serving.savedmodel_session import Session
 from pipeline.utils.errors import Failure
 
@@ -83,7 +83,7 @@ def refused(tmp_path_factory):
     session, found = Session(directory), {}
     for signature, golden in proof.read_golden(directory / proof.GOLDEN).items():
         try:
-            golden_answers.check(session, signature, golden)
+            request_checks.check_answers(session, signature, golden)
         except Failure as failure:
             found[signature] = str(failure)
     return found

@@ -75,7 +75,7 @@ def test_at_most_sixteen_files_handle_an_example_and_are_documented(workplace):
     files = files_of_the_path(config)
     expected = {
         *("data/sources/scikit_learn.py", "data/splits.py", "data/batching.py"),
-        *("data/augment/crop.py", "tasks/image_classification.py", "models/lenet.py"),
+        *("data/augment/crop.py", "tasks/image_classification.py", "models/simple.py"),
         *("training/train_step.py", "training/optim/gradient_update.py"),
     }
     assert expected <= files, "the hook misses a stage"

@@ -13,6 +13,7 @@ from small import random_split
 
 from pipeline import inspect
 from pipeline.config import registry
+from pipeline.data import image_sizes
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
@@ -99,7 +100,7 @@ def test_each_augmentation_is_shown_before_and_after():
     shown = dataset_report.augmentations(train, mine, 3, str)
     names = [section.heading.split()[1].strip(",") for section in shown]
     assert names == ["of", *registry.names("augment")]
-    some = train.take(dataset_report.spread(40, 6))
+    some = train.take(image_sizes.spread(40, 6))
     for operations, section in (mine, shown[0]), ({"flip": {}}, shown[names.index("flip")]):
         arrays = np.array([image for image, _ in pictures(html_pages.page("title", [section]))])
         before, *after = arrays.reshape(3, 6, 8, 8)

@@ -8,7 +8,7 @@ from siblings import MODELS
 from small import task_of
 
 from pipeline.config import config, registry
-from pipeline.models import lenet
+from pipeline.models import simple
 from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
 
@@ -111,16 +111,16 @@ CLASSIFIERS = {
 
 @pytest.mark.parametrize("message", CLASSIFIERS)
 def test_a_classifier_is_no_features(monkeypatch, message):
-    monkeypatch.setattr(lenet, "tiny", CLASSIFIERS[message])
+    monkeypatch.setattr(simple, "tiny", CLASSIFIERS[message])
     with pytest.raises(UsageError, match=f"--model.name tiny: its features end in the {message}"):
         network(task_of((32, 32, 3)), settings_of("tiny"), "mixed_float16")
 
 
 def test_features_of_images_are_vectors(monkeypatch):
-    monkeypatch.setattr(lenet, "tiny", lambda x: None)
+    monkeypatch.setattr(simple, "tiny", lambda x: None)
     with pytest.raises(UsageError, match="--model.name tiny must return a tensor of features; got"):
         network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
-    monkeypatch.setattr(lenet, "tiny", keras.layers.Conv2D(5, 3))
+    monkeypatch.setattr(simple, "tiny", keras.layers.Conv2D(5, 3))
     message = r"--model.name: .* vector per example, \(batch, n\); got \(batch, 6, 6, 5\); add"
     with pytest.raises(UsageError, match=f"{message} GlobalAveragePooling2D or Flatten"):
         network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
@@ -136,7 +136,7 @@ FEATURES = {
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_features_are_let_through(monkeypatch, name):
-    monkeypatch.setattr(lenet, "tiny", FEATURES[name])
+    monkeypatch.setattr(simple, "tiny", FEATURES[name])
     model = network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
     model(np.zeros((2, 8, 8, 3), np.float32))
     assert not any(tf.is_symbolic_tensor(loss) for loss in model.losses)

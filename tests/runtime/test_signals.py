@@ -15,7 +15,7 @@ from pipeline.config.formats import parse_duration
 from pipeline.fit import fit
 from pipeline.runtime.signals import Stops
 from pipeline.training.callbacks.time_budget import TimeBudget
-from pipeline.training.optim.learning_rate import Adjusted
+from pipeline.training.optim.gradient_update import Adjusted
 from pipeline.utils.errors import Terminated
 
 

@@ -4,8 +4,8 @@ import pytest
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from pipeline.serving import models_config
-from pipeline.serving.models_config import pin, pinned
+from pipeline.serving import repository
+from pipeline.serving.repository import pin, pinned
 from pipeline.utils.errors import UsageError
 
 EDITED = """\
@@ -32,7 +32,7 @@ model_config_list {
 def path(tmp_path):
     folder = tmp_path / "di'gits"
     folder.mkdir()
-    return folder / models_config.NAME
+    return folder / repository.CONFIG
 
 
 def entries(text):

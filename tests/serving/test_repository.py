@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.config.sections import Export
 from pipeline.export.proof import read_golden
-from pipeline.serving import local, models_config, repository, version_manifest
+from pipeline.serving import local, repository, version_manifest
 from pipeline.serving.savedmodel_session import Session
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError
@@ -76,7 +76,7 @@ def test_keep_deletes_the_oldest_exports_only(model, tmp_path, capsys):
     shutil.copytree(model / "1", tmp_path / "elsewhere")
     shutil.rmtree(model / "1")
     (model / "1").symlink_to(tmp_path / "elsewhere")
-    models_config.pin(model, 2)
+    repository.pin(model, 2)
     outcome = published(model, keep=2)
     assert outcome.directory.name == "7"
     assert numbers(model) == [1, 2, 5, 6, 7]
@@ -86,7 +86,7 @@ def test_keep_deletes_the_oldest_exports_only(model, tmp_path, capsys):
     ]
     assert (tmp_path / "elsewhere/saved_model.pb").read_text() == "content"
     assert [p.name for p in model.iterdir() if temp_files.is_ours(p.name)] == []
-    models_config.pin(model, None)
+    repository.pin(model, None)
     published(model, keep=1)
     assert capsys.readouterr().out == "deleted    version 2, 5, 7 (--export.keep 1)\n"
     assert numbers(model) == [1, 6, 8]

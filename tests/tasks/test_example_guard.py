@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import bad_requests
+from pipeline.export import request_checks
 from pipeline.tasks import _guards
 
 ASKED = tf.function(_guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
@@ -92,7 +92,7 @@ def test_fuzzed_examples_are_refused_or_parsed():
         [tf.TensorSpec((None,), tf.string)],
     )
     originals = [message(), *exports.requests(3)["classify"]["inputs"]]
-    strings = list(bad_requests.mutated(originals, 3000, seed=4))
+    strings = list(request_checks.mutated(originals, 3000, seed=4))
     sound = ASKED(strings).numpy()
     assert 100 < sound.sum() < 2900
     for text in np.array(strings, object)[sound]:

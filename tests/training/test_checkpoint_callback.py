@@ -19,8 +19,8 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, Stops
 from pipeline.training import event_files
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.training.callbacks.epoch_logs import Throughput
 from pipeline.training.callbacks.metric_logger import MetricLogger
+from pipeline.training.callbacks.per_epoch import Throughput
 from pipeline.training.callbacks.progress import Progress
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import Terminated
@@ -261,7 +261,7 @@ def test_the_results_and_pictures_are_shown_once(logged):
 @pytest.mark.parametrize("calls", [1, 3])
 def test_speed_is_that_of_training_without_traces(monkeypatch, calls):
     now = [100.0]
-    monkeypatch.setattr("pipeline.training.callbacks.epoch_logs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.training.callbacks.per_epoch.time.monotonic", lambda: now[0])
     speed, step = Throughput(batch_size=4), SimpleNamespace(traces=0, position=0)
     speed.set_model(SimpleNamespace(step=step))
     for epoch in range(3):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _color, _pixel_values
+from pipeline.data.augment import _pixel_values
 
 
 def color_jitter(
@@ -37,6 +37,6 @@ def color_jitter(
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (lambda *_: 0.0, _color.mean_gray, _color.gray)[number](values, whole)
-        images = _pixel_values.restore(_color.mixed(poor, values, factor), dtype)
+        poor = (lambda *_: 0.0, _pixel_values.mean_gray, _pixel_values.gray)[number](values, whole)
+        images = _pixel_values.restore(_pixel_values.mixed(poor, values, factor), dtype)
     return {**batch, "image": images}

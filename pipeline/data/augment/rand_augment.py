@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _color, _geometry, _pixel_values
+from pipeline.data.augment import _geometry, _pixel_values
 from pipeline.utils.errors import UsageError
 
 # The operations of the paper, section 3. The first `_TABLES` are lookup tables of levels.
@@ -59,8 +59,8 @@ def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: fl
     # A multiple of 2**-10, for exact products.
     factor = 1.0 + sign * (round(0.9 * strength * 1024) / 1024)
     values = tf.cast(images, tf.float32)
-    gray = _color.mixed(_color.gray(values, True), values, factor)
-    sharp = _color.mixed(_color.smooth(values, True), values, factor)
+    gray = _pixel_values.mixed(_pixel_values.gray(values, True), values, factor)
+    sharp = _pixel_values.mixed(_pixel_values.smooth(values, True), values, factor)
     other = _pixel_values.either(_is(kind, "color"), gray, sharp)
     tables = _tables(images, kind, factor, strength)  # (batch, channels, 256)
     of_channel = tf.range(tf.size(tables) // 256) * 256
@@ -82,7 +82,7 @@ def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: flo
     ones = tf.ones_like(tf.reshape(place, [-1]))
     counts = tf.math.unsorted_segment_sum(ones, tf.reshape(place, [-1]), tf.size(start) * 256)
     counts = tf.reshape(counts, (-1, channels, 256))
-    mean = _color.mean_gray(tf.cast(images, tf.float32), True)[:, :, 0]
+    mean = _pixel_values.mean_gray(tf.cast(images, tf.float32), True)[:, :, 0]
     bright, contrast = (
         tf.cast(tf.round(tf.clip_by_value(v, 0.0, 255.0)), tf.int32)
         for v in (

@@ -1,15 +1,20 @@
-"""Cleans a source, and decides what a run excludes, from its own findings or from a manifest."""
+"""Cleans a source, decides what a run excludes, and shows the findings with images on a page."""
 
 import dataclasses
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.config.config import Config
 from pipeline.contracts import Decision, Source
-from pipeline.data.cleaning import gallery, issues, manifest, scan
+from pipeline.data.cleaning import issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files
+from pipeline.utils import files, html_pages
 from pipeline.utils.errors import UsageError
+from pipeline.utils.html_pages import Picture, Row, Section
+
+MOST_SHOWN = 60
+"""Entries shown for each reason."""
 
 
 class Found:
@@ -29,7 +34,7 @@ class Found:
         title = f"{files.collapse_home(self._title)}: {len(self.scan):,} examples"
         picture = scan.pictures(self._source, self.scan)
         notes = [*self._source.info.notes, *self.notes]
-        files.write_text(run.gallery, gallery.page(title, self.entries, picture, notes))
+        files.write_text(run.gallery, gallery(title, self.entries, picture, notes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,3 +111,39 @@ def stop(stopping: list[manifest.Entry], where: str) -> str:
         f"{copy} ({len(stopping):,} such examples); --clean.drop-leakage excludes them, "
         f"--clean.allow-leakage accepts them; {where}"
     )
+
+
+def gallery(
+    title: str,
+    entries: Iterable[manifest.Entry],
+    picture: Callable[[int], str | None],
+    notes: Sequence[str] = (),
+) -> str:
+    """The gallery of a cleaning as HTML: the first entries of each reason, `stop` before others.
+
+    `picture` maps an id to a data URI; None for an example without an image.
+    """
+    parts = defaultdict(list)
+    for entry in entries:
+        parts[manifest.ACTIONS.index(entry["action"]), entry["reason"]].append(entry)
+    sections = [
+        Section(
+            f"{reason}: {len(part):,}, action {manifest.ACTIONS[action]}",
+            f"the first {MOST_SHOWN}" if len(part) > MOST_SHOWN else "",
+            [_row(entry, picture) for entry in part[:MOST_SHOWN]],
+        )
+        for (action, reason), part in sorted(parts.items(), key=lambda item: item[0][0])
+    ]
+    nothing = [] if sections else ["Nothing was found."]
+    return html_pages.page(title, sections, [*notes, *nothing])
+
+
+def _row(entry: manifest.Entry, picture: Callable[[int], str | None]) -> Row:
+    """The example, and the other one if the entry is about a pair."""
+    found, names = [], []
+    for key, prefix in (("id", ""), ("of", "of_")):
+        if key in entry:
+            known = (entry.get(prefix + k) for k in ("file", "split", "label"))
+            names.append(", ".join(str(text) for text in known if text is not None))
+            found.append(Picture(picture(entry[key]), names[-1]))
+    return Row(found, text=" = ".join(names) + f" {entry.get('detail', '')}")

@@ -1,11 +1,189 @@
-"""Checks of arrays, the fields of the examples that they contain, and the names of classes."""
+"""Sources of arrays, in memory or `.npy` files, and of image files; checks of their columns."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from pipeline.contracts import Example, Info, Source
+from pipeline.data.image_sizes import common_shape
+from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import is_short
+
+
+class ArraySource(Source):
+    """Without a column `id`, that of an example is its index, with its split above 40 bits.
+
+    Args:
+        train: Maps each field of an example (`image`, `label`, ...) to an array of any dtype and
+            shape (examples, ...); all have the same length, at least 1. If an array is a memory map
+            of a whole file in C order, its rows are read with `pread`, because mapped pages would
+            count as memory of this process.
+        others: The columns of validation and test.
+        class_names: Names of the labels 0, 1, ...
+        feature_names: Names of the numbers in `features`.
+        name: Name of the data for messages, such as a file name.
+    """
+
+    def __init__(
+        self,
+        train: Mapping[str, np.ndarray],
+        others: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        *,
+        class_names: tuple[str, ...] | None = None,
+        feature_names: tuple[str, ...] | None = None,
+        name: str = "",
+    ) -> None:
+        self._name = name
+        self._columns: dict[str, dict[str, np.ndarray]] = {}
+        for split, columns in {"train": train, **(others or {})}.items():
+            (count,) = {len(column) for column in columns.values()}
+            ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
+            self._columns[split] = {"id": ids, **columns}
+        shapes = {n: (c.shape[1:], c.dtype) for n, c in self._columns["train"].items()}
+        for split, columns in self._columns.items():
+            for field, column in columns.items():
+                if shapes.get(field) != (column.shape[1:], column.dtype):
+                    raise UsageError(
+                        f"{name}: {field} of {split} has shape {column.shape[1:]} and dtype "
+                        f"{column.dtype}, which differs from train"
+                    )
+        fields = self._columns["train"].items()
+        self.info = Info(
+            splits={split: len(columns["id"]) for split, columns in self._columns.items()},
+            fields={name: tf.TensorSpec(values.shape[1:], values.dtype) for name, values in fields},
+            class_names=class_names,
+            feature_names=feature_names,
+        )
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        columns = self._columns[split]
+        mapped = {n: column for n, column in columns.items() if isinstance(column, np.memmap)}
+        types = {name: spec.dtype for name, spec in self.info.fields.items()}
+        kept = {n: tf.constant(c, types[n]) for n, c in columns.items() if n not in mapped}
+
+        def read(position: tf.Tensor) -> Example:
+            row = {name: tf.gather(column, position) for name, column in kept.items()}
+            for name, column in mapped.items():
+                # TensorFlow's FixedLengthRecordDataset would read all rows before this one.
+                found = tf.numpy_function(
+                    lambda at, column=column: _row(column, int(at)), [position], column.dtype
+                )
+                row[name] = tf.ensure_shape(found, column.shape[1:])
+            return row
+
+        return read
+
+    def columns(self, split: str) -> Mapping[str, np.ndarray]:
+        short = (name for name, spec in self.info.fields.items() if is_short(spec))
+        return {name: self._columns[split][name] for name in short}
+
+    def fingerprint(self) -> str:
+        """Hash of all names and arrays; for a memory map, of the file's path, size and time."""
+        digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
+        for columns in self._columns.values():
+            for name, column in sorted(columns.items()):
+                digest.update(repr((name, column.dtype.str, column.shape)).encode())
+                if isinstance(column, np.memmap):
+                    found = Path(column.filename or "").stat()
+                    state = (column.filename, found.st_size, found.st_ctime_ns)
+                    digest.update(repr(state).encode())
+                else:
+                    digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
+
+    def content(self) -> str:
+        """The fingerprint, if all arrays are in memory."""
+        mapped = any(isinstance(v, np.memmap) for c in self._columns.values() for v in c.values())
+        return super().content() if mapped else self.fingerprint()
+
+    def location(self, id: int) -> str:
+        """For example, `example 17 of mine.npz`."""
+        split, position = divmod(id, 1 << 40)
+        where = f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
+        return f"example {position} of {where}" if where else f"example {position}"
+
+
+def _row(column: np.memmap, position: int) -> np.ndarray:
+    size = column[0].nbytes
+    with open(column.filename or "", "rb", buffering=0) as file:
+        content = os.pread(file.fileno(), size, column.offset + position * size)
+    return np.frombuffer(content, column.dtype).reshape(column.shape[1:])
+
+
+class ImageFiles(ArraySource):
+    """`image` is a string of shape (), the bytes of a file; the other fields are int64.
+
+    Args:
+        paths: Split -> paths of its files.
+        columns: Split -> `id`, `label` and perhaps `group`, int64 (examples,).
+        class_names: Names of the labels 0, 1, ...
+        root: Directory that messages and the fingerprint leave out; "" for none.
+        notes: Lines for the user.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Sequence[str]],
+        columns: Mapping[str, Mapping[str, np.ndarray]],
+        class_names: tuple[str, ...] | None,
+        *,
+        root: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._names: dict[int, str] = {}
+        digest = hashlib.sha256(repr(class_names).encode())
+        tables = {}
+        try:
+            for split, files in paths.items():
+                names = [path.removeprefix(os.path.join(root, "")) for path in files]
+                self._names |= zip(columns[split]["id"].tolist(), names, strict=True)
+                # Unlike the modification time, the change time cannot be set by the user.
+                states = [(found.st_size, found.st_ctime_ns) for found in map(os.stat, files)]
+                digest.update(repr((split, names, states)).encode("utf-8", "surrogateescape"))
+                for column in columns[split].values():
+                    digest.update(column.tobytes())
+                images = np.array([os.fsencode(path) for path in files], object)
+                tables[split] = {**columns[split], "image": images}
+            image_shape = common_shape(map(_beginning, itertools.chain(*paths.values())))
+        except OSError as error:
+            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+        self._fingerprint = digest.hexdigest()
+        super().__init__(tables.pop("train"), tables, class_names=class_names)
+        self.info = dataclasses.replace(self.info, image_shape=image_shape, notes=notes)
+
+    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        path = super().reader(split)
+
+        def read(position: tf.Tensor) -> Example:
+            row = path(position)
+            return {**row, "image": tf.io.read_file(row["image"])}
+
+        return read
+
+    def fingerprint(self) -> str:
+        """Hash of the classes, the columns, and every file's path, size and time of last change."""
+        return self._fingerprint
+
+    def content(self) -> str:
+        return Source.content(self)
+
+    def location(self, id: int) -> str:
+        """The path of the file."""
+        return self._names[id]
+
+
+def _beginning(path: str) -> bytes:
+    """Enough bytes for the header, even after a color profile and a thumbnail."""
+    with open(path, "rb") as file:
+        return file.read(2**18)
 
 
 def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str, np.ndarray]:

@@ -11,9 +11,8 @@ import psutil
 import tensorflow as tf
 
 from pipeline.contracts import Source
-from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import distinct, examples, labels_of, numbered
-from pipeline.data.sources._image_files import ImageFiles
+from pipeline.data.sources import _columns
+from pipeline.data.sources._columns import examples
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 
@@ -67,18 +66,18 @@ def given(
         for split, part in parts.items()
         if part is not None
     }
-    names = None if class_names is None else distinct(class_names, "class_names")
+    names = None if class_names is None else _columns.distinct(class_names, "class_names")
     if "label" in tables["train"]:
-        names = numbered(tables, names, "class_names")
+        names = _columns.numbered(tables, names, "class_names")
     train = tables.pop("train")
     if "path" not in train:
-        return ArraySource(train, tables, class_names=names, name="the arrays")
+        return _columns.ArraySource(train, tables, class_names=names, name="the arrays")
     paths, columns = {}, {}
     for split, table in {"train": train, **tables}.items():
         paths[split] = table["path"].tolist()
         ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
         columns[split] = {"id": ids, "label": table["label"]}
-    return ImageFiles(paths, columns, names)
+    return _columns.ImageFiles(paths, columns, names)
 
 
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -155,7 +154,7 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
 def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     name = _column(_FILES, data.columns, split)
     labels = data[_column(_LABELS, data.columns, split)].to_numpy()
-    return {"label": labels_of(labels, split), "path": data[name].to_numpy(str)}
+    return {"label": _columns.labels_of(labels, split), "path": data[name].to_numpy(str)}
 
 
 def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:

@@ -10,8 +10,7 @@ import psutil
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources._array_source import ArraySource
-from pipeline.data.sources._columns import distinct, examples, numbered
+from pipeline.data.sources._columns import ArraySource, distinct, examples, numbered
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 

@@ -13,7 +13,6 @@ from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _columns
-from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError
 
@@ -70,7 +69,7 @@ def csv(
         raise UsageError(f"{note}; no row is left for training: correct the table")
     classes = _columns.numbered(columns, None, "--source.label")
     notes = (f"{note}; left out",) if left_out else ()
-    return ImageFiles(paths, columns, classes, root=root, notes=notes)
+    return _columns.ImageFiles(paths, columns, classes, root=root, notes=notes)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

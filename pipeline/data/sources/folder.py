@@ -13,7 +13,6 @@ from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _columns
-from pipeline.data.sources._image_files import ImageFiles
 from pipeline.utils import image_formats
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError, suggest
@@ -60,7 +59,8 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         f"{', '.join(sorted(set(ignored))[:3])}: without the suffix of an image file, not "
         "readable, or a link to a directory"
     )
-    return ImageFiles(paths, columns, classes, root=str(path), notes=(note,) if ignored else ())
+    notes = (note,) if ignored else ()
+    return _columns.ImageFiles(paths, columns, classes, root=str(path), notes=notes)
 
 
 def _examples(

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config.functions import declared
 from pipeline.contracts import Metadata
 from pipeline.tasks._metrics import binary, is_mixed
 from pipeline.utils.errors import UsageError
@@ -15,15 +16,9 @@ from pipeline.utils.errors import UsageError
 
 def adapt(found: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two arguments."""
-    if inspect.isfunction(found) and required(found) == 1:
+    if inspect.isfunction(found) and declared(found).required == 1:
         return found
     return functools.partial(given, found)
-
-
-def required(function: Callable) -> int:
-    """Number of its positional arguments without a default."""
-    known = inspect.signature(function).parameters.values()
-    return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in known)
 
 
 def given(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:

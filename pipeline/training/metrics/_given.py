@@ -10,15 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.functions import declared
 from pipeline.contracts import Metadata
 from pipeline.tasks._metrics import binary, is_mixed, labels
-from pipeline.training.losses._given import required
 from pipeline.utils.errors import UsageError, reason
 
 
 def adapt(found: Any) -> Callable[..., keras.metrics.Metric]:
     """A registered metric for a Keras metric, its class, or a function of one or two arguments."""
-    if inspect.isfunction(found) and required(found) == 1:
+    if inspect.isfunction(found) and declared(found).required == 1:
         return found
     return functools.partial(given, found)
 

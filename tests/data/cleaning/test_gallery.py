@@ -3,7 +3,7 @@
 import html
 import re
 
-from pipeline.data.cleaning import gallery
+from pipeline.data.cleaning import apply
 
 PNG = "data:image/png;base64,AAAA"
 
@@ -15,7 +15,7 @@ def entry(id, reason="blank", action="drop", **more):
 def test_names_are_text_and_never_markup():
     name = '<script>alert("1")</script>&/é \udcff.png'
     other = {"of": 2, "of_file": name, "of_label": "<b>", "detail": "<img src=x>"}
-    page = gallery.page(name, [entry(1, name, **other, label=name)], {1: PNG}.get, [name])
+    page = apply.gallery(name, [entry(1, name, **other, label=name)], {1: PNG}.get, [name])
     assert "<script" not in page and "<b>" not in page and page.count("<img") == 1
     assert PNG in page
     assert html.unescape(page).count('<script>alert("1")</script>&/é ?.png') >= 4
@@ -24,7 +24,7 @@ def test_names_are_text_and_never_markup():
 
 def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
     pair = entry(1, "leakage", "stop", split="train", of=2, of_file="2.png", of_split="test")
-    page = gallery.page("title", [entry(0), pair], {1: PNG, 2: PNG}.get)
+    page = apply.gallery("title", [entry(0), pair], {1: PNG, 2: PNG}.get)
     assert page.count("<article") == 2
     assert page.count("<img") == 2 and page.count("no image") == 1
     assert page.index("leakage: 1, action stop") < page.index("blank: 1, action drop")
@@ -33,7 +33,7 @@ def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
 
 def test_many_entries_are_counted_and_the_first_shown():
     many = [entry(n) for n in range(1234)] + [entry(5000, "tiny")]
-    page = gallery.page("title", many, {}.get)
-    assert page.count("<article") == gallery.MOST + 1
+    page = apply.gallery("title", many, {}.get)
+    assert page.count("<article") == apply.MOST_SHOWN + 1
     assert "1,234, action drop" in page and "the first 60" in page
-    assert "Nothing was found." in gallery.page("title", [], {}.get)
+    assert "Nothing was found." in apply.gallery("title", [], {}.get)

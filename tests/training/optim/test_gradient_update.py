@@ -8,8 +8,7 @@ from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.config.sections import Train
-from pipeline.training.callbacks.epoch_logs import AverageWeights
-from pipeline.training.callbacks.unfreeze import Unfreeze, _leaves
+from pipeline.training.callbacks.per_epoch import AverageWeights, Unfreeze, _leaves
 from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 

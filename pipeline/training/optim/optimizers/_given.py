@@ -18,27 +18,22 @@ _OWN = (
 
 def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
     """A registered optimizer for a Keras optimizer, its class, or a function of a rate."""
-    if inspect.isfunction(found):
-        return found
-    if not inspect.isclass(found):
-        return functools.partial(given, found)
-
-    def optimizer(learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
-        try:
-            return found(**{"learning_rate": learning_rate, **options})
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"--train.optimizer {found.__name__}: {reason(error)}") from error
-
-    return optimizer
+    return found if inspect.isfunction(found) else functools.partial(given, found)
 
 
-def given(optimizer: Any, learning_rate: Any) -> keras.optimizers.Optimizer:
+def given(optimizer: Any, learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
     """A new optimizer with the same config, but the learning rate of the run.
 
     Args:
-        optimizer: A Keras optimizer.
+        optimizer: A Keras optimizer or its class.
         learning_rate: The schedule of the run.
+        options: Arguments of the class.
     """
+    if inspect.isclass(optimizer):
+        try:
+            return optimizer(**{"learning_rate": learning_rate, **options})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--train.optimizer {optimizer.__name__}: {reason(error)}") from error
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UsageError("the loss is scaled by the run itself; pass the inner optimizer")
     if not isinstance(optimizer, keras.optimizers.Optimizer):

@@ -1,13 +1,14 @@
-"""Files next to a model's versions: server configuration, and how to call the model."""
+"""Text files of an export: the model card of a version, and the files next to the versions."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline.export import _templates
-from pipeline.serving import models_config
+from pipeline.config.config import Config
+from pipeline.serving import repository
 from pipeline.utils import files
 
 IMAGE = "tensorflow/serving:2.20.0"
@@ -17,6 +18,57 @@ GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _FILE = "a JPEG, PNG, GIF, BMP or WebP file"
 _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
+MODEL_CARD = Path("assets.extra/MODEL_CARD.md")
+_MOST_CLASSES = 10  # in the table of the classes with the lowest recall
+
+
+def model_card(
+    config: Config,
+    about: Mapping[str, Any],
+    metrics: Mapping[str, Mapping[str, Any]],
+    limits: Sequence[str],
+) -> str:
+    """The card as Markdown; `about` is the manifest without the digests of files.
+
+    Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for people; the
+    manifest is for programs.
+    """
+    splits = {name: numbers(part) for name, part in metrics.items()}
+    classes = metrics.get(about["judged"], {}).get("per_class", {}).items()
+    return _render(
+        "MODEL_CARD.md",
+        **about,
+        config=config,
+        title=files.collapse_home(config.source.title),
+        task_name=config.task.name.rpartition(".")[2].replace("_", " "),
+        counts=about["trained"].get("examples", {}),
+        splits=splits,
+        rows=list(dict.fromkeys(name for part in splits.values() for name in part)),
+        same_precision=about["precision"] == about["trained_precision"].removeprefix("mixed_"),
+        other_splits=[name for name in metrics if name != about["judged"]],
+        class_count=len(classes),
+        worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
+        differences=differences(about["difference"]),
+        limits=limits,
+        config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
+    )
+
+
+def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The scalar metrics of a split; nested ones as `calibrated.loss`."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            found[prefix + name] = value
+        elif isinstance(value, dict) and name != "per_class":
+            found |= numbers(value, f"{prefix}{name}.")
+    return found
+
+
+def differences(found: Mapping[str, float]) -> str:
+    """The result of `savedmodel.difference`, in words."""
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+    return f"largest difference (of classes and labels, how many differ): {parts}"
 
 
 def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
@@ -26,8 +78,8 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
     number as its name, because a server would treat it as a version.
     """
     name = parent.name
-    if not (parent / models_config.NAME).exists():
-        files.write_text(parent / models_config.NAME, models_config.new(name))
+    if not (parent / repository.CONFIG).exists():
+        files.write_text(parent / repository.CONFIG, repository.new_config(name))
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",
@@ -50,7 +102,7 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
     for file in GENERATED:
         path = parent / file
         if not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace"):
-            files.write_text(path, _templates.render(file, **values))
+            files.write_text(path, _render(file, **values))
 
 
 def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,3 +144,27 @@ def _row(fields: Mapping[str, Any]) -> str:
         shape = ", ".join("N" if size is None else str(size) for size in field["shape"])
         parts.append(f"`{name}` {field['dtype']} [{shape}]")
     return "; ".join(parts)
+
+
+def _render(template: str, **values: Any) -> str:
+    """The text of `templates/NAME.j2` with these values."""
+    import jinja2  # takes 40 ms, which only an export needs
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.export"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _cell, "shell": shlex.quote}
+    return environment.get_template(f"{template}.j2").render(values)
+
+
+def _cell(value: Any) -> str:
+    """A cell of a Markdown table; a class name may contain anything."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return " ".join(str(value).replace("|", "\\|").split())

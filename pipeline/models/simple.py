@@ -1,0 +1,77 @@
+"""Simple networks: LeNet-5, the usual first example, a linear model, and one for experiments."""
+
+from typing import Annotated
+
+import keras
+
+from pipeline.models import _layers
+
+
+def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
+    """LeNet-5 with ReLU and max-pooling.
+
+    Takes (batch, height, width, channels), returns (batch, 84).
+
+    LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
+    Proc. IEEE 1998, section II.B, as it is taught today: the first convolution pads 28x28 images to
+    the paper's 32x32, pooling has no weights, and every activation is a ReLU. Layers C1, S2, C3
+    (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
+    """
+    x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
+    x = _layers.pool(x)
+    x = _layers.convolution(x, 16, 5, activation="relu")
+    x = _layers.pool(x)
+    x = keras.layers.Flatten()(x)
+    x = keras.layers.Dense(120, activation="relu")(x)
+    return keras.layers.Dense(84, activation="relu")(x)
+
+
+def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
+    """The smallest network with every kind of layer, for experiments.
+
+    Takes (batch, height, width, channels), returns (batch, 32).
+
+    A reduced LeNet-5 (see `lenet`): 3x3 convolutions of 3 and 6 channels, each with ReLU and
+    2x2 max-pooling, then two dense layers of 32 units.
+    """
+    for filters in (3, 6):
+        x = _layers.convolution(x, filters, 3, activation="relu")
+        x = _layers.pool(x)
+    x = keras.layers.Flatten()(x)
+    for _ in range(2):
+        x = keras.layers.Dense(32, activation="relu")(x)
+    return x
+
+
+def sequential(
+    x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5
+) -> keras.KerasTensor:
+    """A keras.Sequential network of two convolutions, the usual first example.
+
+    Takes (batch, height, width, channels), returns a vector per image.
+
+    The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):
+    3x3 convolutions of 32 and 64 channels, each followed by ReLU and 2x2 max-pooling, then dropout.
+
+    Args:
+        x: Images; sides shorter than 10 pixels are zero-padded by the convolutions.
+        dropout: Fraction of the features to drop in training.
+    """
+    padding = "valid" if min(_layers.sides(x)) >= 10 else "same"
+    network = keras.Sequential(name="sequential")
+    network.add(keras.Input(x.shape[1:]))
+    for filters in (32, 64):
+        network.add(keras.layers.Conv2D(filters, 3, activation="relu", padding=padding))
+        if min(network.output_shape[1:3]) >= 2:
+            network.add(keras.layers.MaxPooling2D(2))
+    network.add(keras.layers.Flatten())
+    network.add(keras.layers.Dropout(dropout))
+    return network(x)
+
+
+def linear(x: keras.KerasTensor) -> keras.KerasTensor:
+    """A linear model: the inputs themselves are the features (softmax regression, least squares).
+
+    Takes any shape (batch, ...), returns (batch, product of the other axes).
+    """
+    return keras.layers.Flatten()(x)
