@@ -68,13 +68,13 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
     progress_bar.stage("importing", "TensorFlow")
     machine = environment.start(config.runtime)
     from pipeline.data import dataset
-    from pipeline.timing import peers, serving_speed, training_speed
+    from pipeline.timing import peers, speed
     from pipeline.training import plan
 
     with temp_files.temporary() as folder, _noted("training", lines):
-        config, source = training_speed.available(config, options.synthetic, folder)
+        config, source = speed.available(config, options.synthetic, folder)
         config, machine = plan.complete(config, machine)
-        training = training_speed.Training(config, machine, dataset.load(config))
+        training = speed.Training(config, machine, dataset.load(config))
         decided = [f"batch {config.train.batch_size}", *training.machine.decisions]
         about = {"data": source, config.model.name: "; ".join(map(str, decided))}
         lines += [Line("training", name, note=note) for name, note in about.items()]
@@ -84,7 +84,7 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
                 found, facts["peers"] = peers.training_lines(training, *against, *measure)
                 lines += found
             if "serving" in options.only:
-                lines += serving_speed.lines(training, folder / "export", *measure)
+                lines += speed.serving_lines(training, folder / "export", *measure)
     return facts, lines
 
 

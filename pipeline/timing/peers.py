@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.runtime import environment
 from pipeline.timing.processes import PEERS
 from pipeline.timing.rounds import Failed, Line, Rounds, Sample
-from pipeline.timing.training_speed import Training
+from pipeline.timing.speed import Training
 from pipeline.utils import temp_files
 
 _SETTINGS = {

@@ -14,7 +14,7 @@ from conftest import run_module
 
 from pipeline import bench
 from pipeline.config import command_line, registry
-from pipeline.timing import peers, record, training_speed
+from pipeline.timing import peers, record, speed
 from pipeline.timing.rounds import Failed
 from pipeline.utils.errors import UsageError
 
@@ -107,8 +107,8 @@ def test_the_peer_has_the_same_network(name):
 
 def test_random_images_replace_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
-    config, said = training_speed.available(command_line.recipe("cifar10_convnet"), False, tmp_path)
+    config, said = speed.available(command_line.recipe("cifar10_convnet"), False, tmp_path)
     assert config.source.name == "arrays" and said.startswith("10,000 random images of 32x32x3 (")
     digits = command_line.recipe("digits")
-    assert training_speed.available(digits, False, tmp_path) == (digits, "digits")
-    assert "8x8x1 (--synthetic)" in training_speed.available(digits, True, tmp_path)[1]
+    assert speed.available(digits, False, tmp_path) == (digits, "digits")
+    assert "8x8x1 (--synthetic)" in speed.available(digits, True, tmp_path)[1]

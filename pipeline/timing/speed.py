@@ -1,6 +1,7 @@
-"""The speed of training: the step on one batch, both engines, the input pipeline, evaluation."""
+"""The speed of training, of an exported version, and of what this machine can do at most."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -9,25 +10,29 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Batches
-from pipeline.data import augmentation, batching, dataset
+from pipeline.data import dataset
 from pipeline.data.split_names import judged
 from pipeline.evaluation import throughput
+from pipeline.export import savedmodel
 from pipeline.runtime.environment import Runtime
-from pipeline.runtime.watchdog import Watchdog
-from pipeline.timing import ceilings
+from pipeline.runtime.signals import Stops
+from pipeline.serving.savedmodel_session import Session
 from pipeline.timing.rounds import Line, Rounds, Sample, Spread, timed
 from pipeline.training import autotune, distributed
-from pipeline.training.model_builder import build
+from pipeline.training.trainer import Trainer
 from pipeline.utils.errors import UsageError
 
 _EPOCHS = 10**6  # never reached
 _IMAGES = 10_000  # random ones
 _SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "fashion_mnist": (28, 28, 1)}
 _END, _STEP, _BARE = "end to end", "resident step", ", no augmentation"
+_BATCHES = (1, 8, 64, 256)
+_BYTES = 256 << 20  # more than any cache
 
 
 def available(config: Config, synthetic: bool, folder: Path) -> tuple[Config, str]:
@@ -52,36 +57,32 @@ class Training:
 
     def __init__(self, config: Config, machine: Runtime, data: dataset.Data) -> None:
         train = dataclasses.replace(config.train, epochs=_EPOCHS, steps=None)
-        plain = batching.training(data.splits["train"], train, config.runtime.seed)
-        batches, _ = augmentation.placed(plain, config.data, config.runtime.seed, data.cache)
-
-        def built(machine: Runtime) -> Any:
-            return build(data.task, config, machine, plain, batches is plain)
-
-        if config.runtime.precision == "auto":
-            with Watchdog(config.runtime.hang_timeout, None) as dog:
-                machine, self.model = autotune.precision(machine, built, batches, None, dog)
-        else:
-            self.model = built(machine)
-        self.config, self.machine, self.data, self._batches = config, machine, data, batches
-        self._made = {"": (self.model, batches)}
+        self.config, self.data = dataclasses.replace(config, train=train), data
+        self.machine = machine
+        built = self._built(self.config)
+        self.machine, self.model, self._batches = built.machine, built.model, built.batches
+        self._made = {"": built}
         if config.data.augment:
-            bare = config.changed(data={"augment": {}})
-            self._made[_BARE] = build(data.task, bare, machine, plain), plain
+            self._made[_BARE] = self._built(self.config.changed(data={"augment": {}}))
         self.ours = _END + list(self._made)[-1]
         """The contestant that does not augment."""
-        self._judge = built(machine)  # an evaluation makes a model trace its training step again
+        self._judge = self._built(self.config)  # an evaluation needs another trace of the step
         self._engines = list(dict.fromkeys([config.train.engine, "model_fit", "gradient_tape"]))
-        with machine.strategy.scope():
-            for model, some in self._made.values():
-                autotune.steps_per_call(model, config.train.steps_per_call, some, None)
+        with self.machine.strategy.scope():
+            for made in self._made.values():
+                autotune.steps_per_call(made.model, train.steps_per_call, made.batches, None)
+
+    def _built(self, config: Config) -> Trainer:
+        trainer = Trainer(config, self.machine, self.data, Stops())
+        trainer.build()
+        return trainer
 
     def contestants(self, seconds: float) -> dict[str, Callable[[], Sample]]:
         """Name -> function that takes a sample, in the scope of the strategy."""
-        found = ceilings.contestants(min(seconds, 0.5))
-        for suffix, (model, batches) in self._made.items():
-            found[_STEP + suffix] = timed(_resident(model, batches), seconds)
-            found[_END + suffix] = _engine(self._engines[0], model, batches, seconds)
+        found = ceilings(min(seconds, 0.5))
+        for suffix, made in self._made.items():
+            found[_STEP + suffix] = timed(_resident(made.model, made.batches), seconds)
+            found[_END + suffix] = _engine(self._engines[0], made.model, made.batches, seconds)
         for name in self._engines[1:]:
             found[name] = _engine(name, self.model, self._batches, seconds)
         tickets = iter(distributed.tickets(self._batches))
@@ -90,7 +91,7 @@ class Training:
 
     def lines(self, rounds: Rounds) -> list[Line]:
         """The lines of these contestants."""
-        gflop, dtype = ceilings.training_gflop(self.model), self.model.compute_dtype
+        gflop, dtype = training_gflop(self.model), self.model.compute_dtype
         product = f"matmul {'float32' if dtype == 'float32' else 'bfloat16'}"
         use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
         lines = [
@@ -110,8 +111,8 @@ class Training:
 
     def _evaluation(self) -> Callable[[], int]:
         """An evaluation, as by an engine."""
-        split, model = self.data.splits[judged(self.data.splits)], self._judge
-        evaluated = batching.evaluation(split, self.config.train, self.machine.replicas)
+        model, name = self._judge.model, judged(self.data.splits)
+        evaluated = self._judge.evaluated[name]
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
         dataset = distributed.tickets(evaluated)
@@ -123,7 +124,7 @@ class Training:
             while calls.position < evaluated.last_step:
                 logs = calls(tickets)
             float(logs["loss"])
-            return len(split)
+            return len(self.data.splits[name])
 
         return call
 
@@ -160,3 +161,67 @@ def _engine(name: str, model: Any, batches: Batches, seconds: float) -> Callable
         return Sample(steps * batches.batch_size, wall, cpu)
 
     return sample
+
+
+def ceilings(seconds: float) -> dict[str, Callable[[], Sample]]:
+    """Matrix products in float32 and bfloat16 (GFLOP), and a copy in memory (GB read)."""
+    side = 8192 if tf.config.list_physical_devices("GPU") else 1024
+    source, target = np.ones(_BYTES, np.uint8), np.ones(_BYTES, np.uint8)
+
+    def product(dtype: str) -> Callable[[], Sample]:
+        one = tf.cast(tf.random.normal((side, side)), dtype)
+
+        def call() -> float:
+            tf.reduce_max(tf.matmul(one, one)).numpy()  # waits: devices run asynchronously
+            return 2e-9 * side**3
+
+        return timed(call, seconds)
+
+    def copy() -> float:
+        np.copyto(target, source)
+        return 1e-9 * _BYTES
+
+    products = {f"matmul {dtype}": product(dtype) for dtype in ("float32", "bfloat16")}
+    return {**products, "copy": timed(copy, seconds)}
+
+
+def training_gflop(model: keras.Model) -> float:
+    """GFLOP of a training step per image: convolutions and dense layers, forward and backward."""
+    kinds = (keras.layers.Conv2D, keras.layers.Dense)
+    layers = [x for x in model._flatten_layers(include_self=False) if isinstance(x, kinds)]
+    macs = [math.prod(x.output.shape[1:-1]) * math.prod(x.kernel.shape) for x in layers]
+    return 2e-9 * (3 * sum(macs) - sum(macs[:1]))  # the input of the first one needs no gradient
+
+
+def serving_lines(training: Training, folder: Path, seconds: float, count: int) -> list[Line]:
+    """Latency and throughput of `serving_default` by batch size, for one client.
+
+    Uses the loader and the session of TensorFlow Serving.
+    """
+    data, task, model = training.data, training.data.task, training.model
+    split = data.splits[judged(data.splits)]
+    savedmodel.write(folder, model, task, training.config, split, metrics={}, trained={})
+    columns = split.take(np.arange(_BATCHES[-1]) % len(split))
+    request, session = task.requests(columns)["serving_default"], Session(folder)
+    latencies: dict[int, list[float]] = {size: [] for size in _BATCHES}
+
+    def answer(size: int) -> int:
+        start = time.perf_counter()
+        session.run("serving_default", {name: values[:size] for name, values in request.items()})
+        latencies[size].append(1e3 * (time.perf_counter() - start))
+        return size
+
+    one = np.zeros((1, *model.input_shape[1:]), np.float32)
+    calls: dict[str, Callable[[], int]] = {
+        f"batch {size}": functools.partial(answer, size) for size in _BATCHES
+    }
+    calls["keras predict"] = lambda: len(model.predict(one, verbose=0))
+    timers = {name: timed(call, seconds) for name, call in calls.items()}
+    rounds = Rounds("serving", timers, "batch 1", count)
+    found = [rounds.control(), rounds.line("keras predict")]
+    for size, taken in latencies.items():  # without those of the first round
+        p50, p90, p99 = np.percentile(taken[len(taken) // (count + 1) :], [50, 90, 99])
+        pair = "batch 1 / keras predict" if size == 1 else ""
+        note = f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f} ms"
+        found.append(rounds.line(f"batch {size}", pair, note=note))
+    return found
