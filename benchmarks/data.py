@@ -10,25 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from photographs import photographs
 from speed import report
 
 SIDE, BATCH = 224, 64
-
-
-def photographs(directory: Path, count: int, distinct: int = 500) -> None:
-    """Writes `count` JPEG files of two classes (smooth noise, 20 kB); some are hard links."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for number in range(count):
-        path = directory / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if number >= distinct:
-            path.hardlink_to(directory / "ab"[number % 2] / f"{number % distinct}.jpg")
-            continue
-        coarse = Image.fromarray(generator.integers(0, 256, (56, 56, 3), np.uint8))
-        coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
 def prepared(directory: Path, kind: str) -> object:
@@ -52,7 +37,7 @@ def prepared(directory: Path, kind: str) -> object:
 def feed(count: int = 1500, rounds: int = 5) -> None:
     """Compares the speeds of reading an epoch of batches, without training."""
     with tempfile.TemporaryDirectory() as directory:
-        photographs(Path(directory, "photographs"), count)
+        photographs(Path(directory, "photographs"), count, SIDE)
         kinds = {
             kind: prepared(Path(directory, "photographs"), kind)
             for kind in ("none", "disk", "memory")

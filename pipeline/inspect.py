@@ -78,7 +78,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
 
 def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
-    from pipeline.evaluation import throughput
+    from pipeline.timing import speed
     from pipeline.training.trainer import Trainer
 
     # At least two epochs, because the feed is measured after the first.
@@ -89,11 +89,11 @@ def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[s
     yield from ((one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :])
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
-        feed = throughput.feed(trainer.batches)
-        step = throughput.step(trainer.model, trainer.batches)
+        feed = speed.feed(trainer.batches)
+        step = speed.step(trainer.model, trainer.batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
-    yield "bottleneck", throughput.verdict(step, feed)
+    yield "bottleneck", speed.verdict(step, feed)
 
 
 def main(arguments: list[str]) -> int:

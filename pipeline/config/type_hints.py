@@ -50,9 +50,7 @@ def read(hint: Any, words: Sequence[str]) -> Any:
 
 
 def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
-    if typing.get_origin(kinds[0]) is Literal:
-        words = [part for word in words for part in word.split(",")]
-    elif len(words) == 1 and kinds[0] is not str and not fits(kinds[0], _literal(words[0])):
+    if len(words) == 1 and kinds[0] is not str and not fits(kinds[0], _literal(words[0])):
         value = _literal(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
         return tuple(_require(hint, value if isinstance(value, tuple | list) else (value,)))
     items = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds

@@ -33,6 +33,7 @@ _SHARE_OF_DEVICE = 0.4
 _SHARE_OF_DISK = 0.5
 _CHUNK = 8 << 20  # bytes
 _MANIFEST = "manifest.json"
+_Batches = Iterable[Mapping[str, np.ndarray]]
 
 
 def decided(source: Source, task: Task, options: Data) -> Decision:
@@ -172,10 +173,7 @@ class Disk(Store):
 
 
 def obtained(
-    folder: Path,
-    state: Mapping[str, Any],
-    specs: Mapping[str, tf.TensorSpec],
-    batches: Iterable[Mapping[str, np.ndarray]],
+    folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec], batches: _Batches
 ) -> tuple[Disk, str]:
     """The store in a directory, built from `batches` unless it is intact; and which of the two.
 
@@ -189,7 +187,7 @@ def obtained(
             temp_files.sweep(folder.parent)
             wrong = _wrong(folder, state, specs)
             if wrong:
-                _build(folder, state, specs, batches)
+                _build(folder, state, list(specs), batches)
             return Disk(folder, specs), f"built, {wrong}" if wrong else "found and verified"
     except OSError as error:
         raise UsageError(
@@ -225,22 +223,17 @@ def _checksum(path: Path) -> list[int]:
     return [total, checksum]
 
 
-def _build(
-    folder: Path,
-    state: Mapping[str, Any],
-    specs: Mapping[str, tf.TensorSpec],
-    batches: Iterable[Mapping[str, np.ndarray]],
-) -> None:
+def _build(folder: Path, state: Mapping[str, Any], names: list[str], batches: _Batches) -> None:
     """Writes a new directory, which then replaces the old one."""
     temporary = temp_files.folder(folder.parent)
     try:
-        for name in specs:
+        for name in names:
             (temporary / name).touch()
         for batch in batches:
-            for name in specs:
+            for name in names:
                 with (temporary / name).open("ab") as file:
                     file.write(batch[name].tobytes())
-        sums = {name: _checksum(temporary / name) for name in specs}
+        sums = {name: _checksum(temporary / name) for name in names}
         files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
         if folder.exists():
             temp_files.remove(folder)

@@ -145,10 +145,7 @@ def report_test(config: Config, result: dict[str, Any], judged: str) -> None:
 
 
 def report_files(
-    run: RunDirectory,
-    fallback: RunDirectory,
-    saver: CheckpointCallback,
-    why: str,
+    run: RunDirectory, fallback: RunDirectory, saver: CheckpointCallback, why: str
 ) -> None:
     """Prints where the files of the run are and, if its disk is full, what to do.
 

@@ -83,7 +83,7 @@ def memory(count: int) -> list[Line]:
     lines = []
     with temp_files.temporary() as folder:
         for times in (1, 10):
-            _write_images(folder / str(times), times * _IMAGES)
+            finished(PEERS / "photographs.py", folder / str(times), times * _IMAGES)
         for kind in ("disk", "none"):
             options = f"--model.name tiny --validation 0.25 --test 0.25 --no-export --cache {kind}"
             words = [*_FIT, "90", *options.split(), "--cache-directory", folder / "cache"]
@@ -93,19 +93,3 @@ def memory(count: int) -> list[Line]:
             what = f"{10 * _IMAGES:,} / {_IMAGES:,} images"
             lines.append(Line("memory", f"cache {kind}", peak, "MB", None, what, ratio, (0, 1.05)))
     return lines
-
-
-def _write_images(folder: Path, count: int) -> None:
-    """Writes JPEG files of 160x160 smooth noise, in two classes; all but 200 are hard links."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for number in range(count):
-        path = folder / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if number < 200:
-            coarse = Image.fromarray(generator.integers(0, 256, (40, 40, 3), np.uint8))
-            coarse.resize((160, 160), Image.Resampling.BICUBIC).save(path, quality=90)
-        else:
-            path.hardlink_to(path.with_name(f"{number % 200}.jpg"))

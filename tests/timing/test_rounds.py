@@ -91,11 +91,12 @@ def test_startup_and_memory_compare_the_right_processes(monkeypatch):
         return Sample(1, seconds, 1), "tensorflow" * text.count("importtime"), 100 + len(text) % 2
 
     monkeypatch.setattr(processes, "finished", finished)
-    monkeypatch.setattr(processes, "_write_images", lambda folder, count: folder.mkdir())
     found = {(line.name, line.compared): line for line in processes.startup(2)}
     assert found["60 steps, export", "seconds: 60 steps, export / 60 steps"].ratio.median == 2.5
     assert found["--help", "TensorFlow modules"].verdict == "NOT met"
     assert found["--help", "seconds"].verdict == "NOT met" and not seen.clear()
     disk, _ = processes.memory(2)
-    assert len(seen) == 8 and seen[0].endswith("/1") and seen[1].endswith("/10")
+    made, runs = seen[:2], seen[2:]
+    assert [words.split("/")[-1] for words in made] == ["1 600", "10 6000"]
+    assert len(runs) == 8 and runs[0].endswith("/1") and runs[1].endswith("/10")
     assert disk.verdict == "met" and disk.unit == "MB"
