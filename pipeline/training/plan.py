@@ -1,5 +1,6 @@
 """Chooses the settings of a run for its data and for the speed of this machine, with reasons."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -15,9 +16,10 @@ from pipeline.config.config import Config
 from pipeline.config.sections import Model
 from pipeline.data import image_sizes, splits
 from pipeline.runtime import environment
+from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
-from pipeline.utils import progress_bar
+from pipeline.utils import progress_bar, safe_io
 from pipeline.utils.console import counted, say
 
 _SAMPLE = 200  # images that are looked at
@@ -33,6 +35,7 @@ _IMAGENET = {
     "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5": "ResNet50",
 }
 _LEAST = 96
+_SMALL = 48  # pixels: images whose first convolution keeps their size, with half the channels
 
 
 def complete(
@@ -74,18 +77,20 @@ def complete(
 
 
 def _network(config: Config) -> Config:
-    """Chooses the network: one whose ImageNet weights Keras has downloaded, or the recipe's."""
+    """Chooses the network of an earlier run, or one whose ImageNet weights Keras has downloaded."""
+    if (path := config.model.weights) is not None:
+        value: dict[str, Any] = {"name": config.model.name}
+        with contextlib.suppress(OSError, LookupError, ValueError, TypeError):  # not a run
+            before = safe_io.read_json(RunDirectory(path).config)["model"]
+            value = {name: before[name] for name in ("name", "options")}
+        return config.chosen("model", value, "as in --model.weights")
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
-    value: dict[str, Any] = {"name": config.model.name}
-    reason = "from scratch; ImageNet weights are downloaded by --model.name application "
-    reason += "--model.options name=EfficientNetB0 weights=imagenet"
-    for file, name in _IMAGENET.items() if config.model.weights is None else ():
-        if os.path.isfile(path := os.path.join(home, "models", file)):
-            value = {"name": "application", "options": {"name": name, "weights": path}}
-            reason = "pretrained on ImageNet"
-    return config.chosen(
-        "model", value, "as in --model.weights" if config.model.weights else reason
-    )
+    for name, network in _IMAGENET.items():
+        if os.path.isfile(path := os.path.join(home, "models", name)):
+            options = {"name": network, "weights": path}
+            value = {"name": "application", "options": options}
+            return config.chosen("model", value, "pretrained on ImageNet")
+    return config  # it follows from the size of the images
 
 
 def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Config:
@@ -126,6 +131,10 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     reason += f"; more would not {short}" * (size < detail)
     config = config.chosen("data.image_size", (size, size), reason)
     sides: Any = config.data.image_size or (size, size)
+    small = {"widths": (32, 64, 128), "stem_stride": 1} if max(sides) <= _SMALL else {}
+    reason = "from scratch; ImageNet weights are downloaded by --model.name application "
+    reason += "--model.options name=EfficientNetB0 weights=imagenet"
+    config = config.chosen("model", {"name": config.model.name, "options": small}, reason)
     each = seconds(*sides)
     most = max(1, int(time_left / each))
     config = config.chosen(

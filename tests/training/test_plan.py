@@ -91,6 +91,17 @@ def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
     assert tuned.train.learning_rate < config.train.learning_rate / 5
 
 
+def test_the_network_follows_the_size_or_the_run_that_has_its_weights(planned, workplace):
+    small, large = (planned(4000, f"--image-size {side}")[0] for side in (32, 96))
+    assert small.model.options["stem_stride"] == 1 and large.model.options == {}
+    (workplace / "earlier").mkdir()
+    (workplace / "earlier/config.json").write_text(json.dumps(small.as_json()))
+    tuned, said = planned(4000, "--image-size 96 --model.weights earlier")
+    assert tuned.model.options["stem_stride"] == 1 and "(as in --model.weights)" in said
+    (workplace / "earlier/config.json").write_text("{")
+    assert planned(4000, "--image-size 96 --model.weights earlier")[0].model.options == {}
+
+
 def test_the_speed_of_the_machine_is_measured():
     config = command_line.configure(
         ["photos", "--model.widths", "4,8", "--runtime.precision", "float32"]
