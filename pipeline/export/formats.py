@@ -140,8 +140,7 @@ def check(directory: Path, file: str) -> str:
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
     session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
-    # In 16 bits, the SavedModel rounds after each layer; the files compute in float32. On digits
-    # they differed by 1.1 tolerances.
+    # In 16 bits, the SavedModel rounds after each layer: `digits` differed by 1.1 tolerances.
     tolerances = 1 if precision == "float32" else 4
     return request_checks.check_answers(
         session, "serving_default", sides, precision=precision, tolerances=tolerances

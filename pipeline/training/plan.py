@@ -35,7 +35,8 @@ _IMAGENET = {
     "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5": "ResNet50",
 }
 _LEAST = 96
-_SMALL = 48  # pixels: images whose first convolution keeps their size, with half the channels
+# Pixels, up to which the first convolution keeps the size of an image (benchmarks/photos.md).
+_SMALL = 48
 
 
 def complete(
@@ -87,8 +88,7 @@ def _network(config: Config) -> Config:
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     for name, network in _IMAGENET.items():
         if os.path.isfile(path := os.path.join(home, "models", name)):
-            options = {"name": network, "weights": path}
-            value = {"name": "application", "options": options}
+            value = {"name": "application", "options": {"name": network, "weights": path}}
             return config.chosen("model", value, "pretrained on ImageNet")
     return config  # it follows from the size of the images
 
@@ -123,8 +123,7 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)]
-    # On 3,022 enlarged images of 32 pixels, 45 epochs at 48 pixels gave 0.783, 100 at 32 0.771.
-    fits = [size for size in sizes if 0.4 * epochs * seconds(size, size) <= time_left]
+    fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
     reason = f"the files hold the detail of about {detail} pixels"
@@ -147,7 +146,7 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     say("plan", f"about {about}: {counted(epochs, 'epoch')} at {speed}, with")
     rate = round((0.002 if tuned else 0.02) * math.sqrt(min(batch, 64) / 64), 4)
     config = config.chosen("train.learning_rate", rate, f"for batches of {batch}")
-    operations = {"flip": {}, "crop": {"padding": min(sides) // 8}, "cutmix": {"probability": 0.5}}
+    operations = {"flip": {}, "crop": {"padding": min(sides) // 8}}
     config = config.chosen("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED)
     reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"

@@ -44,7 +44,7 @@ def test_the_size_follows_the_detail_and_the_time(planned):
     def size(**given):
         return planned(4000, **given)[0].data.image_size[0]
 
-    assert size() == 64 and size(speed=0.4) == 48 and size(detail=48, speed=10.0) == 96
+    assert size() == 48 and size(speed=2.0) == 64 and size(detail=48, speed=10.0) == 96
     assert size(detail=224) < size(detail=224, seconds=3600.0) < size(detail=224, speed=100.0)
     assert size(speed=1e-3) == 32  # the fewest
 
