@@ -87,8 +87,8 @@ def _network(config: Config) -> Config:
         return config.chosen("model", value, "as in --model.weights")
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     for name, network in _IMAGENET.items():
-        if os.path.isfile(path := os.path.join(home, "models", name)):
-            value = {"name": "application", "options": {"name": network, "weights": path}}
+        if os.path.isfile(file := os.path.join(home, "models", name)):
+            value = {"name": "application", "options": {"name": network, "weights": file}}
             return config.chosen("model", value, "pretrained on ImageNet")
     return config  # it follows from the size of the images
 
