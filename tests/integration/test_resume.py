@@ -24,7 +24,7 @@ NEVER = {
     "task": {"name", "options"},
     "clean": {"enabled", "allow_leakage", "drop_leakage", "near"},
     "data": {"image_size", "validation", "test", "split_seed", "limit", "augment"},
-    "model": {"name", "options", "weights"},
+    "model": {"name", "options", "weights", "fused_batch_norm"},
     "train": {
         *("batch_size", "optimizer", "optimizer_options"),
         *("weight_decay", "l2", "ema", "label_smoothing", "class_weight", "freeze"),
