@@ -48,8 +48,6 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
     """
     import tensorflow as tf
 
-    from pipeline.models._fused_batch_norm import with_stock_layers
-
     function, specs = task.serve(network)["serving_default"]
 
     def numbers(*arguments: Any) -> dict[str, Any]:
@@ -60,8 +58,7 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
         path = directory / FILES[name]
         try:
             if name == "keras":
-                plain = with_stock_layers(task.standalone(network, "none"))
-                write_keras(path, plain, task.metadata)
+                write_keras(path, task.standalone(network, "none"), task.metadata)
             elif name == "litert":
                 path.write_bytes(_litert_model(traced))
             else:

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
-@keras.saving.register_keras_serializable("pipeline")
 class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` for images, as one operation of cuDNN or oneDNN.
 
@@ -15,14 +15,18 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     and have the names and the order of Keras's, so weights can be exchanged in both directions.
 
     Takes (batch, height, width, channels). What the operation cannot do is left to Keras's layer:
-    statistics over all replicas (`synchronized`), `renorm`, masks, other axes and dtypes.
+    statistics over all replicas (`synchronized`), `renorm`, masks, other axes and dtypes. So are
+    fixed statistics with deterministic operations: cuDNN has no such gradient.
+
+    Saved files name Keras's layer instead of this one, so Keras loads them without this package.
     """
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """The normalized images, of the shape and dtype of `inputs`."""
-        if mask is not None or not self._can_fuse(inputs):
-            return super().call(inputs, training=training, mask=mask)
         training = bool(training and self.trainable)  # a frozen layer keeps its statistics
+        has_gradient = training or not is_op_determinism_enabled()
+        if mask is not None or not has_gradient or not self._can_fuse(inputs):
+            return super().call(inputs, training=training, mask=mask)
         channels = inputs.shape[-1]
         gamma = tf.cast(self.gamma, tf.float32) if self.scale else tf.ones([channels])
         beta = tf.cast(self.beta, tf.float32) if self.center else tf.zeros([channels])
@@ -53,27 +57,13 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         return is_last and known and not self.synchronized and not self.renorm
 
 
+# Keras saves a layer, and names its weights, by the module and the name of its class.
+FusedBatchNormalization.__module__ = "keras.layers"
+FusedBatchNormalization.__name__ = "BatchNormalization"
+
+
 def fuse(model: keras.Model) -> None:
     """Makes each BatchNormalization of a model a fused one, with its variables as they are."""
     for layer in model._flatten_layers(include_self=False):
         if type(layer) is keras.layers.BatchNormalization:
             layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
-
-
-def with_stock_layers(model: keras.Model) -> keras.Model:
-    """The model with Keras's own BatchNormalization, so that Keras loads it without this package.
-
-    It is the same model if it has no fused layer, and otherwise a copy.
-    """
-    layers = model._flatten_layers(include_self=False)
-    if not any(isinstance(layer, FusedBatchNormalization) for layer in layers):
-        return model
-
-    def stock(layer: keras.Layer) -> keras.Layer:
-        is_fused = type(layer) is FusedBatchNormalization
-        kind = keras.layers.BatchNormalization if is_fused else type(layer)
-        return kind.from_config(layer.get_config())
-
-    copy = keras.models.clone_model(model, clone_function=stock, recursive=True)
-    copy.set_weights(model.get_weights())
-    return copy

@@ -261,5 +261,5 @@ def twin(
 ) -> SteppedModel:
     """The same network and weights with another Keras dtype policy in every layer."""
     twin = network(task, options, precision)
-    twin.set_weights(model.get_weights())
+    pretrained.set_weights(twin, model.get_weights())
     return twin

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from pipeline.contracts import Task
+from pipeline.training.pretrained import set_weights
 from pipeline.utils.errors import UsageError, reason
 
 _FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
@@ -54,8 +55,9 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         ) from error
     if not copy.built:
         copy.build((None, *input_shape))
-    if model.built:
-        copy.set_weights(model.get_weights())
+    for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
+        if layer.built:  # in a model that is not, too: an adapted Normalization
+            set_weights(copied_layer, layer.get_weights())
     return copy
 
 
@@ -158,4 +160,4 @@ def give_back(original: keras.Model, copy: keras.Model, input_shape: tuple[int, 
     """Copies the trained weights into the network that the user handed over."""
     if not original.built:
         original.build((None, *input_shape))
-    original.set_weights(copy.get_weights())
+    set_weights(original, copy.get_weights())

@@ -6,10 +6,19 @@ import zipfile
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils.errors import UsageError, reason
+
+
+def set_weights(model: keras.Layer, weights: list[np.ndarray]) -> None:
+    """Sets all weights of a model, and what its Normalization layers calculate from them."""
+    model.set_weights(weights)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # which Keras calls in `load_weights` only
 
 
 def load(model: SteppedModel, path: Path) -> str:
@@ -29,9 +38,7 @@ def load(model: SteppedModel, path: Path) -> str:
     try:
         if file.name.endswith(".weights.h5"):
             with warnings.catch_warnings(action="error", category=UserWarning):
-                plain = model.plain()
-                plain.load_weights(file)
-            model.set_weights(plain.get_weights())  # those of `plain` may be copies
+                model.plain().load_weights(file)
             return f"weights of {path}"
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
@@ -53,7 +60,7 @@ def load(model: SteppedModel, path: Path) -> str:
                 f"--model.weights: {file} does not fit: {variable.path} has shape "
                 f"{tuple(variable.shape)}, but the file has {value.shape}"
             )
-        variable.assign(value)
+    set_weights(model, [*(value for _, value in kept), *model.get_weights()[len(kept) :]])
     added = "" if len(kept) == len(new) else "; the output layer is new"
     return f"{len(kept)} of {len(new)} weights from {path}{added}"
 

@@ -11,7 +11,6 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
-from pipeline.models._fused_batch_norm import with_stock_layers
 from pipeline.training.optim.gradient_update import Update
 
 Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
@@ -224,11 +223,11 @@ class SteppedModel(keras.Model):
     def plain(self) -> keras.Model:
         """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
 
-        All layers are Keras's own, unless the network of a user has others.
+        Saved, it has Keras's own layers only, unless the network of a user has others.
 
         It is compiled with the usual loss and metric for labels as whole numbers, or a target.
         """
-        plain = with_stock_layers(self.task.standalone(self, self.ends_in))
+        plain = self.task.standalone(self, self.ends_in)
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
         if is_classifier and self.ends_in == "linear":

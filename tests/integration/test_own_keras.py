@@ -120,6 +120,37 @@ def test_every_head_is_trained_on_logits_and_gets_its_weights_back(workplace, he
     np.testing.assert_array_equal(answers.argmax(axis=1), task["class"])
 
 
+@pytest.mark.parametrize("has_input", [True, False])
+def test_an_adapted_normalization_is_kept(workplace, has_input):
+    images = X[..., None].astype("float32")
+    layers = [keras.layers.Normalization(), keras.layers.Flatten(), keras.layers.Dense(10)]
+    layers[0].adapt(images)
+    model = keras.Sequential([*[keras.Input((8, 8, 1))] * has_input, *layers])
+    run = go(model=model, epochs=1)
+    np.testing.assert_allclose(run.model(images), model(images), atol=1e-5)
+    np.testing.assert_allclose(layers[0].mean, [[[[images.mean()]]]], rtol=1e-4)
+
+
+class Answers(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        self.answers = self.model.predict(X[:5, ..., None], verbose=0)
+
+
+def test_a_network_with_fused_layers_is_not_rebuilt(workplace):
+    """As for a Lambda, which Keras cannot rebuild."""
+
+    def features(x):
+        x = keras.layers.BatchNormalization(momentum=0.5)(x)
+        return keras.layers.Flatten()(keras.layers.Lambda(lambda x: 2 * x)(x))
+
+    callback = Answers()
+    run = go(model={"name": features, "fused_batch_norm": True}, callbacks=[callback])
+    loaded = keras.models.load_model(run.directory / "model.keras", safe_mode=False)
+    for model in (run.model, loaded):
+        answers = model.predict(X[:5, ..., None], verbose=0)
+        np.testing.assert_allclose(callback.answers, answers, atol=1e-5)
+
+
 def test_model_keras_needs_keras_alone(first, workplace):
     """Where `pipeline` cannot be imported. It has the inputs that were handed in, and the class
     names."""

@@ -3,13 +3,16 @@
 import keras
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 from siblings import MODELS
 from small import task_of
 
 from pipeline.config import config, registry
+from pipeline.data import batching
 from pipeline.models import simple
-from pipeline.training.model_builder import network
+from pipeline.training import pretrained
+from pipeline.training.model_builder import build, network, twin
 from pipeline.utils.errors import UsageError
 
 # Options that a model cannot do without.
@@ -124,6 +127,24 @@ def test_features_of_images_are_vectors(monkeypatch):
     message = r"--model.name: .* vector per example, \(batch, n\); got \(batch, 6, 6, 5\); add"
     with pytest.raises(UsageError, match=f"{message} GlobalAveragePooling2D or Flatten"):
         network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
+
+
+def test_an_adapted_normalization_is_copied_and_loaded(tmp_path, monkeypatch):
+    """Keras's `set_weights` alone does not change what the layer computes."""
+    body = keras.layers.Flatten()
+    monkeypatch.setattr(simple, "tiny", lambda x: body(keras.layers.Normalization()(x)))
+    settings, split = small.settings_of(), small.random_split()
+    batches = batching.training(split, settings.train, 0)
+    model = build(small.TASK, settings, small.machine("mixed_bfloat16"), batches)
+    images = split.take(np.arange(32))["image"] / np.float32(255)
+    same = twin(model, small.TASK, settings.model)
+    np.testing.assert_allclose(same(images), model(images), atol=0.1)
+    same.plain().save(tmp_path / "model.keras")
+    same.plain().save_weights(tmp_path / "model.weights.h5")
+    for file in tmp_path.iterdir():
+        loaded = network(small.TASK, settings.model, "float32")
+        pretrained.load(loaded, file)
+        np.testing.assert_array_equal(loaded(images), same(images))
 
 
 FEATURES = {
