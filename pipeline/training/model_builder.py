@@ -47,7 +47,7 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
                 raise  # a bug here or in the user's model
             words = " ".join(f"{name}={value}" for name, value in options.options.items())
             raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
-        model = SteppedModel(inputs, outputs, name=options.name.rpartition(".")[2])
+        model = SteppedModel(inputs, outputs, name="network")
         model.task = task
         return model
 

@@ -136,9 +136,7 @@ class Answers(keras.callbacks.Callback):
         self.answers = self.model.predict(X[:5, ..., None], verbose=0)
 
 
-def test_a_network_with_fused_layers_is_not_rebuilt(workplace):
-    """As for a Lambda, which Keras cannot rebuild."""
-
+def test_a_fused_network_with_a_lambda_is_not_rebuilt(workplace):
     def features(x):
         x = keras.layers.BatchNormalization(momentum=0.5)(x)
         return keras.layers.Flatten()(keras.layers.Lambda(lambda x: 2 * x)(x))

@@ -172,9 +172,7 @@ def test_synchronized_statistics_are_left_to_keras():
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_the_gradient_of_a_frozen_layer_exists_with_deterministic_operations(
-    monkeypatch, trainable
-):
+def test_a_frozen_layer_has_a_deterministic_gradient(monkeypatch, trainable):
     """On a GPU, TensorFlow raises an error for that of the fused operation."""
     monkeypatch.setattr(_fused_batch_norm, "is_op_determinism_enabled", lambda: True)
     _, layer = pair(trainable=trainable)
