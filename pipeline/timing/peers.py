@@ -38,7 +38,8 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
     is_18 = config.model.name == "resnet" and options.pop("depth", 20) == 18
     network = "resnet18" if is_18 else config.model.name
     if network not in _BOUNDS or config.task.name != "image_classification":
-        raise Failed("only for images, and the models convnet, sequential, lenet, resnet depth=18")
+        known = "convnet, sequential, lenet and resnet with depth=18"
+        raise Failed(f"{config.model.name} is not known to the script; known are {known}")
     for name, column in split.take(np.arange(len(split))[:_MOST]).items():
         np.save(folder / f"{name}.npy", column)
     return {
@@ -126,8 +127,9 @@ def training_lines(
         least = _BOUNDS[trained["network"]]
         least = least if environment.fast_precision()[0] else min(least, 2.0)
         numpy, tf_data = (f"keras {name}" for name in _SETTINGS["keras"])
-        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf)))
-        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}"))
+        more: dict[str, Any] = {"note": "float32, the default of Keras"}
+        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf), **more))
+        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}", **more))
     for name in (f"torch {setting}" for setting in _SETTINGS["torch"] if "torch" in peers):
         lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
     return lines, [peer.version for peer in peers.values()]

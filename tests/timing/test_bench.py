@@ -47,7 +47,7 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
 
 def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, capsys):
     small = ["digits", "--data.limit", "20", "--only", "training", "--rounds", "1"]
-    assert bench.main(small) == 0
+    assert bench.main(small) == 1
     assert "--train.batch-size 32: the split 'train' has only 1" in capsys.readouterr().out
     full = OSError(errno.ENOSPC, "No space left on device", "benchmarks")
     monkeypatch.setattr(record.files, "write_text", lambda *_: (_ for _ in ()).throw(full))
@@ -60,9 +60,15 @@ def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, 
         ("--rounds", "0"): "--rounds must be a whole number from 1",
         ("--only", "training", "speed"): "--only must be values separated by commas, each one of",
         ("nothing", "--rounds", "1"): "unknown recipe",
+        ("--torch-python", "nowhere"): "--torch-python: nowhere is not a program",
     }.items():
         with pytest.raises(UsageError, match=message):
             bench.main(list(words))
+
+
+def test_several_values_are_separated_by_spaces_or_commas():
+    for words in (["keras", "torch"], ["keras,torch"]):
+        assert bench._configured(["digits", "--against", *words])[1].against == ("keras", "torch")
 
 
 def test_help_and_errors_do_not_import_tensorflow(workplace):

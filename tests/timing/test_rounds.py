@@ -92,7 +92,7 @@ def test_startup_and_memory_compare_the_right_processes(monkeypatch):
 
     monkeypatch.setattr(processes, "finished", finished)
     found = {(line.name, line.compared): line for line in processes.startup(2)}
-    assert found["60 steps, export", "seconds: 60 steps, export / 60 steps"].ratio.median == 2.5
+    assert found["60 steps, export", "seconds: 60 steps, export - 60 steps"].ratio.median == 2.5
     assert found["--help", "TensorFlow modules"].verdict == "NOT met"
     assert found["--help", "seconds"].verdict == "NOT met" and not seen.clear()
     disk, _ = processes.memory(2)
