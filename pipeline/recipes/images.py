@@ -62,9 +62,9 @@ def cifar10_airbench() -> Config:
             validation=0,  # nothing is selected with it
             augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
         ),
-        model=Model(name="airbench", options={"test_time_augmentation": True}),
+        model=Model(name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}),
         train=Train(
-            epochs=10,
+            epochs=12,
             batch_size=500,
             optimizer="muon",
             optimizer_options=options,
