@@ -111,6 +111,37 @@ def test_the_peer_has_the_same_network(name):
     )
 
 
+def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '\"PyTorch 0\"'; read line; exit 9\n")
+    python.chmod(0o700)
+    with contextlib.closing(peers.Peer("torch", {}, str(python))) as peer:
+        for message in ("ended with code 9", "has ended"):
+            with pytest.raises(Failed, match=message):
+                peer.sample("eager float32", 0.1)
+    with pytest.raises(Failed, match="is no peer: it printed '.*peer_torch.py"):
+        peers.Peer("torch", {}, "/bin/echo")
+
+
+def test_gflop_of_a_training_step_counts_the_first_layer_once_and_others_twice():
+    first, second = keras.layers.Conv2D(4, 3), keras.layers.Conv2D(2, 3)
+    nested = keras.Sequential([keras.Input((8, 8, 3)), first, second, keras.layers.Flatten()])
+    x = keras.Input((8, 8, 3))
+    model = keras.Model(x, keras.layers.Dense(10)(nested(x)))
+    macs = 2 * 36 * 27 * 4 + 3 * (16 * 36 * 2 + 32 * 10)
+    assert speed.training_gflop(model) == pytest.approx(2e-9 * macs)
+
+    class Mine(keras.layers.Layer):
+        def build(self, shape):
+            self.inner = keras.layers.Dense(3)
+            self.inner.build(shape)
+
+        def call(self, x):
+            return keras.ops.matmul(x, self.inner.kernel)
+
+    assert speed.training_gflop(keras.Model(x, Mine()(x))) == 0
+
+
 def test_random_images_replace_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
     config, said = speed.available(command_line.recipe("cifar10_convnet"), False, tmp_path)
