@@ -38,14 +38,10 @@ class Flag:
 
 
 def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
-    """The values given by the words, nested like the dataclass: {"train": {"epochs": 3}}.
+    """The values given by the words, nested like the dataclass `kind`: {"train": {"epochs": 3}}.
 
-    Args:
-        words: Words of a command line, without `--help`.
-        kind: A dataclass whose fields are values, or dataclasses of values.
-
-    Raises:
-        UsageError: A flag is unknown, or a value does not fit its field.
+    The fields of `kind` are values, or dataclasses of values; the words do not contain `--help`.
+    Raises UsageError if a flag is unknown, or a value does not fit its field.
     """
     found = dict[str, Any]()
     rest = list(words)

@@ -201,13 +201,9 @@ def read(
 ) -> Config:
     """The config saved in a JSON file (`RUN/config.json`); every value is checked again.
 
-    Args:
-        path: The file.
-        names_only: Do not look for what is named in the file; for a run that began with Python
-            objects, which nothing but their names is left of.
-        source: Options of the source that replace the saved ones, such as a new path of the data.
-
-    Raises UsageError naming the invalid value in the file.
+    The options in `source` replace those of the saved source, such as a new path of the data. With
+    `names_only`, what is named in the file is not looked for: a run that began with Python objects
+    leaves only their names. Raises UsageError naming the invalid value in the file.
     """
     try:
         values = files.expand_home(safe_io.read_json(path))

@@ -37,9 +37,8 @@ def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
     A directory that contains nothing but one with data stands for that one, which is printed.
-
-    Raises:
-        UsageError: There are no data, or images of a single class that is not one of the `known`.
+    Raises UsageError if there are no data, or images of a single class that is not one of the
+    `known`.
     """
     root = path
     while path.is_dir():

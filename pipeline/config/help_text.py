@@ -30,14 +30,10 @@ def page(
     arguments: Mapping[str, str] | None = None,
     only: Mapping[str, Collection[str]] | None = None,
 ) -> str:
-    """The help page of a command.
+    """The help page of a command; the values of `options`, a dataclass, are shown as defaults.
 
-    Args:
-        program: How the command is called.
-        about: Its purpose.
-        options: An instance of the dataclass of its options; its values are shown as defaults.
-        arguments: Name of a positional argument -> its meaning.
-        only: Section ("" for the top level) -> the options to show; None: all.
+    `arguments` maps the name of a positional argument to its meaning. `only` maps a section ("" for
+    the top level) to the options to show; None: all.
     """
     arguments = arguments or {}
     lines = [f"usage: {' '.join([program, *arguments])} [--option VALUE ...]", ""]
@@ -84,9 +80,7 @@ def topic(name: str, options: Any) -> str:
     """What `--help NAME` shows: a section, an option, a registry or a function.
 
     Sections and options are followed by the functions that they name, with their own options.
-
-    Raises:
-        UsageError: Nothing has this name.
+    Raises UsageError if nothing has this name.
     """
     wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
     kind = type(options)

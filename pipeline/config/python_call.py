@@ -21,15 +21,11 @@ _SHORT = {
 
 
 def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> Config:
-    """The config of a call.
+    """The config of a call of `fit` with these arguments; those that are None are ignored.
 
-    Args:
-        recipe: Name of a recipe, path of data, or a Config; None: `photos` if `data` is a path and
-            there is no `model`; `digits` if there is no `data`; else none.
-        arguments: All of `fit`; those that are None are ignored.
-
-    Raises:
-        UsageError: Unknown or contradictory arguments, and wrong values.
+    `recipe` is the name of one, a path of data, or a Config. None means `photos` if `data` is a
+    path and there is no `model`, `digits` if there is no `data`, and else no recipe. Raises
+    UsageError for unknown or contradictory arguments, and for wrong values.
     """
     given = {k: v for k, v in arguments.items() if v is not None and k not in ("recipe", "changes")}
     known = {field.name for field in dataclasses.fields(Config) if not field.metadata.get("hidden")}

@@ -161,11 +161,8 @@ def builds_whole_model(name: str) -> bool:
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
     """Raises UsageError unless `name` is registered and accepts exactly the options `given`.
 
-    Args:
-        registry: Key of `REGISTRIES`.
-        name: A name in it, or a dotted name.
-        given: Option -> value.
-        flag: The flag of an option, with `{}` for its name: `--source.{}`.
+    `name` may also be dotted. `flag` is the flag of an option, with `{}` for its name:
+    `--source.{}`.
     """
     known = find(registry, name).options
     for option, value in given.items():

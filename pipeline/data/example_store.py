@@ -18,11 +18,9 @@ DIGEST = "_digest"
 class Store(abc.ABC):
     """Decoded examples, accessed by row.
 
-    Args:
-        specs: Shape and dtype of each field of a decoded example.
-        short: Columns of the fields that are numbers or short vectors (`id`, `label`, ...), each of
-            shape (rows, ...).
-        digest: Hash of the pixels of each example, int64 (rows,), if images are kept.
+    `specs` has the shape and dtype of each field. `short` has the columns (rows, ...) of the fields
+    that are numbers or short vectors, such as `id` and `label`. If images are kept, `digest` is a
+    hash of the pixels of each example, int64 (rows,).
     """
 
     def __init__(

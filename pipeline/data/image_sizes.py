@@ -74,14 +74,9 @@ def needed(images: Iterable[bytes | np.ndarray]) -> int | None:
     """The smallest of `SIZES` to which half of the images can be reduced with hardly any loss.
 
     Each image is reduced and enlarged again, and compared with the original: images that were
-    enlarged from 32 pixels need 32, whatever their size.
-
-    Args:
-        images: Encoded files, or uint8 pixels (height, width, 1 or 3). Damaged ones are skipped,
-            and after two seconds all others.
-
-    Returns:
-        None if no image can be read.
+    enlarged from 32 pixels need 32, whatever their size. Images are encoded files, or uint8 pixels
+    (height, width, 1 or 3); damaged ones are skipped, and after two seconds all others. Returns
+    None if no image can be read.
     """
     found, start = [], time.monotonic()
     for image in images:

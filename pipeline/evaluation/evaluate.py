@@ -15,10 +15,9 @@ from pipeline.utils.tf_data import without_autotune
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
     """The model's answers to all examples, without padding, in the order of the split.
 
-    Returns:
-        The columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
-        `Task.target`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if
-        they are a single tensor.
+    Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
+    `Task.target`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if they
+    are a single tensor.
     """
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)

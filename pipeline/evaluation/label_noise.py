@@ -36,16 +36,12 @@ def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.
     of labels i among them estimates the rate r of such mistakes; a label with probability p > r is
     then wrong with a probability of about r / p.
 
-    Args:
-        labels: int64 (examples,), 0 ... classes - 1.
-        probabilities: Probability of each class, by models that were not trained on these examples,
-            float (examples, classes).
-
-    Returns:
-        The positions in order, int64 (examples,): first the labels that confident learning rejects,
-        then all others, each part sorted by the probability of the label, lowest first. And for
-        each position whether it is listed, bool (examples,): as many of the rejected labels, from
-        the first on, as keeps the expected precision at 0.6 or more.
+    Takes labels, int64 (examples,), and the probability of each class, float (examples, classes),
+    by models that were not trained on these examples. Returns the positions in order, int64
+    (examples,): first the labels that confident learning rejects, then all others, each part sorted
+    by the probability of the label, lowest first. And for each position whether it is listed, bool
+    (examples,): as many of the rejected labels, from the first on, as keeps the expected precision
+    at 0.6 or more.
     """
     from cleanlab.filter import find_label_issues
 
@@ -71,12 +67,8 @@ def rank(labels: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.
 def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each example, 0 ... folds - 1, int64 (examples,).
 
-    Depends on labels and units, not on the order of the examples. Each class is spread evenly.
-
-    Args:
-        labels: int64 (examples,).
-        units: The unit of each example, int64 (examples,); the examples of a unit stay in one fold.
-        folds: Number of folds.
+    Depends on labels and units, both int64 (examples,), not on the order of the examples. Each
+    class is spread evenly; the examples of a unit stay in one fold.
     """
     order = np.lexsort((labels, units))
     names, first = np.unique(units[order], return_index=True)
@@ -98,23 +90,13 @@ def out_of_fold(
 ) -> Answers:
     """Predictions for all examples of all splits, by models that were not trained on them.
 
-    For each fold, the config is trained on the other folds, in FOLDER/folds/N-of-FOLDS; complete
-    runs are not repeated.
+    For each of at least 2 folds, `fit` trains the config, without its directory, on the others, in
+    FOLDER/folds/N-of-FOLDS; complete runs are not repeated. Examples that `entries` drops are
+    excluded, and near duplicates stay in one fold.
 
-    Args:
-        config: Config of the run, without its directory.
-        source: Source of the config.
-        entries: Findings: dropped examples are excluded, near duplicates stay in one fold.
-        folds: At least 2.
-        folder: The output directory of the command.
-        fit: Trains a config: `pipeline.fit.fit`.
-
-    Returns:
-        `id` and `truth` (the label), int64 (examples,); `probabilities`, float32 (examples,
-        classes).
-
-    Raises:
-        UsageError: A class has too few examples, or the task does not return probabilities.
+    Returns `id` and `truth` (the label), int64 (examples,), and `probabilities`, float32 (examples,
+    classes). Raises UsageError if a class has too few examples, or the task does not return
+    probabilities.
     """
     # Leakage does not stop the folds, because both copies are in the same fold.
     entries = manifest.decided(entries, "keep")
@@ -142,11 +124,8 @@ def out_of_fold(
 def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     """Id -> the models' predictions in words, for labels that are probably wrong, the worst first.
 
-    Prints the accuracy of the models and what it means for the list.
-
-    Args:
-        answers: The result of `out_of_fold`.
-        names: Names of the classes.
+    Takes the result of `out_of_fold`; prints the accuracy of the models and what it means for the
+    list.
     """
     labels, probabilities = answers["truth"].astype(np.int64), answers["probabilities"]
     count, right = len(labels), _accuracy(answers)

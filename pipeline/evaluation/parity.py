@@ -68,13 +68,9 @@ class Result:
 def run(
     recipe: config.Config, cases: Sequence[Case], steps: int, batch_size: int
 ) -> Iterator[Result]:
-    """Yields the results of the cases. The runtime must have been started for all replicas.
+    """Yields the results of the cases, with the data, task and network of the recipe.
 
-    Args:
-        recipe: Its data, task and network are used.
-        cases: The ways to train.
-        steps: Number of training steps.
-        batch_size: Examples per step.
+    The runtime must have been started for all replicas.
     """
     recipe = recipe.changed(
         data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size},

@@ -37,14 +37,8 @@ Answers = Callable[..., Mapping[str, np.ndarray]]
 def write(directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task") -> None:
     """Writes the files of these formats; each answers as `serving_default`, without the labels.
 
-    Args:
-        directory: Of a version.
-        formats: Keys of `FILES`.
-        network: In float32.
-        task: Calibrated, if the answers are to be.
-
-    Raises:
-        UsageError: The network cannot be converted.
+    The directory is that of a version. The network is in float32, the task calibrated if the
+    answers are to be. Raises UsageError if the network cannot be converted.
     """
     import tensorflow as tf
 

@@ -36,21 +36,15 @@ def export(
     """Writes the next version of the model.
 
     The version becomes visible only if it passes its verification and is not worse than the served
-    version by more than `--export.tolerance`.
+    version by more than `--export.tolerance`. Returns the checks, and the directory of the version,
+    which stays hidden if a check failed. What prevents the export, such as a full disk, is the only
+    check, which failed.
 
-    Args:
-        model: Trained, in any precision.
-        task: Defines the signatures; from `evaluate.calibrated_by` if answers are calibrated.
-        config: Config of the run.
-        examples: Examples the model was not trained on; some are stored with their answers.
-        about: `metrics`: split -> metrics of `Task.evaluate`, for the model card and the manifest.
-            `trained`: how the model was trained, for the same. `digest`: of the config of the run
-            whose `model.keras`, in float32, is exported; by default, the model is that of a run in
-            this process.
-
-    Returns:
-        The checks, and the directory of the version, which stays hidden if a check failed. What
-        prevents the export, such as a full disk, is the only check, which failed.
+    The task is from `evaluate.calibrated_by` if answers are calibrated. The model, in any
+    precision, was not trained on the examples, some of which are stored with their answers. `about`
+    has, for the model card and the manifest, `metrics` (split -> metrics of `Task.evaluate`) and
+    `trained` (how the model was trained); and `digest`, of the config of the run whose
+    `model.keras`, in float32, is exported: by default, the model is that of a run in this process.
     """
     parent, directory = run_directory.export_directory(config), None
     try:

@@ -75,14 +75,10 @@ def verify(
 ) -> Verification:
     """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
 
-    Args:
-        directory: The directory of a version, with its number or still with a hidden name.
-        fuzz: Number of mutated strings to send to each string input.
-        python: An interpreter with a different TensorFlow to use; None: this interpreter.
-        process: Of `start`, for this directory; None: it is started now.
-
-    Raises:
-        UsageError: `directory` is not an export of this package, or the process cannot be started.
+    The directory is that of a version, with its number or still with a hidden name. `fuzz` mutated
+    strings are sent to each string input. `python` is an interpreter with a different TensorFlow,
+    if not this one, and `process` the result of `start` for this directory, if it was called.
+    Raises UsageError if the directory is not an export, or the process cannot be started.
     """
     # An export that lacks one of them is damaged; a directory without both is not an export.
     if not any((directory / n).is_file() for n in (proof.GOLDEN, version_manifest.MANIFEST)):

@@ -23,10 +23,7 @@ def adapt(found: Any) -> Callable[..., Any]:
 def given(network: Any, input_shape: tuple[int, ...], classes: int) -> keras.Model:
     """The network itself, or that of a `.keras` file.
 
-    Args:
-        network: A keras.Model, or the path of a file.
-        input_shape: Of one example.
-        classes: Number of classes; 1 for a regression.
+    `input_shape` is that of one example; `classes` is 1 for a regression.
     """
     if isinstance(network, Path):
         return _loaded(str(network))

@@ -32,12 +32,8 @@ def convolution(
 ) -> keras.KerasTensor:
     """A square convolution, zero-padded if the map is smaller than the kernel.
 
-    Args:
-        x: Feature maps of shape (batch, height, width, channels).
-        filters: Channels of the result.
-        kernel: Height and width of the kernel.
-        padding: `valid` (each side shrinks by `kernel` - 1) or `same`.
-        options: Further arguments of `keras.layers.Conv2D`.
+    Takes feature maps (batch, height, width, channels). With the padding `valid`, each side shrinks
+    by `kernel` - 1. `options` are further arguments of `keras.layers.Conv2D`.
     """
     if min(sides(x)) < kernel:
         padding = "same"

@@ -24,13 +24,8 @@ def claim(options: config.Runtime) -> None:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
     Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the two, and
-    growth only for all GPUs at once (tensorflow#38367).
-
-    Args:
-        options: `devices`, `replicas`, `gpu_memory` and `require_gpu` are used.
-
-    Raises:
-        UsageError: The GPUs do not exist, or this process already uses others or other limits.
+    growth only for all GPUs at once (tensorflow#38367). Raises UsageError if the GPUs do not exist,
+    or this process already uses others or other limits.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if options.require_gpu and not gpus:

@@ -25,12 +25,10 @@ _OLDEST_DRIVER = 525
 
 
 class Memory(NamedTuple):
-    """Memory of a GPU."""
+    """Free and total bytes of a GPU."""
 
     free: int
-    """Free bytes."""
     total: int
-    """Bytes."""
 
 
 def none_here() -> str | None:

@@ -23,13 +23,10 @@ def of_start() -> AbstractContextManager[None]:
 
 @contextmanager
 def held(lines: tuple[str, ...]) -> Iterator[None]:
-    """Collects what C++ code writes to file descriptor 2, and prints it without these lines.
+    """Collects what C++ code writes to file descriptor 2, and prints it without certain lines.
 
-    `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real errors but not the oneDNN notice, and
-    decoders ignore it.
-
-    Args:
-        lines: Parts of the lines to drop.
+    `lines` has parts of the lines to drop. `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real
+    errors but not the oneDNN notice, and decoders ignore it.
     """
     if sys.stderr is None:
         yield

@@ -72,8 +72,7 @@ class Stops:
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.
 
-        Args:
-            agreed: The mean of a number over all workers, which must stop after the same call.
+        `agreed` returns the mean of a number over all workers, which must stop after the same call.
         """
         own = None
         if self._signal is not None:

@@ -26,10 +26,8 @@ class Watchdog(keras.callbacks.Callback):
 
     Used as a context manager; outside the block, or without a limit, nothing is watched. As the
     first callback of a run, it watches the calls but not the work of other callbacks after them.
-
-    Args:
-        seconds: Limit of a call, tracing and compiling included; None: no limit.
-        path: A file for the stacks, which stderr gets as well; None: no file.
+    The limit in seconds includes tracing and compiling. The stacks are written to stderr and to
+    `path`, if given.
     """
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:

@@ -22,12 +22,9 @@ TABLES = (".csv", ".npy")
 class Item(NamedTuple):
     """One example of a request."""
 
-    name: dict[str, Any]
-    """`file`, and for a table also `row`, counted from 0."""
-    value: Any
-    """The bytes of an image, or float32 (features,); None if there is an error."""
-    error: str = ""
-    """Why the example cannot be read."""
+    name: dict[str, Any]  # `file`, and for a table also `row`, counted from 0
+    value: Any  # the bytes of an image, or float32 (features,); None if there is an error
+    error: str = ""  # why the example cannot be read
 
 
 def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
@@ -132,23 +129,17 @@ def predict(
 ) -> Iterator[dict[str, Any]]:
     """Yields a model's answers to files, one at a time.
 
-    Args:
-        client: A `Client`, or a model of this process with the same methods.
-        words: Image files, or directories or patterns of them; for a model that takes feature
-            vectors, `.csv` or `.npy` files.
-        top: Number of most probable classes to list.
-        batch_size: Images or rows per request.
+    The client is a `Client`, or a model of this process with the same methods. The words are image
+    files, or directories or patterns of them; for a model that takes feature vectors, `.csv` or
+    `.npy` files. A request has `batch_size` images or rows.
 
-    Returns:
-        A record of JSON values for each image or row, in order. For each image `file`, `label`,
-        `class` and `probability`, and with `top` above 1 also `top`: a list of `label` and
-        `probability`, the most probable first. For each row `file`, `row` and the outputs of the
-        model. For an example that cannot be read, or that the model rejects, `file` and `error`.
+    There is a record of JSON values for each image or row, in order. For each image `file`,
+    `label`, `class` and `probability`, and with `top` above 1 also `top`: a list of `label` and
+    `probability`, the most probable first. For each row `file`, `row` and the outputs of the model.
+    For an example that cannot be read, or that the model rejects, `file` and `error`.
 
-    Raises:
-        ServingError: The server stopped responding.
-        UsageError: The files do not exist, or the model takes neither images nor feature vectors,
-            or ranks fewer classes.
+    Raises ServingError if the server stopped responding, and UsageError if the files do not exist,
+    or the model takes neither images nor feature vectors, or ranks fewer classes.
     """
     known = client.metadata()
     signature, name, width = _takes(known, client.model)

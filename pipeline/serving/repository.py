@@ -52,13 +52,9 @@ def publish(
     """Publishes a verified export as the next version, unless it is worse than the served version.
 
     Only one process publishes at a time, so that the served version does not change meanwhile.
-
-    Args:
-        folder: The export, in a directory made by `temp_files.folder(model)`.
-        model: The directory of the versions.
-        options: Only `tolerance` and `keep` are used.
-        selection_metric: See `Task.selection_metric`.
-        ready: Called before the version becomes visible, unless the version is rejected.
+    `folder` is the export, in a directory made by `temp_files.folder(model)`; `model` is the
+    directory of the versions. Of the options, `tolerance` and `keep` are used. `ready` is called
+    before the version becomes visible, unless it is rejected. See also `Task.selection_metric`.
     """
     with locks.in_turn(model):
         good, quality = True, None

@@ -158,15 +158,8 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
     """Checks that a reply has all outputs of the signature, and that their values are plausible.
 
     In outputs of exported models, probabilities are from 0 to 1, predictions are finite, `class` is
-    the most probable class and `label` the first of `top_labels`.
-
-    Args:
-        answer: Maps output names to arrays, as returned by `answer`.
-        expected: The outputs of the signature.
-        count: Number of examples in the request.
-
-    Raises:
-        ValueError: An output is missing or wrong; the message names it.
+    the most probable class and `label` the first of `top_labels`. `count` is the number of examples
+    in the request. Raises ValueError naming the output that is missing or wrong.
     """
     for name, field in expected.items():
         if name not in answer:

@@ -19,12 +19,8 @@ _BINS = 15  # as in the paper
 # A temperature beyond these means a broken network, not a miscalibrated one.
 _LOWEST, _HIGHEST = 0.05, 20.0
 _WIDTH = 0.35
-"""Standard deviation of the prior of log T, a normal distribution around 0.
-
-Without the prior, fitting 20 examples raised a loss of 0.6 by up to 2.4 nats. With it, the worst of
-200 samples raised it by 0.13, or 0.04 with 50 examples; larger samples lose nothing
-(`benchmarks/accuracy.md`).
-"""
+"""Standard deviation of the prior of log T, a normal distribution around 0, without which fitting
+a few examples could raise the loss (`benchmarks/accuracy.md`)."""
 
 
 def is_mixed(y: Any) -> bool:
@@ -102,10 +98,8 @@ def regression(answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Loss; mean squared, root mean squared and mean absolute error; r2; pairs for a plot.
 
     `r2` is the fraction of the target's variance that is explained, 1 - mse / variance: at most 1,
-    negative for a model worse than the mean of these targets, None if they are all equal.
-
-    Args:
-        answers: `truth` (examples, 1), `prediction` and `loss` (examples,).
+    negative for a model worse than the mean of these targets, None if they are all equal. The
+    answers have `truth` (examples, 1), and `prediction` and `loss` (examples,).
     """
     truth = answers["truth"][:, 0].astype(np.float64)
     predicted = answers["prediction"].astype(np.float64)
@@ -127,15 +121,10 @@ def temperature(logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH) -
 
     T does not change the predicted class, only its confidence: T above 1 lowers it, below 1 raises
     it. A few examples move T only slightly away from 1; thousands move it to the maximum of their
-    likelihood.
+    likelihood. T is from 0.05 to 20; 1 if all answers are correct, when it has no lower bound.
 
-    Args:
-        logits: (examples, classes), for examples that the network was not trained on.
-        labels: int, (examples,).
-        width: Standard deviation of the prior of log T; infinite for none.
-
-    Returns:
-        A number from 0.05 to 20; 1 if all answers are correct, when T has no lower bound.
+    Takes logits (examples, classes) and labels, int (examples,), that the network was not trained
+    on, and the standard deviation of the prior of log T; infinite for none.
     """
     logits = logits.astype(np.float64)
     if not (logits.max(axis=1) > logits[np.arange(len(labels)), labels]).any():

@@ -170,15 +170,9 @@ class ImageClassification(Task):
         """Cross-entropy with smoothed labels, multiplied by the weight of each example's class.
 
         The loss of a mixed example is the mean of the losses of its two labels, weighted by their
-        shares.
-
-        Args:
-            label_smoothing: Fraction of the label spread over all classes (Szegedy et al.,
-                "Rethinking the Inception architecture", CVPR 2016, section 7).
-            class_weight: Class name -> factor; 1 for all other classes.
-
-        Raises:
-            UsageError: A class is unknown.
+        shares. Smoothing: Szegedy et al., "Rethinking the Inception architecture", CVPR 2016,
+        section 7. Classes that `class_weight` does not name have weight 1. Raises UsageError if it
+        names an unknown class.
         """
         for name in class_weight:
             if name not in self.class_names:

@@ -26,12 +26,9 @@ LEAST_GAIN = 1.2
 def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) -> float:
     """Measures the step in three calls, then restores all variables; traces the step.
 
-    The result is the same on every worker, because all of them must make the same decisions.
-
-    Args:
-        model: From `build`, after `set_inputs`; the engine will use the same trace.
-        train: At least one step must be left.
-        tickets: An iterator over their tickets; None: that of training.
+    The result is the same on every worker, because all of them must make the same decisions. The
+    model is from `build`, after `set_inputs`; the engine will use the same trace. At least one step
+    of `train` must be left. `tickets` is an iterator over theirs; None: that of training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]
@@ -92,12 +89,8 @@ def precision(
 ) -> tuple[environment.Runtime, keras.Model]:
     """The machine with the faster precision, and its model.
 
-    Args:
-        machine: Started with `--runtime.precision auto`.
-        build: Builds the model for a machine.
-        train: Their number of steps decides whether a trial is worth its time.
-        validation: The validation batches that the engine will get.
-        watchdog: Active; it treats each trial as one call.
+    The machine was started with `--runtime.precision auto`. The number of steps in `train` decides
+    whether a trial is worth its time. The watchdog is active; it treats each trial as one call.
     """
     model = build(machine)
     other, reason = environment.fast_precision()

@@ -27,10 +27,8 @@ class Damaged(UsageError):
 class Checkpoints:
     """A directory of `step-XXXXXXXX/`: TensorFlow checkpoints with checksums of their files.
 
-    Args:
-        state: Variables by the part of the training that they belong to.
-        directory: Created when needed.
-        writes: Whether this process saves and deletes; only the chief of several workers does.
+    `state` has variables by the part of the training that they belong to. Only a process that
+    `writes`, the chief if there are several workers, saves and deletes.
     """
 
     def __init__(
@@ -75,9 +73,8 @@ class Checkpoints:
     def restore(self, step: int) -> dict[str, Any]:
         """Restores model and optimizer to a step; returns the state saved with it.
 
-        Raises:
-            Damaged: A file is missing or has changed.
-            UsageError: The checkpoint belongs to another model.
+        Raises Damaged if a file is missing or has changed, and UsageError if the checkpoint belongs
+        to another model.
         """
         path = self._path(step)
         manifest = _verified_manifest(path, step)

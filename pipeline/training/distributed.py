@@ -24,11 +24,9 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
     The dataset makes the parts itself, instead of TensorFlow rebatching whole batches: nothing is
     copied, shapes are static, and each of several workers reads only its own examples.
 
-    Args:
-        batches: Read from `first_step` on.
-        repeat: Whether to start over at the end. Keras's `fit` needs this: it counts one batch per
-            call, restarts a dataset of known length when that count is reached, and draws one more
-            batch than it uses before an evaluation.
+    With `repeat`, it starts over at the end. Keras's `fit` needs this: it counts one batch per
+    call, restarts a dataset of known length when that count is reached, and draws one more batch
+    than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -116,11 +114,8 @@ class Calls:
 
     Uses one `tf.function` with one trace for any number of steps. The host passes the number of
     steps to take, because an iterator that ends inside the loop gives a wrong loss and no error.
-
-    Args:
-        model: From `build`, after `set_inputs`.
-        name: The method of `model.step` to run, `train` or `evaluate`.
-        batches: What the iterator yields, from `first_step` on.
+    The model is from `build`, after `set_inputs`; `name` is the method of `model.step` to run,
+    `train` or `evaluate`; the iterator yields the batches from `first_step` on.
     """
 
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:

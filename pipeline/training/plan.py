@@ -44,16 +44,9 @@ def complete(
 ) -> tuple[Config, environment.Runtime]:
     """Chooses a value for each option that a plan has left open; prints all with their reasons.
 
-    Args:
-        config: What `planned` says was given, or chosen when the run began, stays.
-        machine: The devices, whose speed is measured.
-        seconds: What is left of the time limit of the run; None: no limit.
-
-    Returns:
-        The config, and the machine with the precision that was chosen.
-
-    Raises:
-        UsageError: The data cannot be opened.
+    What `config.planned` says was given, or chosen when the run began, stays. `seconds` is what is
+    left of the time limit of the run, if it has one. Returns the config, and the machine with the
+    precision that was chosen. Raises UsageError if the data cannot be opened.
     """
     if "" in config.planned.values():
         fast, why = environment.fast_precision()

@@ -85,11 +85,7 @@ def begun(config: Config, replicas: int) -> Plan:
 def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int) -> Plan:
     """The next attempt after a failure; raises the final error if there is none.
 
-    Args:
-        error: The failure of the last attempt.
-        plan: The plan of that attempt.
-        model: The model as that attempt left it.
-        replicas: Number of replicas that each batch is divided among.
+    The model is as the last attempt, with this plan, left it.
     """
     if isinstance(error, OutOfMemory):
         return smaller(error, plan, replicas)

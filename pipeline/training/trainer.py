@@ -29,22 +29,12 @@ from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError,
 
 
 class Trainer:
-    """Builds, resumes and trains the model of a run; retries with another plan after a failure.
+    """Builds, resumes and trains the model of a run; retries with another plan after a failure."""
 
-    Args:
-        config: Config of the run.
-        machine: Strategy, precision, cluster.
-        data: Splits, task, source.
-        stops: Signals and the time limit.
-    """
-
-    model: keras.Model
-    """Set by `build`."""
-    run: RunDirectory
-    """Set by `resume`, as are the attributes below."""
+    model: keras.Model  # set by `build`
+    run: RunDirectory  # set by `resume`, as are the attributes below
     checkpoint: CheckpointCallback
-    left: Batches
-    """The training batches that are left."""
+    left: Batches  # the training batches that are left
 
     def __init__(self, config: Config, machine: Runtime, data: Data, stops: Stops) -> None:
         # Before anything is written: importing a user's module may raise an error.

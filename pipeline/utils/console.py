@@ -36,12 +36,8 @@ def table(
 ) -> str:
     """Rows as aligned plain text: one line each, neither wrapped nor truncated.
 
-    Columns line up in a terminal even if a cell contains wide or combining characters.
-
-    Args:
-        rows: The cells of each row.
-        headers: Names of the columns; without them there is no header line.
-        right: Positions of the columns to align to the right, such as numbers.
+    Columns line up in a terminal even if a cell contains wide or combining characters. Without
+    headers there is no header line. `right` has the positions of the columns to align to the right.
     """
     from rich.console import Console
     from rich.table import Table

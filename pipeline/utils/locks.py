@@ -63,9 +63,8 @@ def require_free(run: Path) -> None:
 def in_turn(path: Path, notice: str = "") -> Iterator[None]:
     """Waits until no other process is inside the same block for this file or directory.
 
-    Args:
-        path: It is locked, not changed. On a disk without locks, nothing waits.
-        notice: Printed if this process has to wait.
+    `path` is locked, not changed. On a disk without locks, nothing waits. `notice` is printed if
+    this process has to wait.
     """
     handle = _open(path)
     try:

@@ -12,13 +12,9 @@ from pipeline.utils import files
 def read(path: Path, most: int) -> dict[str, np.ndarray]:
     """The arrays of an archive by name; arrays of objects, which need unpickling, are rejected.
 
-    Args:
-        path: Written by `numpy.savez`, compressed or not.
-        most: Limit of the unpacked size in bytes.
-
-    Raises:
-        OSError: It cannot be opened.
-        ValueError: It is not an archive of plain arrays, or exceeds `most`; nothing was unpacked.
+    The archive is as written by `numpy.savez`, compressed or not. Raises OSError if it cannot be
+    opened, and ValueError if it is not an archive of plain arrays, or unpacks to more than `most`
+    bytes; nothing was unpacked then.
     """
     try:
         # Not a path: `numpy.load` does not close a file that it cannot read.

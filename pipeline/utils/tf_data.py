@@ -35,11 +35,9 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The same dataset; `AUTOTUNE` in it means all cores from the start, at most 16.
 
-    TensorFlow 2.21 starts a thread that tunes each iterator, even if there is nothing to tune. It
-    sleeps 10 ms, then twice as long each time, up to a minute. About every second time it misses
-    the signal that the iterator is deleted; the deletion then waits as long as the whole pass took
-    (after 3.0 s: 0, 0, 2.1 and 2.1 s). Two replicas on two cores trained at half their speed
-    (`benchmarks/parity.md`).
+    TensorFlow 2.21 starts a thread that tunes each iterator, even if there is nothing to tune.
+    About every second time it misses the signal that the iterator is deleted; the deletion then
+    waits as long as the whole pass took (`benchmarks/parity.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -50,28 +50,24 @@ _ROWS, _COLUMNS, _PAIRS = 256, 4096, 4096
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of near duplicates."""
+    """Pairs of near duplicates: the positions of two images, `second` larger than `first`.
 
-    first: np.ndarray
-    """Position of one image, int64 (pairs,)."""
-    second: np.ndarray
-    """Position of the other image, int64 (pairs,); larger than `first`."""
-    distance: np.ndarray
-    """Distance of the best matching thumbnails, float32 (pairs,), in levels from 0 to 255."""
-    crowded: np.ndarray
-    """Whether other images are as close as copies would be, bool (images,)."""
+    `distance` is that of the best matching thumbnails, in levels from 0 to 255.
+    """
+
+    first: np.ndarray  # int64 (pairs,)
+    second: np.ndarray  # int64 (pairs,)
+    distance: np.ndarray  # float32 (pairs,)
+    crowded: np.ndarray  # whether other images are as close as copies would be, bool (images,)
 
 
 # With such small products, threads wait for each other: 24 s of CPU time instead of 6.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def near(thumbnails: np.ndarray) -> Pairs:
-    """All pairs of near duplicates.
+    """All pairs of near duplicates among thumbnails, uint8 (images, 32, 32, 3).
 
     Needs about 1.6 kB of memory per image, besides the thumbnails. The time grows with the square
     of their number, but only one percent of all pairs is compared.
-
-    Args:
-        thumbnails: uint8 (images, 32, 32, 3).
     """
     none = np.zeros(0, np.int64)
     found = [(none, none, np.zeros(0, np.float32))]

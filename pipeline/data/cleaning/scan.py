@@ -34,22 +34,17 @@ class Scan:
     """Measurements, one row per example, in the order of the splits and of the source."""
 
     splits: tuple[str, ...]
-    split: np.ndarray
-    """Position in `splits`, int8 (examples,)."""
-    id: np.ndarray
-    """int64 (examples,)."""
-    label: np.ndarray
-    """int64 (examples,)."""
+    split: np.ndarray  # position in `splits`, int8 (examples,)
+    id: np.ndarray  # int64 (examples,)
+    label: np.ndarray  # int64 (examples,)
     size: np.ndarray
     """Height, width, channels, int32 (examples, 3); zeros if the image cannot be decoded."""
     spread: np.ndarray
     """Largest minus smallest value, of the channel with the widest range, uint8 (examples,)."""
-    digest: np.ndarray
-    """Hash of the decoded pixels and their shape, int64 (examples, 2)."""
+    digest: np.ndarray  # hash of the decoded pixels and their shape, int64 (examples, 2)
     thumbnail: np.ndarray
     """uint8 (examples, 32, 32, 3); gray is repeated, the aspect is not kept."""
-    errors: Mapping[int, str]
-    """Row -> why it cannot be decoded."""
+    errors: Mapping[int, str]  # row -> why it cannot be decoded
 
     def __len__(self) -> int:
         return len(self.id)

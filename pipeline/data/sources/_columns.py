@@ -121,12 +121,8 @@ def _row(column: np.memmap, position: int) -> np.ndarray:
 class ImageFiles(ArraySource):
     """`image` is a string of shape (), the bytes of a file; the other fields are int64.
 
-    Args:
-        paths: Split -> paths of its files.
-        columns: Split -> `id`, `label` and perhaps `group`, int64 (examples,).
-        class_names: Names of the labels 0, 1, ...
-        root: Directory that messages and the fingerprint leave out; "" for none.
-        notes: Lines for the user.
+    `paths` and `columns` have the files, and `id`, `label` and perhaps `group`, of each split.
+    Messages and the fingerprint leave out the directory `root`. `notes` are lines for the user.
     """
 
     def __init__(
@@ -187,17 +183,14 @@ def _beginning(path: str) -> bytes:
 
 
 def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str, np.ndarray]:
-    """Field -> array of all examples.
+    """Field -> array of all examples; `where` is what they are called in messages.
 
-    Args:
-        where: What the arrays are called in messages.
-        x: Images, uint8, uint16 or float32, (n, height, width[, channels]); or features (n, m).
-        y: Labels, whole numbers or strings, (n,) or (n, 1), or one-hot; or numbers to predict.
-        sample_weight: At least 0, (n,).
+    `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or features (n, m);
+    `y` has labels, whole numbers or strings, (n,) or (n, 1), or one-hot, or numbers to predict;
+    `sample_weight` is at least 0, (n,).
 
-    Returns:
-        `image` (n, height, width, channels) and `label`, int64 or strings, which `numbered`
-        replaces; or `features` and `target`, float32. And perhaps `sample_weight`, float32.
+    Returns `image` (n, height, width, channels) and `label`, int64 or strings, which `numbered`
+    replaces; or `features` and `target`, float32. And perhaps `sample_weight`, float32.
     """
     if isinstance(x, Mapping | list | tuple) and len({np.shape(part) for part in x}) > 1:
         raise UsageError(f"{where}: x must be one array; got {len(x)} of different shapes")
@@ -271,10 +264,8 @@ def numbered(
 ) -> tuple[str, ...]:
     """Replaces labels that are strings by their numbers; returns the names of the classes.
 
-    Args:
-        tables: Split -> columns with `label`.
-        names: Of the classes; None: the labels themselves, strings in alphabetical order.
-        option: Where names of classes can be given.
+    If `names` is None, they are the labels themselves, strings in alphabetical order. `option` is
+    where names of classes can be given.
     """
     train = tables["train"]["label"]
     if names is None and train.dtype.kind == "U":

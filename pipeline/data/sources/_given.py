@@ -43,19 +43,12 @@ def given(
     test_data: Any = None,
     class_names: Any = None,
 ) -> Source:
-    """A source of data in memory.
+    """A source of data in memory; the id of an example is its position.
 
-    Args:
-        data: Images of shape (n, height, width) or (n, height, width, channels) and labels: whole
-            numbers or strings of shape (n,), or one-hot; or float32 features of shape (n, features)
-            and numbers to predict. An example's id is its position.
-        validation_data: The same; None: a part of `data` is held out.
-        test_data: The same.
-        class_names: Names of the labels 0, 1, ...; None: those of the ClassLabel, or the labels
-            themselves.
-
-    Raises:
-        UsageError: The data have another form, no end, or do not fit into memory.
+    `data` has images (n, height, width[, channels]) and labels, whole numbers or strings (n,), or
+    one-hot; or float32 features (n, features) and numbers to predict. Without `validation_data`, a
+    part of it is held out. Without `class_names`, those of the ClassLabel or the labels themselves
+    are used. Raises UsageError if the data have another form, no end, or do not fit into memory.
     """
     parts = {"train": data, "validation": validation_data, "test": test_data}
     if class_names is None and hasattr(data, "features"):

@@ -61,9 +61,6 @@ class GivenCallback(keras.callbacks.Callback):
 
     Its `model` is a plain Keras model, from raw inputs to answers, that shares the weights of the
     network in training. Its `optimizer` has the rate of the run: setting it lasts.
-
-    Args:
-        callback: The user's.
     """
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:

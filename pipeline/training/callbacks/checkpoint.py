@@ -29,13 +29,9 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     It keeps the two newest checkpoints and the best one, which has the lowest `val_loss`; without a
     validation split, the last is the best. If a checkpoint cannot be written, for example because
-    the disk is full, training continues until the next one is due.
-
-    Args:
-        checkpoints: Where to save.
-        batches: Training batches; their steps number the checkpoints.
-        options: `patience` and `checkpoint_*` are used.
-        stops: Asked after each call whether training should end.
+    the disk is full, training continues until the next one is due. The steps of the training
+    batches number the checkpoints. Of the options, `patience` and `checkpoint_*` are used. After
+    each call, `stops` is asked whether training should end.
     """
 
     def __init__(

@@ -25,16 +25,10 @@ def given(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any],
     """The loss on the outputs of a task, which for a classification are logits.
 
     It gets labels as Keras's losses expect them: whole numbers for the sparse ones and for a
-    function, else one-hot; and probabilities or logits as the user's network returns them.
-
-    Args:
-        loss: A Keras loss, its class, or a function `(y_true, y_pred)` that returns one loss per
-            example.
-        metadata: Of the task, and `ends_in`: see `SteppedModel.ends_in`.
-        options: Arguments of the class or function.
-
-    Raises:
-        UsageError: It is not a loss, or its `from_logits` contradicts the user's network.
+    function, else one-hot; and probabilities or logits as the user's network returns them (see
+    `SteppedModel.ends_in`). `loss` is a Keras loss, its class, or a function `(y_true, y_pred)`
+    that returns one loss per example; `options` are arguments of the class or function. Raises
+    UsageError if it is not a loss, or its `from_logits` contradicts the user's network.
     """
     if not callable(loss):
         raise UsageError(

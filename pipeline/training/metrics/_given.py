@@ -26,15 +26,9 @@ def adapt(found: Any) -> Callable[..., keras.metrics.Metric]:
 def given(metric: Any, metadata: Metadata, **options: Any) -> "GivenMetric":
     """The metric on the answers of a task.
 
-    Args:
-        metric: A Keras metric, its class, or a function `(y_true, y_pred)` of one value per
-            example.
-        metadata: Of the task.
-        options: Arguments of the class.
-
-    Raises:
-        UsageError: It is not a metric, or it ignores `sample_weight`, so that the padding of the
-            last batch would count.
+    `metric` is a Keras metric, its class (with `options`), or a function `(y_true, y_pred)` of one
+    value per example. Raises UsageError if it is not a metric, or if it ignores `sample_weight`, so
+    that the padding of the last batch would count.
     """
     if inspect.isclass(metric):
         if "average" in inspect.signature(metric).parameters:  # else one value per class
@@ -55,9 +49,8 @@ def given(metric: Any, metadata: Metadata, **options: Any) -> "GivenMetric":
 class GivenMetric(keras.metrics.Metric):
     """A Keras metric that gets probabilities, and labels one-hot unless it is a sparse one.
 
-    Args:
-        metric: The metric; it is copied, so that its variables belong to the present strategy.
-        classes: Number of classes; 0 for a regression, whose y and outputs it gets as they are.
+    The metric is copied, so that its variables belong to the present strategy. In a regression,
+    `classes` is 0, and it gets y and the outputs as they are.
     """
 
     def __init__(self, metric: keras.metrics.Metric, classes: int) -> None:

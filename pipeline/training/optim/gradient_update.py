@@ -27,13 +27,9 @@ GROWTH_STEPS = 2000
 class Adjusted(LearningRateSchedule):
     """A schedule that is lowered and sped up by variables saved with the optimizer's state.
 
-    The rate is multiplied by `factor`, which is 1 until a run is rolled back. With a time limit,
-    the schedule may be evaluated at a later step than the current one, so that it ends when the
-    time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
-
-    Args:
-        schedule: A schedule or a constant rate.
-        paced: Whether there is a time limit.
+    The rate is multiplied by `factor`, which is 1 until a run is rolled back. If `paced` by a time
+    limit, the schedule may be evaluated at a later step than the current one, so that it ends when
+    the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
     """
 
     def __init__(self, schedule: LearningRateSchedule | float, paced: bool = False) -> None:

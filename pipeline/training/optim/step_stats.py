@@ -16,11 +16,7 @@ _LAST, _ROW, _LONGEST, _NEW = range(4)
 
 
 class Tally:
-    """The counters of one model; created in the scope of its strategy.
-
-    Args:
-        variables: All weights that are trained at any time.
-    """
+    """The counters of a model with these trained weights; created in the scope of its strategy."""
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._places = {id(variable): place for place, variable in enumerate(variables)}
@@ -47,11 +43,9 @@ class Tally:
         self._peaks.value.assign(peaks)
 
     def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
-        """Counts a skipped step; in cross-replica context.
+        """Counts a skipped step, in cross-replica context.
 
-        Args:
-            step: Its number, int64.
-            is_bad: False if only the loss scale was too large.
+        `is_bad` is False if only the loss scale was too large.
         """
         held = tf.identity(self._bad.value)
         row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1

@@ -22,13 +22,7 @@ def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
 
 
 def given(optimizer: Any, learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
-    """A new optimizer with the same config, but the learning rate of the run.
-
-    Args:
-        optimizer: A Keras optimizer or its class.
-        learning_rate: The schedule of the run.
-        options: Arguments of the class.
-    """
+    """A new optimizer of this config, or of this class and `options`, with the run's schedule."""
     if inspect.isclass(optimizer):
         try:
             return optimizer(**{"learning_rate": learning_rate, **options})

@@ -28,11 +28,6 @@ class WarmUp(LearningRateSchedule):
         """The rate of a step after the warm-up, float32 ()."""
         return rate
 
-    def share(self, step: Any) -> Any:
-        """Fraction of the steps after the warm-up that are done, float32 ()."""
-        rising = self.warmup * self.steps
-        return keras.ops.clip((step - rising) / max(self.steps - rising, 1.0), 0.0, 1.0)
-
     def __call__(self, step: Any) -> Any:
         rising = self.warmup * self.steps
         step = keras.ops.cast(step, "float32")
@@ -94,9 +89,11 @@ def linear(
 @keras.saving.register_keras_serializable("pipeline")
 class _Annealed(WarmUp):
     def decay(self, rate: Any, step: Any) -> Any:
-        left = 1.0 - self.share(step)
+        rising = self.warmup * self.steps
+        done = keras.ops.clip((step - rising) / max(self.steps - rising, 1.0), 0.0, 1.0)
+        left = 1.0 - done
         if self.options["shape"] == "cosine":
-            left = 0.5 * (1.0 + keras.ops.cos(self.share(step) * 3.141592653589793))
+            left = 0.5 * (1.0 + keras.ops.cos(done * 3.141592653589793))
         return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)
 
 
