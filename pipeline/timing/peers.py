@@ -117,7 +117,7 @@ class Peer:
 
 def training_lines(
     training: Training, against: Sequence[str], torch_python: str, seconds: float, count: int
-) -> tuple[list[Line], list[str]]:
+) -> tuple[list[Line], str]:
     """Measures training and its peers in the same rounds; returns lines, and versions of peers."""
     peers, missing, timers = dict[str, Peer](), list[Line](), training.contestants(seconds)
     with temp_files.temporary() as folder, contextlib.ExitStack() as stack:
@@ -142,4 +142,4 @@ def training_lines(
         lines.append(rounds.line(tf_data, f"{ours} / {tf_data}", **more))
     for name in (f"torch {setting}" for setting in _SETTINGS["torch"] if "torch" in peers):
         lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
-    return lines, [peer.version for peer in peers.values()]
+    return lines, ", ".join(peer.version for peer in peers.values()) or "none"

@@ -39,9 +39,7 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
     compared = {name for name, line in lines.items() if line["bound"]}
     assert {"training end to end", "training gradient_tape", "serving the same again"} <= compared
     assert lines["training keras fit, NumPy"]["ratio"][0] > 0
-    assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in str(
-        values["peers"]
-    )
+    assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in values["peers"]
     assert written.read_text().count("\n| ") == len(values["lines"]) + 2
 
 
