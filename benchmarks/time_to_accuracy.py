@@ -47,10 +47,10 @@ def timed(*words: str) -> tuple[float, str]:
     """Wall seconds until a Python process prints its test accuracy, and that line."""
     start, command = time.monotonic(), [sys.executable, "-u", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        line = next(line for line in process.stdout if line.startswith("test "))
+        output = process.stdout or ()
+        line = next(line for line in output if line.startswith("test "))
         taken = time.monotonic() - start
-        process.stdout.read()
+        list(output)  # until it ends
     return taken, line
 
 

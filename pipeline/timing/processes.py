@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 import subprocess
 import sys

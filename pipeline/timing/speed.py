@@ -97,12 +97,13 @@ class Training:
         if gflop:
             use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
             more = {"compared": f"part of {product}", "ratio": use}
+        engines, alike = self._engines[1:], (0.98, 1.02)
         lines = [
             rounds.line(product, unit="GFLOP/s"),
             rounds.line("copy", unit="GB/s"),
             rounds.line(_STEP, **more),
             rounds.line(_END, f"{_END} / {_STEP}", bound=(0.97, math.inf)),
-            *(rounds.line(e, f"{e} / {_END}", "CPU", bound=(0.98, 1.02)) for e in self._engines[1:]),
+            *(rounds.line(name, f"{name} / {_END}", "CPU", bound=alike) for name in engines),
             rounds.line("feed only", f"feed only / {_END}"),
             rounds.line("evaluation"),
         ]
