@@ -91,17 +91,17 @@ class Training:
 
     def lines(self, rounds: Rounds) -> list[Line]:
         """The lines of these contestants."""
-        gflop, more = training_gflop(self.model), {}
+        gflop, part = training_gflop(self.model), dict[str, Any]()
         is_float32 = self.model.compute_dtype == "float32"
         product = f"matmul {'float32' if is_float32 else 'bfloat16'}"
         if gflop:
             use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
-            more = {"compared": f"part of {product}", "ratio": use}
+            part = {"compared": f"part of {product}", "ratio": use}
         engines, alike = self._engines[1:], (0.98, 1.02)
         lines = [
             rounds.line(product, unit="GFLOP/s"),
             rounds.line("copy", unit="GB/s"),
-            rounds.line(_STEP, **more),
+            rounds.line(_STEP, **part),
             rounds.line(_END, f"{_END} / {_STEP}", bound=(0.97, math.inf)),
             *(rounds.line(name, f"{name} / {_END}", "CPU", bound=alike) for name in engines),
             rounds.line("feed only", f"feed only / {_END}"),
