@@ -37,9 +37,8 @@ def airbench(
             network for 94% accuracy (1.97 million parameters).
         momentum: Weight of the old value in an update of the moving mean and variance, as in Keras
             and the paper. It is low because training is short and the statistics change fast.
-        test_time_augmentation: Average the logits of six views of each image, except in training:
-            the image and its shifts by (-1, -1) and (1, 1) pixels, and the mirror image of each, as
-            in section 3.5 of the paper. Takes six times as long, also in an export.
+        test_time_augmentation: Average the logits of six views, except in training (section 3.5):
+            the image, two shifts by one pixel, and their mirror images. Takes six times as long.
     """
     _layers.sides(x)  # refuses other inputs than images
     x = Views(name="views")(x) if test_time_augmentation else x
