@@ -92,7 +92,10 @@ def _main(spec):
     images, labels = (
         np.load(f"{spec['data']}/{name}.npy", allow_pickle=False) for name in ("image", "label")
     )
-    x, batch, model = images.astype("float32") / 255, spec["batch"], _built(spec, images.shape[1:])
+    batch = spec["batch"]
+    whole = len(images) // batch * batch  # the last batch of an epoch is full, too
+    images, labels = images[:whole], labels[:whole]
+    x, model = images.astype("float32") / 255, _built(spec, images.shape[1:])
 
     def fit(seconds, *data, **options):
         watch = _Stopwatch(seconds)

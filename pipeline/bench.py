@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +32,7 @@ _ARGUMENTS = {
 class Options:
     """Measures, in interleaved rounds, the training step on one batch that stays on the device,
     training with both engines, the input pipeline, evaluation, an export, start-up and memory.
-    Prints one table with ratios and their bounds, and writes a record of it."""
+    Prints one table with ratios and targets, and writes a record of it."""
 
     against: tuple[Literal["keras", "torch"], ...] = ()
     """Also train the same network with plain Keras or PyTorch, in processes of their own."""
@@ -75,7 +76,8 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
         config, source = speed.available(config, options.synthetic, folder)
         config, machine = plan.complete(config, machine)
         training = speed.Training(config, machine, dataset.load(config))
-        decided = [f"batch {config.train.batch_size}", *training.machine.decisions]
+        shape = "x".join(map(str, training.model.input_shape[1:]))
+        decided = [f"batch {config.train.batch_size} of {shape}", *training.machine.decisions]
         about = {"data": source, config.model.name: "; ".join(map(str, decided))}
         lines += [Line("training", name, note=note) for name, note in about.items()]
         with training.machine.strategy.scope():
@@ -117,6 +119,8 @@ def main(arguments: list[str]) -> int:
         print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
         return 0
     config, options = _configured(arguments)
+    if options.torch_python and not shutil.which(options.torch_python):
+        raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
     with progress_bar.shown(True):
         facts, lines = measured(config, options)
@@ -130,7 +134,7 @@ def main(arguments: list[str]) -> int:
         **facts,
     }
     say("written", record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines))
-    return 0
+    return int(any(line.name == "not measured" for line in lines))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     if origin in (dict, Mapping) or hint in (dict, Mapping):
         return _dict((arguments or (str, Any))[1], words)
     if origin is tuple:
-        return _tuple(hint, arguments, words)
+        return _tuple(arguments, words)
     if hint is Any:
         return _literal(" ".join(words))
     if hint is bool and not words:
@@ -49,10 +49,10 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     return float(value) if hint is float else value
 
 
-def _tuple(hint: Any, kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
-    if len(words) == 1 and kinds[0] is not str and not fits(kinds[0], _literal(words[0])):
-        value = _literal(words[0])  # `0.5,0.75` and `(0.5, 0.75)`
-        return tuple(_require(hint, value if isinstance(value, tuple | list) else (value,)))
+def _tuple(kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
+    if len(words) == 1 and kinds[0] is not str:
+        parts = words[0].strip("()[]").split(",")  # `0.5,0.75` and `(0.5, 0.75)`
+        words = [part.strip() for part in parts if part]
     items = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
     return tuple(read(kind, [word]) for kind, word in zip(items, words, strict=True))
 

@@ -14,6 +14,7 @@ def airbench(
     *,
     width: Annotated[int, (1, None)] = 64,
     momentum: Annotated[float, (0, 1)] = 0.6,
+    test_time_augmentation: bool = False,
 ) -> keras.KerasTensor:
     """A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no residuals.
 
@@ -36,8 +37,11 @@ def airbench(
             network for 94% accuracy (1.97 million parameters).
         momentum: Weight of the old value in an update of the moving mean and variance, as in Keras
             and the paper. It is low because training is short and the statistics change fast.
+        test_time_augmentation: Average the logits of six views, except in training (section 3.5):
+            the image, two shifts by one pixel, and their mirror images. Takes six times as long.
     """
     _layers.sides(x)  # refuses other inputs than images
+    x = Views(name="views")(x) if test_time_augmentation else x
     x = Whitening(name="whitening")(x)
     x = keras.layers.Activation("gelu", name="whitening_gelu")(x)
     for block, filters in enumerate((width, 4 * width, 4 * width), 1):
@@ -62,7 +66,37 @@ def airbench(
             )(x)
             x = keras.layers.Activation("gelu", name=f"block{block}_gelu{half}")(x)
     x = keras.layers.GlobalMaxPooling2D(name="largest")(x)
-    return keras.layers.Rescaling(1 / 9, name="ninth")(x)
+    x = keras.layers.Rescaling(1 / 9, name="ninth")(x)
+    # The head is linear: the mean of its inputs gives the mean of the logits.
+    return MeanOfViews(name="mean_of_views")(x) if test_time_augmentation else x
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class Views(keras.layers.Layer):
+    """Six views of each image in inference: (batch, ...) becomes (6 * batch, ...)."""
+
+    def call(self, images: Any, training: bool | None = None) -> Any:
+        """The images, their shifts, and the mirror images of these."""
+        if training:
+            return images
+        height, width = images.shape[1:3]
+        wide = keras.ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+        shifted = [wide[:, start : start + height, start : start + width] for start in (0, 2)]
+        views = [images, *shifted]
+        return keras.ops.concatenate([*views, *(keras.ops.flip(view, 2) for view in views)])
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class MeanOfViews(keras.layers.Layer):
+    """The mean of the `Views` of each image; those that are not shifted count twice."""
+
+    def call(self, features: Any, training: bool | None = None) -> Any:
+        """(6 * batch, channels) becomes (batch, channels); in training nothing changes."""
+        if training:
+            return features
+        views = keras.ops.reshape(features, (2, 3, -1, features.shape[-1]))
+        weights = keras.ops.cast([[[0.25]], [[0.125]], [[0.125]]], features.dtype)
+        return keras.ops.sum(views * weights, axis=(0, 1))
 
 
 @keras.saving.register_keras_serializable("pipeline")

@@ -52,6 +52,58 @@ def cifar10_sequential() -> Config:
     )
 
 
+def cifar10_airbench() -> Config:
+    """CIFAR-10 to 94 %: a whitened network without residuals, Muon and test-time augmentation."""
+    options = {"momentum": 0.85, "adam_factor": 0.1}
+    return Config(
+        recipe="cifar10_airbench",
+        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        data=Data(
+            validation=0,  # nothing is selected with it
+            augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
+        ),
+        model=Model(name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}),
+        train=Train(
+            epochs=12,
+            batch_size=500,
+            optimizer="muon",
+            optimizer_options=options,
+            learning_rate=0.02,
+            weight_decay=0.5,
+            schedule="linear",
+            schedule_options={"warmup": 0.05},
+            label_smoothing=0.2,
+        ),
+    )
+
+
+def cifar10_resnet18() -> Config:
+    """CIFAR-10 with ResNet-18 and SGD for 200 epochs, for a GPU."""
+    return Config(
+        recipe="cifar10_resnet18",
+        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        data=Data(
+            validation=0.02,
+            augment={
+                "alternating_flip": {},
+                "crop": {"padding": 4, "fill": "reflect"},
+                "erase": {},
+            },
+        ),
+        model=Model(name="resnet", options={"depth": 18}),
+        train=Train(
+            epochs=200,
+            batch_size=512,
+            learning_rate=0.2,
+            optimizer_options={**_MOMENTUM, "nesterov": True},
+            l2=2.5e-4,
+            label_smoothing=0.1,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
+        ),
+    )
+
+
 def fashion_mnist_lenet() -> Config:
     """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping, 10 epochs."""
     return Config(

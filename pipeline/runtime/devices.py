@@ -13,6 +13,8 @@ from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.contracts import Decision
 from pipeline.runtime import gpu_info
 from pipeline.runtime.cluster import Cluster
+from pipeline.runtime.environment_check import cores
+from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
@@ -125,7 +127,7 @@ def choose(
         reason = f"number {numbers}; TensorFlow sees {len(there)}"
     else:
         _divide_cpu(count)
-        value = f"CPU, {os.cpu_count()} cores"
+        value = f"CPU, {counted(cores(), 'core')}"
         value += f", as {count} logical devices, mirrored" if count > 1 else ""
         reason = f"TensorFlow sees {len(there) or 'no'} GPUs"
     if count == 1:

@@ -149,6 +149,12 @@ def hardware() -> str:
     return "; ".join(finding.value for finding in itertools.islice(_machine(), 2))
 
 
+def cores() -> int:
+    """Number of CPU cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def cpu_flags() -> set[str]:
     """The instruction sets of the CPU, as Linux names them; empty if unknown."""
     return set(_of_cpu("flags").split())
@@ -170,7 +176,7 @@ def _machine() -> Iterator[Finding]:
     flags = cpu_flags()
     known = [name for name in _ISA if name in flags]
     name = _of_cpu("model name") or platform.machine()
-    value = f"{name}, {counted(os.cpu_count() or 1, 'core')}; {', '.join(known)}"
+    value = f"{name}, {counted(cores(), 'core')}; {', '.join(known)}"
     without = [name for name in ("avx", "avx2") if flags and name not in flags]
     slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
     yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.runtime import environment
+from pipeline.runtime.environment_check import cores
 from pipeline.timing.processes import PEERS
 from pipeline.timing.rounds import Failed, Line, Rounds, Sample
 from pipeline.timing.speed import Training
@@ -37,13 +38,16 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
     options = dict(config.model.options)
     is_18 = config.model.name == "resnet" and options.pop("depth", 20) == 18
     network = "resnet18" if is_18 else config.model.name
+    if train.optimizer not in ("sgd", "adam"):
+        raise Failed(f"the scripts train with sgd or adam, not with {train.optimizer}")
     if network not in _BOUNDS or config.task.name != "image_classification":
-        raise Failed("only for images, and the models convnet, sequential, lenet, resnet depth=18")
+        known = "convnet, sequential, lenet and resnet with depth=18"
+        raise Failed(f"the model {config.model.name} is not known to the script; known are {known}")
     for name, column in split.take(np.arange(len(split))[:_MOST]).items():
         np.save(folder / f"{name}.npy", column)
     return {
         "data": str(folder),
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": cores(),
         "network": network,
         "options": options,
         "classes": len(training.data.metadata["class_names"]),
@@ -79,6 +83,8 @@ class Peer:
 
     def sample(self, setting: str, seconds: float) -> Sample:
         """Trains for some seconds."""
+        if self._errors.closed:
+            raise Failed("has ended")
         with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
             print(json.dumps([setting, seconds]), file=self._process.stdin, flush=True)
         return Sample(*self._answer())
@@ -91,7 +97,12 @@ class Peer:
             pass  # closes the pipes, and waits
 
     def _answer(self) -> Any:
-        answer = json.loads(self._process.stdout.readline() or "{}")  # type: ignore[union-attr]
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        try:
+            answer = json.loads(line or "{}")
+        except ValueError:
+            self.close()
+            raise Failed(f"is no peer: it printed {line.strip()[:80]!r}") from None
         if answer == {}:
             self._errors.seek(0)
             said = (self._errors.read().strip() or "no message").splitlines()[-1]
@@ -106,7 +117,7 @@ class Peer:
 
 def training_lines(
     training: Training, against: Sequence[str], torch_python: str, seconds: float, count: int
-) -> tuple[list[Line], list[str]]:
+) -> tuple[list[Line], str]:
     """Measures training and its peers in the same rounds; returns lines, and versions of peers."""
     peers, missing, timers = dict[str, Peer](), list[Line](), training.contestants(seconds)
     with temp_files.temporary() as folder, contextlib.ExitStack() as stack:
@@ -126,8 +137,9 @@ def training_lines(
         least = _BOUNDS[trained["network"]]
         least = least if environment.fast_precision()[0] else min(least, 2.0)
         numpy, tf_data = (f"keras {name}" for name in _SETTINGS["keras"])
-        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf)))
-        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}"))
+        more: dict[str, Any] = {"note": "float32, the default of Keras"}
+        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf), **more))
+        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}", **more))
     for name in (f"torch {setting}" for setting in _SETTINGS["torch"] if "torch" in peers):
         lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
-    return lines, [peer.version for peer in peers.values()]
+    return lines, ", ".join(peer.version for peer in peers.values()) or "none"

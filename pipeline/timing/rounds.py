@@ -122,7 +122,8 @@ class Rounds:
         if why:
             more = {"note": "; ".join(w if n == name else f"{n}: {w}" for n, w in why.items())}
         elif pair:
-            more = {"compared": f"{by}: {pair}", "ratio": self.ratio(pair, by), **more}
+            shown = pair.replace(" / ", " - ") if by == "seconds" else pair
+            more = {"compared": f"{by}: {shown}", "ratio": self.ratio(pair, by), **more}
         if name in why:
             return Line(self._part, name, **more)
         found = self._samples[name]
@@ -135,4 +136,6 @@ class Rounds:
 
     def control(self, unit: str = "images/s") -> Line:
         """Whether two measurements of the same agree."""
-        return self.line(_AGAIN, self._control, unit=unit, bound=_ALIKE)
+        found = self.line(_AGAIN, self._control, unit=unit, bound=_ALIKE)
+        remedy = "" if found.conclusive else "other programs were running, or --rounds is too small"
+        return dataclasses.replace(found, note=remedy)

@@ -91,15 +91,19 @@ class Training:
 
     def lines(self, rounds: Rounds) -> list[Line]:
         """The lines of these contestants."""
-        gflop, dtype = training_gflop(self.model), self.model.compute_dtype
-        product = f"matmul {'float32' if dtype == 'float32' else 'bfloat16'}"
-        use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
+        gflop, part = training_gflop(self.model), dict[str, Any]()
+        is_float32 = self.model.compute_dtype == "float32"
+        product = f"matmul {'float32' if is_float32 else 'bfloat16'}"
+        if gflop:
+            use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
+            part = {"compared": f"part of {product}", "ratio": use}
+        engines, alike = self._engines[1:], (0.98, 1.02)
         lines = [
             rounds.line(product, unit="GFLOP/s"),
             rounds.line("copy", unit="GB/s"),
-            rounds.line(_STEP, compared=f"part of {product}", ratio=use),
+            rounds.line(_STEP, **part),
             rounds.line(_END, f"{_END} / {_STEP}", bound=(0.97, math.inf)),
-            *(rounds.line(e, f"{e} / {_END}", bound=(0.98, 1.02)) for e in self._engines[1:]),
+            *(rounds.line(name, f"{name} / {_END}", "CPU", bound=alike) for name in engines),
             rounds.line("feed only", f"feed only / {_END}"),
             rounds.line("evaluation"),
         ]
@@ -237,9 +241,16 @@ def ceilings(seconds: float) -> dict[str, Callable[[], Sample]]:
 
 
 def training_gflop(model: keras.Model) -> float:
-    """GFLOP of a training step per image: convolutions and dense layers, forward and backward."""
+    """GFLOP of a training step per image: convolutions and dense layers, forward and backward.
+
+    0 if a layer's output is unknown, because it belongs to a layer of the user.
+    """
     kinds = (keras.layers.Conv2D, keras.layers.Dense)
     layers = [x for x in model._flatten_layers(include_self=False) if isinstance(x, kinds)]
+    if not all(layer._inbound_nodes for layer in layers):
+        return 0.0
+    order = [id(variable) for variable in model.variables]
+    layers.sort(key=lambda layer: order.index(id(layer.kernel)))
     macs = [math.prod(x.output.shape[1:-1]) * math.prod(x.kernel.shape) for x in layers]
     return 2e-9 * (3 * sum(macs) - sum(macs[:1]))  # the input of the first one needs no gradient
 

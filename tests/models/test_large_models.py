@@ -117,6 +117,20 @@ def test_airbench_begins_as_the_paper_says():
     np.testing.assert_allclose(largest, 9 * np.asarray(ninth), rtol=1e-5)
 
 
+def test_airbench_averages_the_logits_of_six_views():
+    plain = built("airbench", (8, 7, 3), width=4)
+    model = built("airbench", (8, 7, 3), width=4, test_time_augmentation=True)
+    model.set_weights(plain.get_weights())
+    x = np.random.default_rng(0).random((5, 8, 7, 3), np.float32)
+    wide = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    logits = []
+    for view in (x, x, wide[:, :-2, :-2], wide[:, 2:, 2:]):
+        logits += [plain(view).numpy(), plain(view[:, :, ::-1]).numpy()]
+    np.testing.assert_allclose(model(x), np.mean(logits, axis=0), rtol=1e-4, atol=1e-5)
+    assert np.abs(model(x) - logits[0]).max() > 0.001
+    np.testing.assert_array_equal(model(x, training=True), plain(x, training=True))
+
+
 @pytest.mark.parametrize("name", [n for n in dir(keras.applications) if n[0].isupper()])
 def test_an_application_is_fed_as_its_preprocess_input_says(name):
     construct = getattr(keras.applications, name)

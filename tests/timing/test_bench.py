@@ -39,15 +39,13 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
     compared = {name for name, line in lines.items() if line["bound"]}
     assert {"training end to end", "training gradient_tape", "serving the same again"} <= compared
     assert lines["training keras fit, NumPy"]["ratio"][0] > 0
-    assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in str(
-        values["peers"]
-    )
+    assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in values["peers"]
     assert written.read_text().count("\n| ") == len(values["lines"]) + 2
 
 
 def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, capsys):
     small = ["digits", "--data.limit", "20", "--only", "training", "--rounds", "1"]
-    assert bench.main(small) == 0
+    assert bench.main(small) == 1
     assert "--train.batch-size 32: the split 'train' has only 1" in capsys.readouterr().out
     full = OSError(errno.ENOSPC, "No space left on device", "benchmarks")
     monkeypatch.setattr(record.files, "write_text", lambda *_: (_ for _ in ()).throw(full))
@@ -60,9 +58,15 @@ def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, 
         ("--rounds", "0"): "--rounds must be a whole number from 1",
         ("--only", "training", "speed"): "--only must be values separated by commas, each one of",
         ("nothing", "--rounds", "1"): "unknown recipe",
+        ("--torch-python", "nowhere"): "--torch-python: nowhere is not a program",
     }.items():
         with pytest.raises(UsageError, match=message):
             bench.main(list(words))
+
+
+def test_several_values_are_separated_by_spaces_or_commas():
+    for words in (["keras", "torch"], ["keras,torch"]):
+        assert bench._configured(["digits", "--against", *words])[1].against == ("keras", "torch")
 
 
 def test_help_and_errors_do_not_import_tensorflow(workplace):
@@ -103,6 +107,37 @@ def test_the_peer_has_the_same_network(name):
     assert sorted(tuple(w.shape) for w in peer.weights if "seed" not in w.path) == sorted(
         tuple(w.shape) for w in ours.weights if "seed" not in w.path
     )
+
+
+def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '\"PyTorch 0\"'; read line; exit 9\n")
+    python.chmod(0o700)
+    with contextlib.closing(peers.Peer("torch", {}, str(python))) as peer:
+        for message in ("ended with code 9", "has ended"):
+            with pytest.raises(Failed, match=message):
+                peer.sample("eager float32", 0.1)
+    with pytest.raises(Failed, match="is no peer: it printed '.*peer_torch.py"):
+        peers.Peer("torch", {}, "/bin/echo")
+
+
+def test_gflop_of_a_training_step_counts_the_first_layer_once_and_others_twice():
+    first, second = keras.layers.Conv2D(4, 3), keras.layers.Conv2D(2, 3)
+    nested = keras.Sequential([keras.Input((8, 8, 3)), first, second, keras.layers.Flatten()])
+    x = keras.Input((8, 8, 3))
+    model = keras.Model(x, keras.layers.Dense(10)(nested(x)))
+    macs = 2 * 36 * 27 * 4 + 3 * (16 * 36 * 2 + 32 * 10)
+    assert speed.training_gflop(model) == pytest.approx(2e-9 * macs)
+
+    class Mine(keras.layers.Layer):
+        def build(self, shape):
+            self.inner = keras.layers.Dense(3)
+            self.inner.build(shape)
+
+        def call(self, x):
+            return keras.ops.matmul(x, self.inner.kernel)
+
+    assert speed.training_gflop(keras.Model(x, Mine()(x))) == 0
 
 
 def test_random_images_replace_data_that_are_not_there(tmp_path, monkeypatch):
