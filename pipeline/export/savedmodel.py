@@ -1,6 +1,7 @@
 """Writes a SavedModel with all files of a version, verifies it, and publishes it."""
 
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from pipeline.utils.errors import UsageError, reason
 # Limits of the golden examples: their number, and the bytes of their decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
+# Largest difference of float32 answers of the trained network and its copy, as a part of the
+# largest answer; rounding causes about 1e-6.
+_COPY = 0.01
 
 Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 """Signature -> (function, specs of its arguments)."""
@@ -111,6 +115,9 @@ def write(
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
         metrics = {**metrics, judged: evaluate.evaluate(exported, task, batches)}
+    found = difference(model, task, answers["serving_default"])
+    if exported.dtype_policy.name == model.dtype_policy.name == "float32":
+        _require_alike(found, answers["serving_default"]["outputs"])
     about = {
         "name": name,
         "recipe": config.recipe,
@@ -128,7 +135,7 @@ def write(
         "judged": judged or None,
         "metrics": text_files.numbers(metrics.get(judged, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),
-        "difference": difference(model, task, answers["serving_default"]),
+        "difference": found,
     }
     card = text_files.model_card(config, about, metrics, task.limitations())
     files.write_text(directory / text_files.MODEL_CARD, card)
@@ -187,6 +194,17 @@ def difference(
         else int((stored != trained[name]).sum())
         for name, stored in golden["outputs"].items()
     }
+
+
+def _require_alike(found: Mapping[str, float], outputs: Mapping[str, np.ndarray]) -> None:
+    """Raises UsageError if the copy of the network that is exported is not the trained one."""
+    for name, stored in outputs.items():
+        limit = _COPY * np.abs(stored).max() if stored.dtype.kind == "f" else math.inf
+        if not found[name] <= limit:  # also if NaN
+            raise UsageError(
+                f"the copy of the network to export is not the trained one: {name} differs by "
+                f"{found[name]:.2g}; a layer has values that are not weights nor in its config"
+            )
 
 
 def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]) -> dict:

@@ -5,6 +5,7 @@ import json
 import re
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,6 +110,18 @@ def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
     assert check.detail.endswith("digits cannot be written: No space left on device")
     assert list((tmp_path / "digits").iterdir()) == []
     assert processes[0].returncode is not None, "the process of the checks has ended"
+
+
+def test_a_copy_of_the_network_that_is_not_the_trained_one_is_not_published(digits_run, tmp_path):
+    """The slope is neither a weight nor an option of the model, so the copy does not have it."""
+    network = digits_run.network
+    layer = next(x for x in network.layers if isinstance(x, keras.layers.ReLU))
+    config = digits_run.config.changed(export={"directory": tmp_path})
+    arguments = (network, digits_run.task, config, digits_run.splits["test"])
+    with mock.patch.object(layer, "negative_slope", 1.0):
+        (check,) = export(*arguments, metrics={}, trained={}).checks
+    assert "is not the trained one: probabilities differs by 0." in check.detail
+    assert list((tmp_path / "digits").iterdir()) == []
 
 
 def test_the_manifest_describes_the_version_and_every_file(digits_run):
