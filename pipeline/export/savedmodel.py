@@ -1,7 +1,6 @@
 """Writes a SavedModel with all files of a version, verifies it, and publishes it."""
 
 import functools
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -115,9 +114,6 @@ def write(
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
         metrics = {**metrics, judged: evaluate.evaluate(exported, task, batches)}
-    found = difference(model, task, answers["serving_default"])
-    if exported.dtype_policy.name == model.dtype_policy.name == "float32":
-        _require_alike(found, answers["serving_default"]["outputs"])
     about = {
         "name": name,
         "recipe": config.recipe,
@@ -135,7 +131,7 @@ def write(
         "judged": judged or None,
         "metrics": text_files.numbers(metrics.get(judged, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),
-        "difference": found,
+        "difference": difference(model, exported, task, answers["serving_default"]),
     }
     card = text_files.model_card(config, about, metrics, task.limitations())
     files.write_text(directory / text_files.MODEL_CARD, card)
@@ -180,31 +176,28 @@ def golden_examples(examples: Split) -> dict[str, np.ndarray]:
 
 
 def difference(
-    model: SteppedModel, task: Task, golden: Mapping[str, Mapping[str, Any]]
+    model: SteppedModel, exported: SteppedModel, task: Task, golden: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
     """Output -> the largest difference between the stored answers and those of the trained model.
 
-    For integers and strings, the number of answers that differ.
+    For integers and strings, the number of answers that differ. Raises UsageError if both networks
+    compute in float32 and the exported one is not a copy of the trained one.
     """
     function, specs = task.serve(model)["serving_default"]
     trained = _answers((tf.function(function, specs, autograph=False), specs), golden["inputs"])
-    return {
-        name: float(np.abs(stored - trained[name]).max())
-        if stored.dtype.kind == "f"
-        else int((stored != trained[name]).sum())
-        for name, stored in golden["outputs"].items()
-    }
-
-
-def _require_alike(found: Mapping[str, float], outputs: Mapping[str, np.ndarray]) -> None:
-    """Raises UsageError if the copy of the network that is exported is not the trained one."""
-    for name, stored in outputs.items():
-        limit = _COPY * np.abs(stored).max() if stored.dtype.kind == "f" else math.inf
-        if not found[name] <= limit:  # also if NaN
+    found: dict[str, float] = {}
+    are_float32 = exported.dtype_policy.name == model.dtype_policy.name == "float32"
+    for name, stored in golden["outputs"].items():
+        if stored.dtype.kind != "f":
+            found[name] = int((stored != trained[name]).sum())
+            continue
+        found[name] = float(np.abs(stored - trained[name]).max())
+        if are_float32 and not found[name] <= _COPY * np.abs(stored).max():  # also if NaN
             raise UsageError(
                 f"the copy of the network to export is not the trained one: {name} differs by "
                 f"{found[name]:.2g}; a layer has values that are not weights nor in its config"
             )
+    return found
 
 
 def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]) -> dict:
