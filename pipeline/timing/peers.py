@@ -41,8 +41,8 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
     if train.optimizer not in ("sgd", "adam"):
         raise Failed(f"the scripts train with sgd or adam, not with {train.optimizer}")
     if network not in _BOUNDS or config.task.name != "image_classification":
-        known = "convnet, sequential, lenet and resnet with depth=18"
-        raise Failed(f"the model {config.model.name} is not known to the script; known are {known}")
+        known = "convnet, sequential, lenet, and resnet with depth=18"
+        raise Failed(f"not available for the model {config.model.name}, only for {known}")
     for name, column in split.take(np.arange(len(split))[:_MOST]).items():
         np.save(folder / f"{name}.npy", column)
     return {
@@ -102,7 +102,7 @@ class Peer:
             answer = json.loads(line or "{}")
         except ValueError:
             self.close()
-            raise Failed(f"is no peer: it printed {line.strip()[:80]!r}") from None
+            raise Failed(f"unexpected output: {line.strip()[:80]!r}") from None
         if answer == {}:
             self._errors.seek(0)
             said = (self._errors.read().strip() or "no message").splitlines()[-1]

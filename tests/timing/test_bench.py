@@ -117,7 +117,7 @@ def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
         for message in ("ended with code 9", "has ended"):
             with pytest.raises(Failed, match=message):
                 peer.sample("eager float32", 0.1)
-    with pytest.raises(Failed, match="is no peer: it printed '.*peer_torch.py"):
+    with pytest.raises(Failed, match="unexpected output: '.*peer_torch.py"):
         peers.Peer("torch", {}, "/bin/echo")
 
 
