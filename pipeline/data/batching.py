@@ -203,8 +203,10 @@ def _batches(
 ) -> Batches:
     """Batches from a function of a step and places in its batch, int64 of shape (part,)."""
     store, rows = split.store, tf.constant(split.rows)
-    # Only decoding gets faster with more parallel calls, and each needs the memory of a batch.
-    parallel = tf.data.AUTOTUNE if isinstance(store, OnTheFly) else 2
+    # Only decoding gets faster with more parallel calls, and each needs the memory of a batch. Only
+    # decoding may run a user's functions, which autograph must convert; that takes 0.2 s.
+    decodes = isinstance(store, OnTheFly)
+    parallel = tf.data.AUTOTUNE if decodes else 2
 
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
         size = batch_size // share.of
@@ -217,7 +219,8 @@ def _batches(
             return {**ticket, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}
 
         parts = tf.data.Dataset.range(first_step * share.count, last_step * share.count)
-        parts = parts.map(part, num_parallel_calls=parallel, deterministic=True)
+        converted = part if decodes else tf.autograph.experimental.do_not_convert(part)
+        parts = parts.map(converted, num_parallel_calls=parallel, deterministic=True)
         return parts.prefetch(2 * share.count)
 
     def explain(first: int, end: int) -> None:
