@@ -136,7 +136,8 @@ def chosen(directory: Path) -> Path:
     if any((directory / name).is_file() for name in marks):
         return directory
     if not files.versions(directory):
-        raise UsageError(f"{directory} contains no versions, such as saved_models/digits/1")
+        kind = "is a run" if (directory / "checkpoints").is_dir() else "contains no versions"
+        raise UsageError(f"{directory} {kind}; use an export, such as saved_models/digits/1")
     version = live(directory)
     if version is None:
         raise UsageError(
