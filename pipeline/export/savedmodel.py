@@ -202,7 +202,9 @@ def difference(
 
 def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]) -> dict:
     function, specs = endpoint
-    outputs = function(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
+    # Not `function` itself: after five exports in a process, TensorFlow would warn of retracing.
+    traced = function.get_concrete_function(*specs)
+    outputs = traced(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
     return {name: value.numpy() for name, value in outputs.items()}
 
 

@@ -3,8 +3,9 @@
 import exports
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from pipeline.export import request_checks
+from pipeline.export import request_checks, savedmodel
 from pipeline.utils.errors import Failure
 
 
@@ -54,3 +55,15 @@ def test_only_labels_of_nearly_equal_scores_may_swap():
     for wrong in (swapped(0, 0, 1), swapped(1, 1, 2), swapped(1, 0, 1)):
         with pytest.raises(Failure, match="top: b'.' instead of b'.'"):
             request_checks.check_answers(wrong, "s", stored)
+
+
+def test_many_exports_in_a_process_do_not_warn_of_retracing(caplog):
+    """As in a notebook. The logger of TensorFlow has a handler of its own."""
+    spec = tf.TensorSpec((None,), tf.float32, name="x")
+    tf.get_logger().addHandler(caplog.handler)
+    for _ in range(9):
+        function = tf.function(lambda x: {"y": x + 1}, [spec], autograph=False)
+        found = savedmodel._answers((function, [spec]), {"x": np.zeros(2, np.float32)})
+    tf.get_logger().removeHandler(caplog.handler)
+    np.testing.assert_array_equal(found["y"], [1, 1])
+    assert not caplog.records
