@@ -53,7 +53,7 @@ def cifar10_sequential() -> Config:
 
 
 def cifar10_airbench() -> Config:
-    """CIFAR-10 to 94 %: a whitened network without residuals, Muon and test-time augmentation."""
+    """CIFAR-10 to 94%: a whitened network without residuals, Muon and test-time augmentation."""
     options = {"momentum": 0.85, "adam_factor": 0.1}
     return Config(
         recipe="cifar10_airbench",
