@@ -249,7 +249,7 @@ class Batches:
     """(first step, share of each batch = all) -> dataset of the tickets from there to `last_step`;
     if the share has several parts, those of one step follow each other."""
     materialize: Callable[[Any], Example]
-    """Ticket -> batch, called inside the compiled step; the identity if the ticket is the batch."""
+    """Ticket -> batch, called inside the compiled step: looks up the fields that are not sent."""
     raise_if_undecodable: Callable[[int, int], None]
     """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
     be decoded, if there is one."""

@@ -27,8 +27,8 @@ from pipeline.utils.tf_data import READ_ERRORS, without_autotune
 
 _WHOLE = Share()
 _BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
-_Places = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""Positions in a split (int64), their weights (float32), and the epoch (an int64 scalar)."""
+_Places = tuple[tf.Tensor, tf.Tensor]
+"""Positions in a split and their epochs, -1 for padding; both int64."""
 
 
 def load(
@@ -169,7 +169,7 @@ def training(split: Split, options: Train, seed: int) -> Batches:
             max_index=tf.constant(len(split) - 1, tf.int64),  # inclusive
             rounds=16,
         )
-        return positions, tf.ones(places.shape), epoch
+        return positions, tf.fill(places.shape, epoch)
 
     return _batches(split, order, batch_size, steps_per_epoch, last_step)
 
@@ -187,9 +187,8 @@ def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
 
     def order(step: tf.Tensor, places: tf.Tensor) -> _Places:
         positions = step * batch_size + places
-        weight = tf.cast(positions < len(split), tf.float32)
-        positions = tf.minimum(positions, tf.constant(len(split) - 1, tf.int64))
-        return positions, weight, tf.zeros([], tf.int64)
+        last = tf.constant(len(split) - 1, tf.int64)
+        return tf.minimum(positions, last), -tf.cast(positions > last, tf.int64)
 
     return _batches(split, order, batch_size, steps, steps)
 
@@ -214,9 +213,8 @@ def _batches(
         def part(number: tf.Tensor) -> Any:
             start = (share.first + number % share.count) * size
             places = start + tf.range(size, dtype=tf.int64)
-            positions, weight, epoch = order(number // share.count, places)
-            ticket = store.ticket(tf.gather(rows, positions))
-            return {**ticket, "weight": weight, "epoch": tf.fill(weight.shape, epoch)}
+            positions, epochs = order(number // share.count, places)
+            return store.ticket(tf.gather(rows, positions), epochs)
 
         parts = tf.data.Dataset.range(first_step * share.count, last_step * share.count)
         converted = part if decodes else tf.autograph.experimental.do_not_convert(part)
@@ -228,7 +226,7 @@ def _batches(
             return
         for step in range(first, end):
             places = tf.range(batch_size, dtype=tf.int64)
-            positions, *_ = order(tf.constant(step, tf.int64), places)
+            positions, _ = order(tf.constant(step, tf.int64), places)
             store.take(split.rows[positions.numpy()])
 
     return Batches(

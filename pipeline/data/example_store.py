@@ -13,6 +13,7 @@ from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
 """Column of the hashes of the pixels, next to the fields of the examples."""
+_ROWS = 2**32  # more than the rows of any store
 
 
 class Store(abc.ABC):
@@ -32,6 +33,7 @@ class Store(abc.ABC):
         self.specs = dict(specs)
         self.short = dict(short)
         self.digest = digest
+        self._copies: dict[str, dict[str, tf.Tensor]] = {}
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -44,13 +46,38 @@ class Store(abc.ABC):
     def gather(self, rows: tf.Tensor) -> Example:
         """The examples in these rows, int64 (n,), inside `tf.data`."""
 
-    def ticket(self, rows: tf.Tensor) -> Any:
-        """The input of the step for these rows, made inside `tf.data`."""
-        return self.gather(rows)
+    @property
+    def resident(self) -> Mapping[str, Any]:
+        """The columns that are copied to each compute device: single numbers, such as labels."""
+        return {name: column for name, column in self.short.items() if column.ndim == 1}
+
+    def ticket(self, rows: tf.Tensor, epoch: tf.Tensor) -> Any:
+        """The input of the step for these rows, made inside `tf.data`; both int64 (n,).
+
+        It has the fields that are not resident, and eight bytes for each example. The epoch of
+        padding is -1.
+        """
+        sent = {n: field for n, field in self.gather(rows).items() if n not in self.resident}
+        return {**sent, "place": epoch * _ROWS + rows}
 
     def materialize(self, ticket: Any) -> Example:
-        """The examples of a ticket, inside the compiled step; by default, the ticket itself."""
-        return ticket
+        """The examples of a ticket with `epoch` and `weight`, inside the compiled step.
+
+        Fields of the ticket replace those of the same name.
+        """
+        sent = dict(ticket)
+        place = sent.pop("place")
+        epoch, rows = place // _ROWS, place % _ROWS
+        kept = {name: tf.gather(c, rows) for name, c in self._copy(_device()).items()}
+        weight = tf.cast(epoch >= 0, tf.float32)
+        return {**kept, "epoch": epoch, "weight": weight, **sent}
+
+    def _copy(self, device: str) -> dict[str, tf.Tensor]:
+        if device not in self._copies:
+            with tf.init_scope(), tf.device(device):
+                copies = {name: tf.identity(column) for name, column in self.resident.items()}
+                self._copies[device] = copies
+        return self._copies[device]
 
 
 class Memory(Store):
@@ -70,29 +97,11 @@ class Memory(Store):
 
 
 class Device(Memory):
-    """A copy of the columns on each compute device; the step gathers the rows of its batch.
+    """Columns of which each compute device has a copy; the step gathers the rows of its batch."""
 
-    For each example, only its row number (eight bytes) is sent to the device.
-    """
-
-    def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
-        super().__init__(columns, digest)
-        self._copies: dict[str, dict[str, tf.Tensor]] = {}
-
-    def ticket(self, rows: tf.Tensor) -> Any:
-        return {"row": rows}
-
-    def materialize(self, ticket: Any) -> Example:
-        known = dict(ticket)
-        rows = known.pop("row")
-        columns = self._copy(_device()).items()
-        return {**{name: tf.gather(column, rows) for name, column in columns}, **known}
-
-    def _copy(self, device: str) -> dict[str, tf.Tensor]:
-        if device not in self._copies:
-            with tf.init_scope(), tf.device(device):
-                self._copies[device] = {n: tf.identity(c) for n, c in self.columns.items()}
-        return self._copies[device]
+    @property
+    def resident(self) -> Mapping[str, Any]:
+        return self.columns
 
 
 def _device() -> str:
@@ -101,9 +110,11 @@ def _device() -> str:
         gpus = tf.config.list_logical_devices("GPU")
         return (gpus or tf.config.list_logical_devices("CPU"))[0].name
     context = tf.distribute.get_replica_context()
-    devices = context.devices if context else tf.distribute.get_strategy().extended.worker_devices
-    # MirroredStrategy returns a list of lists, with full names that include the job and the task.
-    found = tf.DeviceSpec.from_string(tf.nest.flatten(devices)[0])
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    # Not `context.devices`, which fails on all but the first of several workers.
+    replica = tf.get_static_value(context.replica_id_in_sync_group) if context else 0
+    # Full names include the job and the task.
+    found = tf.DeviceSpec.from_string(devices[replica % len(devices)])
     return f"/device:{found.device_type}:{found.device_index}"
 
 
@@ -120,6 +131,10 @@ class OnTheFly(Store):
     ) -> None:
         super().__init__(specs, short)
         self._source, self._task, self._read = source, task, source.reader(split)
+
+    @property
+    def resident(self) -> Mapping[str, Any]:
+        return {}  # decoding may change any field
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)

@@ -29,8 +29,13 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
 
 def epochs_of(split, batch_size, epochs, seed=0, first_step=0):
     batches = batching.training(split, config.Train(batch_size=batch_size, epochs=epochs), seed)
-    rows = list(batches.tickets(first_step).as_numpy_iterator())
-    return batches, rows
+    return batches, materialized(batches, first_step)
+
+
+def materialized(batches, first_step=0):
+    """All batches, as NumPy arrays."""
+    found = map(batches.materialize, batches.tickets(first_step))
+    return [{name: field.numpy() for name, field in batch.items()} for batch in found]
 
 
 def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
@@ -73,7 +78,7 @@ def test_steps_end_the_run_early(split):
 
 def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
     batches = batching.evaluation(split(37), config.Train(batch_size=4))
-    rows = list(batches.dataset.as_numpy_iterator())
+    rows = materialized(batches)
     assert [row["id"].shape for row in rows] == [(16,)] * 3
     weight = np.concatenate([row["weight"] for row in rows])
     order = np.concatenate([row["id"] for row in rows])

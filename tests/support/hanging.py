@@ -51,9 +51,9 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
             return both.map(wait)
 
         def wait(ticket, number):
-            id = ticket["id"]
-            held = tf.cond(number < 12, lambda: id, lambda: tf.py_function(stuck, [id], tf.int64))
-            return {**ticket, "id": tf.ensure_shape(held, id.shape)}
+            row = ticket["place"]
+            held = tf.cond(number < 12, lambda: row, lambda: tf.py_function(stuck, [row], tf.int64))
+            return {**ticket, "place": tf.ensure_shape(held, row.shape)}
 
         return dataclasses.replace(batches, tickets=tickets)
 

@@ -28,7 +28,7 @@ def spoil(store, row, field, value):
     """Puts a value into a row of what is in memory, behind the back of all checks."""
     numbers = store.columns[field].numpy()
     numbers[(row, *(0,) * (numbers.ndim - 1))] = value
-    store.columns[field] = tf.constant(numbers)
+    store.columns[field], store.short[field] = tf.constant(numbers), numbers
 
 
 def injected(patch, folder, kind, engine, generator, **train):
@@ -84,7 +84,8 @@ def _unnamed(folder, kind, seen):
     batches = batching.training(seen["split"], options, 0)
     for line in lines[:3]:
         (ticket,) = batches.tickets(line["step"] - 1).take(1)
-        if not line["ids"] or not set(line["ids"]) <= set(ticket["id"].numpy().tolist()):
+        ids = batches.materialize(ticket)["id"].numpy().tolist()
+        if not line["ids"] or not set(line["ids"]) <= set(ids):
             return f"step {line['step']}: named {line['ids']}, which are not its examples"
     return None if lines else "nothing was named"
 

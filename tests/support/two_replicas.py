@@ -63,11 +63,11 @@ def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
 def sample_order(two):
     """Whether the parts of both replicas make the whole batch in each step."""
     batches = batching.training(small.random_split(50), settings_of(train={"epochs": 3}).train, 0)
-    whole = [ticket["id"].numpy().tolist() for ticket in batches.dataset]
+    whole = [ticket["place"].numpy().tolist() for ticket in batches.dataset]
     with two.strategy.scope():
         parts = iter(distributed.tickets(batches))
         local = two.strategy.experimental_local_results
-        return whole == [np.concatenate(local(next(parts)["id"])).tolist() for _ in whole]
+        return whole == [np.concatenate(local(next(parts)["place"])).tolist() for _ in whole]
 
 
 def overflows(machine, rounds):
@@ -124,9 +124,9 @@ def bad_steps(one, two):
         batches = batching.training(small.random_split(BATCH * 4), settings_of().train, 0)
 
         def spoil(ticket, number):
-            last = tf.range(len(ticket["weight"])) == len(ticket["weight"]) - 1
+            last = tf.range(len(ticket["place"])) == len(ticket["place"]) - 1
             bad = last & ((number == 1) | (number == 2))
-            return {**ticket, "weight": tf.where(bad, np.nan, ticket["weight"])}
+            return {**ticket, "weight": tf.where(bad, np.nan, 1.0)}
 
         def tickets(first, share, batches=batches, spoil=spoil):
             steps = tf.data.Dataset.range(first, batches.last_step)

@@ -98,5 +98,5 @@ def test_an_image_of_cifar10_is_sent_to_the_device_as_its_pixels():
     split = splits.Split(example_store.Memory(columns), np.arange(64))
     specs = batching.training(split, settings.train, 0).tickets(0).element_spec
     assert specs["image"].dtype == tf.uint8
-    # The pixels, 8 bytes for each of id, label and epoch, and 4 for the weight.
-    assert sum(math.prod(s.shape) * s.dtype.size for s in specs.values()) == 32 * (3072 + 28)
+    # The pixels, and 8 bytes for the epoch and the row, by which the device finds id and label.
+    assert sum(math.prod(s.shape) * s.dtype.size for s in specs.values()) == 32 * (3072 + 8)

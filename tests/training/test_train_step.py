@@ -45,8 +45,9 @@ def test_training_augments_and_evaluation_does_not(monkeypatch):
     model.step.evaluate(model, ticket)
     assert (seen[0]["image"].numpy() != ticket["image"].numpy()).any()
     np.testing.assert_array_equal(seen[1]["image"], ticket["image"])
-    later = {**ticket, "epoch": ticket["epoch"] + 1}
-    again, next_epoch = (model.step.augment(t)["image"].numpy() for t in (ticket, later))
+    batch = batches.materialize(ticket)
+    later = {**batch, "epoch": batch["epoch"] + 1}
+    again, next_epoch = (model.step.augment(b)["image"].numpy() for b in (batch, later))
     np.testing.assert_array_equal(again, seen[0]["image"])
     assert (again != next_epoch).any(), "every epoch has the same augmentation"
 

@@ -24,7 +24,7 @@ def sgd(**options):
 def start():
     """(model, images, labels) before any step, in the order of training."""
     model, batches = prepared()
-    rows = list(batches.dataset.as_numpy_iterator())
+    rows = [batches.materialize(ticket) for ticket in batches.dataset]
     images = np.concatenate([row["image"] for row in rows]).astype(np.float32) / 255
     return model, images, np.concatenate([row["label"] for row in rows])
 
