@@ -13,6 +13,8 @@ from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
 """Column of the hashes of the pixels, next to the fields of the examples."""
+PLACE = "_place"
+"""Field of a ticket: the epoch times `_ROWS`, plus the row of the store, int64 (batch,)."""
 _ROWS = 2**32  # more than the rows of any store
 
 
@@ -58,19 +60,16 @@ class Store(abc.ABC):
         padding is -1.
         """
         sent = {n: field for n, field in self.gather(rows).items() if n not in self.resident}
-        return {**sent, "place": epoch * _ROWS + rows}
+        return {**sent, PLACE: epoch * _ROWS + rows}
 
     def materialize(self, ticket: Any) -> Example:
-        """The examples of a ticket with `epoch` and `weight`, inside the compiled step.
-
-        Fields of the ticket replace those of the same name.
-        """
+        """The examples of a ticket with `epoch` and `weight`, inside the compiled step."""
         sent = dict(ticket)
-        place = sent.pop("place")
+        place = sent.pop(PLACE)
         epoch, rows = place // _ROWS, place % _ROWS
         kept = {name: tf.gather(c, rows) for name, c in self._copy(_device()).items()}
         weight = tf.cast(epoch >= 0, tf.float32)
-        return {**kept, "epoch": epoch, "weight": weight, **sent}
+        return {**sent, **kept, "epoch": epoch, "weight": weight}
 
     def _copy(self, device: str) -> dict[str, tf.Tensor]:
         if device not in self._copies:

@@ -1,5 +1,7 @@
 """A small classification problem that several test files train on."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -34,6 +36,17 @@ def random_split(count=32, store=example_store.Memory):
         "label": tf.constant(generator.integers(0, CLASSES, count)),
     }
     return splits.Split(store(columns), np.arange(count))
+
+
+def weighted(batches):
+    """The same batches; the weights are a field `given` of the tickets, if they have it."""
+
+    def materialize(ticket):
+        batch = batches.materialize(ticket)
+        given = batch.pop("given", batch["weight"])
+        return {**batch, "weight": given}
+
+    return dataclasses.replace(batches, materialize=materialize)
 
 
 def settings_of(**changes):

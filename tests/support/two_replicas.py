@@ -63,11 +63,11 @@ def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
 def sample_order(two):
     """Whether the parts of both replicas make the whole batch in each step."""
     batches = batching.training(small.random_split(50), settings_of(train={"epochs": 3}).train, 0)
-    whole = [ticket["place"].numpy().tolist() for ticket in batches.dataset]
+    whole = [ticket["_place"].numpy().tolist() for ticket in batches.dataset]
     with two.strategy.scope():
         parts = iter(distributed.tickets(batches))
         local = two.strategy.experimental_local_results
-        return whole == [np.concatenate(local(next(parts)["place"])).tolist() for _ in whole]
+        return whole == [np.concatenate(local(next(parts)["_place"])).tolist() for _ in whole]
 
 
 def overflows(machine, rounds):
@@ -76,7 +76,9 @@ def overflows(machine, rounds):
     settings = settings_of(model={"name": "residual", "options": {"widths": (4,), "blocks": 1}})
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
-    (ticket, *_) = batching.training(small.random_split(BATCH), settings.train, 0).dataset
+    batches = batching.training(small.random_split(BATCH), settings.train, 0)
+    (ticket,) = batches.dataset
+    model.step.set_inputs(small.weighted(batches), None)
     halves = [{k: v[:8] for k, v in ticket.items()}, {k: v[8:] for k, v in ticket.items()}]
     generator = np.random.default_rng(1)
     step = tf.function(
@@ -94,7 +96,7 @@ def overflows(machine, rounds):
     def take(weights):
         def part(context):
             number = context.replica_id_in_sync_group
-            return {**halves[number], "weight": tf.fill([8], weights[number])}
+            return {**halves[number], "given": tf.fill([8], weights[number])}
 
         with strategy.scope():
             step(strategy.experimental_distribute_values_from_function(part))
@@ -124,9 +126,9 @@ def bad_steps(one, two):
         batches = batching.training(small.random_split(BATCH * 4), settings_of().train, 0)
 
         def spoil(ticket, number):
-            last = tf.range(len(ticket["place"])) == len(ticket["place"]) - 1
+            last = tf.range(len(ticket["_place"])) == len(ticket["_place"]) - 1
             bad = last & ((number == 1) | (number == 2))
-            return {**ticket, "weight": tf.where(bad, np.nan, 1.0)}
+            return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
 
         def tickets(first, share, batches=batches, spoil=spoil):
             steps = tf.data.Dataset.range(first, batches.last_step)
@@ -135,7 +137,7 @@ def bad_steps(one, two):
 
         model = build(small.TASK, settings_of(), machine, batches)
         model.steps_per_execution = 4
-        batches = dataclasses.replace(batches, tickets=tickets)
+        batches = small.weighted(dataclasses.replace(batches, tickets=tickets))
         with machine.strategy.scope():
             history = registry.load("engines", "gradient_tape")(model, batches, None, [])
         steps, _, row = model.step.update.tally.pop_bad_steps()

@@ -10,7 +10,7 @@ import numpy as np
 import poison
 import pytest
 import tensorflow as tf
-from small import settings_of
+from small import settings_of, weighted
 from update_rules import BATCH, STEPS, prepared
 
 from pipeline.config import registry
@@ -25,13 +25,13 @@ def poisoned(batches, *steps):
 
     def spoil(ticket, number):
         bad = tf.reduce_any(number == tf.constant(steps, tf.int64)) & (tf.range(BATCH) == 0)
-        return {**ticket, "weight": tf.where(bad, np.nan, 1.0)}
+        return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
 
     def tickets(first, *share):
         numbers = tf.data.Dataset.range(first, batches.last_step)
         return tf.data.Dataset.zip(batches.tickets(first, *share), numbers).map(spoil)
 
-    return dataclasses.replace(batches, tickets=tickets)
+    return weighted(dataclasses.replace(batches, tickets=tickets))
 
 
 def monitor(path, batches, model=None):
