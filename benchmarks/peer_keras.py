@@ -5,6 +5,7 @@ prints `[images, wall seconds, CPU seconds]`. With `first-step` instead of a spe
 after its first training step.
 """
 
+import functools
 import json
 import os
 import sys
@@ -97,7 +98,7 @@ def _main(spec):
     images, labels = images[:whole], labels[:whole]
     x, model = images.astype("float32") / 255, _built(spec, images.shape[1:])
 
-    def fit(seconds, *data, **options):
+    def fit(seconds, *data, model=model, **options):
         watch = _Stopwatch(seconds)
         model.fit(*data, epochs=10**6, verbose=0, callbacks=[watch], **options)
         return (np.subtract(watch.times[-1], watch.times[0]) * (batch, 1, 1)).tolist()
@@ -110,9 +111,17 @@ def _main(spec):
         data = scaled.batch(batch).prefetch(tf.data.AUTOTUNE)
         return fit(seconds, data, steps_per_epoch=len(x) // batch)
 
+    @functools.cache
+    def mixed():
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        return _built(spec, images.shape[1:])
+
     runs = {
         "fit, NumPy": lambda seconds: fit(seconds, x, labels, batch_size=batch),
         "fit, tf.data": fit_dataset,
+        "fit, NumPy, bfloat16": lambda seconds: fit(
+            seconds, x, labels, batch_size=batch, model=mixed()
+        ),
     }
     print(json.dumps(f"Keras {keras.__version__}"), file=answers, flush=True)
     for line in sys.stdin:

@@ -42,8 +42,8 @@ class Options:
     """Parts to measure."""
     synthetic: bool = False
     """Train on random images, as if the data of the recipe were not available."""
-    rounds: Annotated[int, (1, 1000)] = 7
-    """Number of rounds."""
+    rounds: Annotated[int, (1, 1000)] = 11
+    """Number of rounds; with all parts and peers, 11 take about 20 minutes."""
     seconds: Annotated[float, "positive"] = 2.0
     """How long each line is measured in a round."""
     directory: Path = Path("benchmarks")
@@ -104,12 +104,19 @@ def _configured(arguments: list[str]) -> tuple[Config, Options]:
     words: dict[bool, list[str]] = {False: [], True: []}
     known, is_own = cli_parser.flags(Options), False
     for word in arguments:
-        is_own = word.partition("=")[0] in known if word.startswith("--") else is_own
+        name = word.partition("=")[0]
+        if name.startswith("--"):
+            is_own = name in known or bool(cli_parser.near(name, known) and not _is_run(name))
         words[is_own].append(word)
     if not words[False] or (words[False][0].startswith("-") and "--config" not in words[False]):
         words[False][:0] = _RECIPE
     options = Options(**cli_parser.changes(words[True], Options))
     return command_line.configure(words[False], PROGRAM), options
+
+
+def _is_run(name: str) -> bool:
+    """Whether an option is one of a run."""
+    return bool({*cli_parser.meant(name, Config)} & cli_parser.flags(Config).keys())
 
 
 def main(arguments: list[str]) -> int:
@@ -122,6 +129,8 @@ def main(arguments: list[str]) -> int:
     if options.torch_python and not shutil.which(options.torch_python):
         raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
+    if "torch" in options.against and (how := processes.missing_torch(options.torch_python)):
+        say("PyTorch", how)
     with progress_bar.shown(True):
         facts, lines = measured(config, options)
     print(record.table(lines))

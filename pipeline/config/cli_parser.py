@@ -101,12 +101,12 @@ def _is_flag(word: str) -> bool:
 def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
         return f"unexpected {quoted(name)}; options start with --"
-    near = _near(name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)])
-    hint = did_you_mean(near) if near else "--help shows all options"
+    similar = near(name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)])
+    hint = did_you_mean(similar) if similar else "--help shows all options"
     return f"unknown option {quoted(name)}; {hint}"
 
 
-def _near(name: str, known: Iterable[str]) -> list[str]:
+def near(name: str, known: Iterable[str]) -> list[str]:
     """The flags that a misspelled one may stand for.
 
     The last parts are compared, those of the same section first: the name of the section makes all

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import json
 import math
 import os
@@ -17,19 +16,18 @@ import numpy as np
 
 from pipeline.runtime import environment
 from pipeline.runtime.environment_check import cores
-from pipeline.timing.processes import PEERS
+from pipeline.timing.processes import INSTALL, PEERS, missing_torch
 from pipeline.timing.rounds import Failed, Line, Rounds, Sample
 from pipeline.timing.speed import Training
 from pipeline.utils import temp_files
 
 _SETTINGS = {
-    "keras": ("fit, NumPy", "fit, tf.data"),
+    "keras": ("fit, NumPy", "fit, tf.data", "fit, NumPy, bfloat16"),
     "torch": ("eager float32", "eager bfloat16", "compiled float32", "compiled bfloat16"),
 }
 # Least ratio of the speeds of ours and `fit` on NumPy arrays; at most 2.0 without bfloat16.
 _BOUNDS = {"convnet": 2.5, "sequential": 1.3, "lenet": 1.3, "resnet18": 1.5}
 _MOST = 20_000  # images that a peer gets
-_INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
 
 
 def specification(training: Training, folder: Path) -> dict[str, Any]:
@@ -62,8 +60,8 @@ class Peer:
     """A process that trains on request; see `specification`. Raises Failed if it does not start."""
 
     def __init__(self, kind: str, trained: Mapping[str, Any], python: str) -> None:
-        if kind == "torch" and not python and not importlib.util.find_spec("torch"):
-            raise Failed(f"missing: {_INSTALL}; then add --torch-python torch-env/bin/python")
+        if kind == "torch" and (how := missing_torch(python)):
+            raise Failed(how)
         script = str(PEERS / f"peer_{kind}.py")
         variables = {k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -106,13 +104,19 @@ class Peer:
         if answer == {}:
             self._errors.seek(0)
             said = (self._errors.read().strip() or "no message").splitlines()[-1]
-            hint = f"; {_INSTALL}" * said.startswith("ModuleNotFoundError")
+            hint = f"; {INSTALL}" * said.startswith("ModuleNotFoundError")
             code = self._process.wait()
             self.close()
             raise Failed(f"ended with code {code}: {said}{hint}")
         if isinstance(answer, dict):
             raise Failed(answer["error"])
         return answer
+
+
+def _settings(kind: str) -> list[str]:
+    """What a peer is asked for; Keras in bfloat16 only where it is fast."""
+    every = kind == "torch" or environment.fast_precision()[0] == "mixed_bfloat16"
+    return [name for name in _SETTINGS[kind] if every or "bfloat16" not in name]
 
 
 def training_lines(
@@ -129,17 +133,16 @@ def training_lines(
                 missing.append(Line("training", kind, note=str(failed)))
                 continue
             stack.callback(peers[kind].close)
-            for name in _SETTINGS[kind]:
+            for name in _settings(kind):
                 timers[f"{kind} {name}"] = functools.partial(peers[kind].sample, name, seconds)
         rounds = Rounds("training", timers, "end to end", count)
     lines, ours = [rounds.control(), *training.lines(rounds), *missing], training.ours
     if "keras" in peers:
         least = _BOUNDS[trained["network"]]
         least = least if environment.fast_precision()[0] else min(least, 2.0)
-        numpy, tf_data = (f"keras {name}" for name in _SETTINGS["keras"])
-        more: dict[str, Any] = {"note": "float32, the default of Keras"}
-        lines.append(rounds.line(numpy, f"{ours} / {numpy}", bound=(least, math.inf), **more))
-        lines.append(rounds.line(tf_data, f"{ours} / {tf_data}", **more))
-    for name in (f"torch {setting}" for setting in _SETTINGS["torch"] if "torch" in peers):
+        for name in (f"keras {setting}" for setting in _settings("keras")):
+            bound = {"bound": (least, math.inf)} if name.endswith("NumPy") else {}
+            lines.append(rounds.line(name, f"{ours} / {name}", **bound))
+    for name in (f"torch {setting}" for setting in _settings("torch") if "torch" in peers):
         lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
     return lines, ", ".join(peer.version for peer in peers.values()) or "none"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +18,16 @@ PEERS = Path(__file__).parents[2] / "benchmarks"
 """Where the scripts that train with other libraries are, in a clone of the repository."""
 _FIT = ("-m", "pipeline.fit", "digits", "--no-progress", "--train.steps")
 _IMAGES = 600  # of the smaller data set
+
+
+INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
+
+
+def missing_torch(python: str) -> str:
+    """How to install PyTorch, if neither this interpreter has it nor another one is given."""
+    if python or importlib.util.find_spec("torch"):
+        return ""
+    return f"missing: {INSTALL}; then add --torch-python torch-env/bin/python"
 
 
 def first_step(context: Any) -> Any:
@@ -67,7 +78,7 @@ def startup(count: int) -> list[Line]:
         rounds.control("s"),
         dataclasses.replace(shown, compared="seconds", ratio=shown.value, bound=(0, 0.4)),
         Line("start-up", "--help", compared="TensorFlow modules", ratio=modules, bound=(0, 0)),
-        line("first step", "minimal Keras script / first step", bound=(0, 1.1)),
+        line("first step", "first step / minimal Keras script", "time", bound=(0, 1.1)),
         line("minimal Keras script"),
         line("60 steps"),
         line("60 steps, export", exported, "seconds", bound=(0, 3)),

@@ -14,10 +14,12 @@ from pipeline.utils import console, files
 HEADERS = ("part", "what", "median (range)", "CPU", "compared", "ratio (range)", "target", "result")
 _ABOUT = """\
 Each round measures every line of a part once, in alternating order. A ratio is the median of the
-ratios of the rounds: of speeds, or of CPU time per image. CPU is CPU time per image, or of a
-process. Targets are those of this package. One line of a part is measured twice, as "the same
-again": if the two differ by more than 3%, comparisons are inconclusive. Start-up is that of the
-recipe `digits`, and memory is measured with generated photographs."""
+ratios of the rounds: of speeds, times, or CPU times per image. CPU is CPU time per image, or of a
+process. "Resident step" is the compiled step on one batch that stays on the device, and "feed only"
+the input pipeline without training. One line of a part is measured twice, also as "(repeated)": if
+the medians differ by more than 3%, comparisons are inconclusive. Targets are those of this package
+for CIFAR-10 on a CPU. Start-up is that of the recipe `digits`, and memory is measured with
+generated photographs. Plain Keras trains in float32, its default, unless bfloat16 is mentioned."""
 
 
 def row(line: Line) -> list[str]:

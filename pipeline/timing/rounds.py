@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from pipeline.utils import progress_bar
 
-_AGAIN = "the same again"
 _ALIKE = (0.97, 1.03)  # for the ratio of two measurements of the same
 
 
@@ -91,8 +90,9 @@ class Rounds:
         self, part: str, contestants: Mapping[str, Callable[[], Sample]], control: str, count: int
     ) -> None:
         self._part, self._failed = part, dict[str, str]()
-        self._control = f"{control} / {_AGAIN}"
-        calls = {**contestants, _AGAIN: contestants[control]}
+        self._again = f"{control} (repeated)"
+        self._control = f"{control} / {self._again}"
+        calls = {**contestants, self._again: contestants[control]}
         self._samples: dict[str, list[Sample]] = {name: [] for name in calls}
         for number in range(count + 1):
             progress_bar.stage("measuring", f"{part}, round {number} of {count}")
@@ -105,9 +105,10 @@ class Rounds:
                     del self._samples[name]
 
     def ratio(self, pair: str, by: str = "speed") -> Spread:
-        """`A / B` in each round: speeds, `CPU` seconds per work, or the difference of `seconds`."""
+        """`A / B` in each round: speeds, times or CPU times per work, or `A - B` in seconds."""
         ratios: dict[str, Callable[[Sample, Sample], float]] = {
             "speed": lambda a, b: a.work / a.wall / (b.work / b.wall),
+            "time": lambda a, b: a.wall / a.work / (b.wall / b.work),
             "CPU": lambda a, b: a.cpu / a.work / (b.cpu / b.work),
             "seconds": lambda a, b: a.wall - b.wall,
         }
@@ -129,13 +130,13 @@ class Rounds:
         found = self._samples[name]
         value = spread(s.wall / s.work if unit == "s" else s.work / s.wall for s in found)
         cpu = statistics.median(s.cpu / s.work for s in found)
-        if _AGAIN in self._samples:
+        if self._again in self._samples:
             alike = self.ratio(self._control, "CPU" if by == "CPU" else "speed").median
             more["conclusive"] = _ALIKE[0] <= alike <= _ALIKE[1]
         return Line(self._part, name, value, unit, cpu, **more)
 
     def control(self, unit: str = "images/s") -> Line:
         """Whether two measurements of the same agree."""
-        found = self.line(_AGAIN, self._control, unit=unit, bound=_ALIKE)
+        found = self.line(self._again, self._control, unit=unit, bound=_ALIKE)
         remedy = "" if found.conclusive else "other programs were running, or --rounds is too small"
         return dataclasses.replace(found, note=remedy)

@@ -70,13 +70,16 @@ def steps_per_call(
         return Decision("call", "1 step", per_batch[0])
     if asked != "auto":
         model.steps_per_execution = asked
-        return Decision("call", counted(int(asked), "step"), "requested; at most an epoch")
+        return Decision(
+            "call", counted(min(int(asked), train.steps_per_epoch), "step"), "requested"
+        )
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
-    reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
+    whole = "an epoch, " * (count == train.steps_per_epoch)
+    reason = f"{whole}{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     return Decision("call", counted(count, "step"), reason)
 
 

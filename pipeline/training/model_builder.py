@@ -25,8 +25,10 @@ ADAPT_EXAMPLES = 5000
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
     model = _network(task, options, precision)
-    if options.fused_batch_norm:
-        fused_batch_norm.fuse(model)
+    if options.fused_batch_norm and not fused_batch_norm.fuse(model):
+        raise UsageError(
+            f"--model.fused-batch-norm: {options.name} has no keras.layers.BatchNormalization"
+        )
     return model
 
 

@@ -15,6 +15,7 @@ from pipeline.export import formats
 from pipeline.models import _fused_batch_norm
 from pipeline.models._fused_batch_norm import FusedBatchNormalization
 from pipeline.training.model_builder import build, network
+from pipeline.utils.errors import UsageError
 
 SMALL = Model(name="residual", options={"widths": (8, 16), "blocks": 1})
 STATE = ("gamma", "beta", "moving_mean", "moving_variance")
@@ -149,6 +150,8 @@ def test_keras_applications_are_fused_on_request():
         np.testing.assert_allclose(fused(images, training=training), expected, atol=1e-3)
     np.testing.assert_allclose(stock.get_weights()[3], fused.get_weights()[3], atol=1e-7)
     assert fused.layers[-1].get_weights()[0].shape == (1024, 3)
+    with pytest.raises(UsageError, match=r"batch-norm: linear has no keras.layers.Batch"):
+        network(task_of((8, 8, 1)), Model(name="linear", fused_batch_norm=True), "float32")
 
 
 def test_an_export_uses_the_inference_form():

@@ -14,7 +14,7 @@ from conftest import run_module
 
 from pipeline import bench
 from pipeline.config import command_line, registry
-from pipeline.timing import peers, record, speed
+from pipeline.timing import peers, processes, record, speed
 from pipeline.timing.rounds import Failed
 from pipeline.utils.errors import UsageError
 
@@ -24,7 +24,7 @@ SHORT = [*TINY.split(), "--rounds", "1", "--seconds", "0.01", "--only"]
 
 def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch, capsys):
     none = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
-    monkeypatch.setattr(peers, "importlib", none)
+    monkeypatch.setattr(processes, "importlib", none)
     assert bench.main([*SHORT, "training", "serving", "--against", "keras", "torch"]) == 0
     said = capsys.readouterr().out
     written = Path(said.split()[-1])
@@ -37,7 +37,11 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
     }
     assert "pip install torch numpy; then add --torch-python" in lines["training torch"]["note"]
     compared = {name for name, line in lines.items() if line["bound"]}
-    assert {"training end to end", "training gradient_tape", "serving the same again"} <= compared
+    assert {
+        "training end to end",
+        "training gradient_tape",
+        "serving batch 1 (repeated)",
+    } <= compared
     assert lines["training keras fit, NumPy"]["ratio"][0] > 0
     assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in values["peers"]
     assert written.read_text().count("\n| ") == len(values["lines"]) + 2
@@ -58,6 +62,7 @@ def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, 
         ("--rounds", "0"): "--rounds must be a whole number from 1",
         ("--only", "training", "speed"): "--only must be values separated by commas, each one of",
         ("nothing", "--rounds", "1"): "unknown recipe",
+        ("--onyl", "training"): "unknown option '--onyl'; did you mean '--only'",
         ("--torch-python", "nowhere"): "--torch-python: nowhere is not a program",
     }.items():
         with pytest.raises(UsageError, match=message):

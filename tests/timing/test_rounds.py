@@ -94,7 +94,7 @@ def test_startup_and_memory_compare_the_right_processes(monkeypatch):
     monkeypatch.setattr(processes, "finished", finished)
     found = {(line.name, line.compared): line for line in processes.startup(2)}
     assert found["60 steps, export", "seconds: 60 steps, export - 60 steps"].ratio.median == 2.5
-    slow = found["first step", "speed: minimal Keras script / first step"]
+    slow = found["first step", "time: first step / minimal Keras script"]
     assert slow.ratio.median == 1.5 and slow.verdict == "NOT met"
     assert found["--help", "TensorFlow modules"].verdict == "NOT met"
     assert found["--help", "seconds"].verdict == "NOT met" and not seen.clear()

@@ -48,7 +48,7 @@ def memory(monkeypatch):
     real = Step._forward_and_backward
 
     def limited(self, model, ticket):
-        if ticket["weight"].shape[0] > box.limit:
+        if ticket["_place"].shape[0] > box.limit:
             box.refused += 1
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return real(self, model, ticket)
