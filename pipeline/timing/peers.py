@@ -141,8 +141,8 @@ def training_lines(
         least = _BOUNDS[trained["network"]]
         least = least if environment.fast_precision()[0] else min(least, 2.0)
         for name in (f"keras {setting}" for setting in _settings("keras")):
-            bound = {"bound": (least, math.inf)} if name.endswith("NumPy") else {}
-            lines.append(rounds.line(name, f"{ours} / {name}", **bound))
+            bound = (least, math.inf) if name.endswith("NumPy") else None
+            lines.append(rounds.line(name, f"{ours} / {name}", bound=bound))
     for name in (f"torch {setting}" for setting in _settings("torch") if "torch" in peers):
         lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
     return lines, ", ".join(peer.version for peer in peers.values()) or "none"
