@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
-from pipeline.runtime import environment, environment_check
+from pipeline.runtime import environment, environment_check, signals
 from pipeline.timing import processes, record
 from pipeline.timing.rounds import Failed, Line
 from pipeline.utils import files, progress_bar, temp_files
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
     files.check_writable(options.directory, "--directory")
     if "torch" in options.against and (how := processes.missing_torch(options.torch_python)):
         say("PyTorch", how)
-    with progress_bar.shown(True):
+    with signals.Stops().listening(), progress_bar.shown(True):
         facts, lines = measured(config, options)
     print(record.table(lines))
     date = str(datetime.date.today())

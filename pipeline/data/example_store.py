@@ -68,8 +68,8 @@ class Store(abc.ABC):
         place = sent.pop(PLACE)
         epoch, rows = place // _ROWS, place % _ROWS
         kept = {name: tf.gather(c, rows) for name, c in self._copy(_device()).items()}
-        weight = tf.cast(epoch >= 0, tf.float32)
-        return {**sent, **kept, "epoch": epoch, "weight": weight}
+        own = {"epoch": tf.maximum(epoch, 0), "weight": tf.cast(epoch >= 0, tf.float32)}
+        return {**sent, **kept, **own}
 
     def _copy(self, device: str) -> dict[str, tf.Tensor]:
         if device not in self._copies:

@@ -47,7 +47,11 @@ def finished(*words: object) -> tuple[Sample, str, float]:
     with temp_files.temporary() as place, tempfile.TemporaryFile("w+") as output:
         start, command = time.perf_counter(), [sys.executable, *map(str, words)]
         process = subprocess.Popen(command, cwd=place, env=variables, stdout=output, stderr=output)
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:  # Ctrl-C
+            process.kill()
+            raise
         wall = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)

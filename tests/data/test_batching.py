@@ -7,7 +7,8 @@ from conftest import images_and_labels
 from counting import Counting, ids, load
 
 from pipeline.config import command_line, config
-from pipeline.data import batching, dataset
+from pipeline.data import batching, dataset, example_store
+from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.training import distributed
 from pipeline.utils.errors import UsageError
@@ -84,6 +85,14 @@ def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
     order = np.concatenate([row["id"] for row in rows])
     np.testing.assert_array_equal(weight, np.arange(48) < 37)
     np.testing.assert_array_equal(order[:37], np.arange(1000, 1037))
+
+
+def test_fields_of_a_source_do_not_replace_those_of_batches():
+    columns = {"id": np.arange(5), "weight": np.zeros((5, 4)), "place": np.full((5, 2), 7)}
+    some = Split(example_store.Memory(columns), np.arange(5))
+    (batch,) = materialized(batching.evaluation(some, config.Train(batch_size=2), replicas=2))
+    assert batch["weight"].tolist() == [1] * 5 + [0] and batch["epoch"].tolist() == [0] * 6
+    assert (batch["place"] == 7).all()
 
 
 def arrays_config(path, labels=None, **columns):
