@@ -20,7 +20,7 @@ from pathlib import Path
 
 OPTIONS = """
 --model.blocks 3 --train.optimizer muon --train.optimizer-options adam_factor=0.1 --lr 0.02
---weight-decay 0.1 --schedule linear --batch-size 128 --train.steps 400
+--weight-decay 0.1 --schedule linear --batch-size 128 --train.steps 480
 --runtime.precision mixed_bfloat16 --no-export
 """
 
