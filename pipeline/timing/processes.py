@@ -24,7 +24,7 @@ INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
 
 
 def missing_torch(python: str) -> str:
-    """How to install PyTorch, if neither this interpreter has it nor another one is given."""
+    """How to install PyTorch; empty if this interpreter has it, or another one is given."""
     if python or importlib.util.find_spec("torch"):
         return ""
     return f"missing: {INSTALL}; then add --torch-python torch-env/bin/python"

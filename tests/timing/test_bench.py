@@ -27,6 +27,7 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
     monkeypatch.setattr(processes, "importlib", none)
     assert bench.main([*SHORT, "training", "serving", "--against", "keras", "torch"]) == 0
     said = capsys.readouterr().out
+    assert "PyTorch    missing: " in said.partition("measuring")[0]
     written = Path(said.split()[-1])
     values = json.loads(written.with_suffix(".json").read_text())
     lines = {f"{line['part']} {line['name']}": line for line in values["lines"]}

@@ -82,6 +82,23 @@ def test_processes_are_timed_and_their_last_words_kept():
         processes.finished("-c", "1 / 0")
 
 
+def test_an_interruption_ends_the_process(monkeypatch):
+    started, popen = [], processes.subprocess.Popen
+
+    def opened(*words, **options):
+        started.append(popen(*words, **options))
+        return started[0]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes.subprocess, "Popen", opened)
+    monkeypatch.setattr(processes.os, "wait4", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        processes.finished("-c", "import signal; signal.pause()")
+    assert started[0].wait(10) == -9
+
+
 def test_startup_and_memory_compare_the_right_processes(monkeypatch):
     seen = []
 

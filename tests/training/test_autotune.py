@@ -53,6 +53,7 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one():
     assert distributed.Calls(model, "train", batches)._run is trace
     assert trace.experimental_get_tracing_count() == 1
     assert autotune.steps_per_call(model, 5, batches, None).reason.startswith("requested")
+    assert autotune.steps_per_call(model, 10**6, batches, None).value == f"{STEPS} steps"
 
 
 @pytest.mark.parametrize(
