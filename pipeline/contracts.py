@@ -9,7 +9,6 @@ the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64)
 
 import abc
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ Signatures = dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]
 """Signature name -> (function, its arguments)."""
 Requests = dict[str, dict[str, np.ndarray | list[bytes]]]
 """Signature name -> its arguments by name."""
-_KEY = (0x70697065, 0x6C696E65)  # of SipHash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,25 +88,9 @@ class Source(abc.ABC):
         file does; None if all files would have to be read."""
         return None
 
-    def content(self) -> str:
-        """A string that changes only with examples or names; reads all examples, decodes none."""
-        names = (self.info.class_names, self.info.feature_names)
-        digest = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
-        for split in self.info.splits:
-            hashes = self.examples(split).map(_hashes, num_parallel_calls=tf.data.AUTOTUNE)
-            digest.update(joined(hashes.batch(1024), split)["hashes"].tobytes())
-        return digest.hexdigest()
-
     def location(self, id: int) -> str:
         """The name of an example in messages: a file, or a record of a file."""
         return f"example {id}"
-
-
-def _hashes(example: Example) -> Example:
-    """The hash of each field, with its type and shape."""
-    contents = [tf.io.serialize_tensor(example[name]) for name in sorted(example)]
-    hashes = [tf.strings.to_hash_bucket_strong(c, 2**63 - 1, _KEY) for c in contents]
-    return {"hashes": tf.stack(hashes)}
 
 
 class Task(abc.ABC):

@@ -23,7 +23,7 @@ from pipeline.data.split_names import SPLITS
 from pipeline.data.splits import Split, divide, require_disjoint, shares, without_copies
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, is_short, without_autotune
 
 _WHOLE = Share()
 _BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
@@ -86,8 +86,7 @@ def _store(
         columns = source.columns(split)
         short = {name: values for name, values in columns.items() if name in specs}
         return OnTheFly(source, task, split, specs, short), ""
-    if "image" in specs:
-        specs[DIGEST] = tf.TensorSpec((), tf.int64)
+    specs[DIGEST] = tf.TensorSpec((), tf.int64)
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
     batches = _decoded(source, task, split, dropped, block)
     if kind == "disk":
@@ -102,7 +101,7 @@ def _store(
             kept[key][at : at + len(values)] = values
         at += len(batch["id"])
     kept = {key: column[:at] for key, column in kept.items()}
-    digest = kept.pop(DIGEST, None)
+    digest = kept.pop(DIGEST)
     return (Device if kind == "device" else Memory)(kept, digest), ""
 
 
@@ -111,8 +110,9 @@ def _decoded(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the decoded examples of a split that are not excluded, in the order of the source.
 
-    Each has a digest of its pixels, which is used to find copies. Large blocks need memory, because
-    several are decoded at once: 256 images of 224 pixels increased the peak by 100 MB.
+    Each has a digest of the fields that are not short, such as the pixels of an image. Large blocks
+    need memory, because several are decoded at once: 256 images of 224 pixels increased the peak by
+    100 MB.
     """
     count = source.info.splits[split]
     raw = source.examples(split).take(count)
@@ -121,9 +121,8 @@ def _decoded(
 
     def decode(example: Example) -> Example:
         found = task.decode(example)
-        if "image" not in found:
-            return found
-        content = tf.io.serialize_tensor(found["image"])
+        long = [tf.io.serialize_tensor(found[n]) for n in sorted(found) if not is_short(found[n])]
+        content = tf.strings.join(["", *long])
         return {**found, DIGEST: tf.strings.to_hash_bucket_fast(content, tf.int64.max)}
 
     decoded = raw.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

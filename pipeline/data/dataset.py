@@ -1,6 +1,7 @@
 """The data of a run: from its config to decoded splits and a task with its metadata."""
 
 import dataclasses
+import hashlib
 import re
 import time
 from typing import Any
@@ -45,7 +46,7 @@ class Data:
     def write(self, run: RunDirectory) -> None:
         """Writes to the run directory what must be unchanged when the run is resumed.
 
-        If the fingerprint is new, all examples are read to compute a digest of their content.
+        If the fingerprint is new, so is the digest of the decoded examples.
         """
         if self.cleaning.found is not None:
             self.cleaning.found.write(run)
@@ -53,7 +54,7 @@ class Data:
         splits.write_examples(run.splits, self.splits)
         fingerprint, before = self.source.fingerprint(), _recorded(run)
         if not before or before["fingerprint"] != fingerprint:
-            content = None if fingerprint is None else self.source.content()
+            content = _content(self.source, self.splits)
             files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
 
 
@@ -68,18 +69,35 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
         raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
 
 
-def _require_unchanged(run: RunDirectory, source: Source, config: Config) -> list[Decision]:
+def _content(source: Source, parts: dict[str, Split]) -> str | None:
+    """A digest of the decoded examples and of the names; None if the examples are not kept."""
+    names = (source.info.class_names, source.info.feature_names)
+    found = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
+    for split in parts.values():
+        if split.store.digest is None:
+            return None
+        for column in (*split.store.short.values(), split.store.digest):
+            found.update(column[split.rows].tobytes())
+    return found.hexdigest()
+
+
+def _require_unchanged(
+    run: RunDirectory, source: Source, parts: dict[str, Split], config: Config
+) -> list[Decision]:
     """Raises UsageError if the content of examples has changed, but not their ids and classes.
 
-    If the fingerprint has changed, all examples are read, because copying or hard-linking a file,
-    or changing its permissions, changes its times but not its content.
+    If the fingerprint has changed, the decoded examples are compared, because copying or
+    hard-linking a file, or changing its permissions, changes its times but not its content.
     """
     before = _recorded(run)
     if not before or before["fingerprint"] == source.fingerprint():
         return []
-    if before["content"] is not None and before["content"] == source.content():
+    content = _content(source, parts)
+    if content is not None and before["content"] == content:
         return []
     what = "the content or the order of its examples differs, not their number or classes"
+    if content is None or before["content"] is None:
+        what = "its files have other times or sizes, and without a cache, content is not compared"
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} has changed since the run in {run} began: {what}; "
@@ -123,13 +141,13 @@ def _similar_classes(metadata: Metadata) -> list[Decision]:
 def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
     """Notes about images with the same pixels, in one split or several, if cleaning ignored them.
 
-    Needs decoded images, because no images are read for this.
+    Needs decoded images with labels, because no images are read for this.
     """
     if config.clean.enabled or config.clean.allow_leakage:
         return []
     digests: list[np.ndarray] = []
     for split in parts.values():
-        if split.store.digest is None:
+        if split.store.digest is None or not {"image", "label"} <= split.store.specs.keys():
             return []
         digests.append(split.store.digest[split.rows])
     _, first, group = np.unique(np.concatenate(digests), return_index=True, return_inverse=True)
@@ -193,6 +211,6 @@ def load(config: Config) -> Data:
     decisions += [] if config.dry_run else notes
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
-    decisions += _require_unchanged(run, source, config) if run else []
+    decisions += _require_unchanged(run, source, parts, config) if run else []
     task = task_of(config, metadata)
     return Data(source, metadata, task, parts, clean, decisions, seconds)

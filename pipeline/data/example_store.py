@@ -12,7 +12,7 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
-"""Column of the hashes of the pixels, next to the fields of the examples."""
+"""Column of the hashes of the fields that are not short, next to the fields of the examples."""
 PLACE = "_place"
 """Field of a ticket: the epoch times `_ROWS`, plus the row of the store, int64 (batch,)."""
 _ROWS = 2**32  # more than the rows of any store
@@ -22,8 +22,8 @@ class Store(abc.ABC):
     """Decoded examples, accessed by row.
 
     `specs` has the shape and dtype of each field. `short` has the columns (rows, ...) of the fields
-    that are numbers or short vectors, such as `id` and `label`. If images are kept, `digest` is a
-    hash of the pixels of each example, int64 (rows,).
+    that are numbers or short vectors, such as `id` and `label`. If examples are kept, `digest` is a
+    hash of the other fields of each, such as its pixels, int64 (rows,).
     """
 
     def __init__(

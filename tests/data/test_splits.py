@@ -145,6 +145,9 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     Image.fromarray(images[5][..., 0]).save(root / "a/00.png")
     with pytest.raises(UsageError, match="has changed since the run in .*/run began: the content"):
         dataset.load(settings)
+    uncached = settings.changed(data={"cache": "none"})
+    with pytest.raises(UsageError, match="other times or sizes, and without a cache, content is"):
+        dataset.load(uncached)
     forced = dataset.load(settings.changed(force=True))
     assert "changed" in {decision.name for decision in forced.decisions}
     forced.write(run)

@@ -99,11 +99,6 @@ class ArraySource(Source):
                     digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
-    def content(self) -> str:
-        """The fingerprint, if all arrays are in memory."""
-        mapped = any(isinstance(v, np.memmap) for c in self._columns.values() for v in c.values())
-        return super().content() if mapped else self.fingerprint()
-
     def location(self, id: int) -> str:
         """For example, `example 17 of mine.npz`."""
         split, position = divmod(id, 1 << 40)
@@ -167,9 +162,6 @@ class ImageFiles(ArraySource):
     def fingerprint(self) -> str:
         """Hash of the classes, the columns, and every file's path, size and time of last change."""
         return self._fingerprint
-
-    def content(self) -> str:
-        return Source.content(self)
 
     def location(self, id: int) -> str:
         """The path of the file."""
