@@ -115,8 +115,6 @@ class Handoff:
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
         self.choose_weights()
-        needed = (split_names.judged(self.evaluated), "validation")
-        self.evaluated = {name: self.evaluated[name] for name in needed if name in self.evaluated}
         result = self._export(self._test())
         run_result.report_export(self.config, self.run, result)
         return result
@@ -130,7 +128,8 @@ class Handoff:
     def _test(self) -> dict[str, Any]:
         """The result before the export: metrics of each split, calibration."""
         task, evaluated = self.data.task, self.evaluated
-        progress_bar.stage("testing", f"{sum(map(len, self.data.splits.values())):,} examples")
+        count = sum(len(self.data.splits[name]) for name in evaluated)
+        progress_bar.stage("testing", f"{count:,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(self.model, task, evaluated["validation"])

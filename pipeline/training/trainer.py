@@ -10,7 +10,7 @@ import keras
 from pipeline.config import registry
 from pipeline.config.config import RUNS, Config
 from pipeline.contracts import Batches, Decision
-from pipeline.data import augmentation, batching
+from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
@@ -48,11 +48,14 @@ class Trainer:
         """Training batches without augmentation."""
         self.batches, self.placed = augmentation.placed(self.plain, config.data, seed, data.cache)
         """Training batches for the engine, and where they are augmented."""
+        # Not `train` if there is another split: that would take as long as a third of an epoch.
+        judged = split_names.judged(data.splits)
         self.evaluated = {
             name: batching.evaluation(split, config.train, machine.replicas)
             for name, split in data.splits.items()
+            if name in ("validation", judged)
         }
-        """Split -> batches; `validation` is evaluated after each epoch."""
+        """Split -> batches of `validation`, after each epoch, and of the split that judges."""
 
     def build(self) -> None:
         """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
