@@ -3,9 +3,9 @@
     python benchmarks/time_to_accuracy.py TFDS_DIR [ROUNDS]
 
 One is plain Keras: the network of `cifar10_sequential` and Adam, `fit` on NumPy arrays in batches
-of 32 for 10 epochs. The other is `pipeline fit cifar10_convnet` with the options below, which also
-evaluates the training images. The times are those from the start of a process until it prints its
-test accuracy, imports included. Prints a row for each process, and the ratio of the medians.
+of 32 for 10 epochs. The other is `pipeline fit cifar10_convnet` with the options below. The times
+are those from the start of a process until it prints its test accuracy, imports included. Prints a
+row for each process, and the ratio of the medians.
 """
 
 import json

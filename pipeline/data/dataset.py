@@ -76,8 +76,9 @@ def _content(source: Source, parts: dict[str, Split]) -> str | None:
     for split in parts.values():
         if split.store.digest is None:
             return None
-        for column in (*split.store.short.values(), split.store.digest):
-            found.update(column[split.rows].tobytes())
+        for name in sorted(split.store.short):
+            found.update(split.column(name).tobytes())
+        found.update(split.store.digest[split.rows].tobytes())
     return found.hexdigest()
 
 
