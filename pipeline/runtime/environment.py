@@ -133,9 +133,12 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             # What was imported is excluded from all collections: each would take 0.2 s, and the one
-            # at the end of the process 0.9 s. Models of the user must still be collected.
+            # at the end of the process 0.9 s. A notebook may have data that must be collected later;
+            # there, everything is moved to the oldest generation without being looked at.
             if is_first:
                 gc.freeze()
+                if hasattr(sys, "ps1"):
+                    gc.unfreeze()
             gc.enable()
 
 
