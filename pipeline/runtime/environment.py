@@ -132,8 +132,8 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            # What was imported is excluded from all collections: each would take 0.2 s, and the one
-            # at the end of the process 0.9 s. A notebook may have data that must be collected later;
+            # Excludes what was imported from all collections: each would take 0.2 s, and the one at
+            # the end of the process 0.9 s. A notebook may have data that must be collected later;
             # there, everything is moved to the oldest generation without being looked at.
             if is_first:
                 gc.freeze()
