@@ -230,8 +230,9 @@ class Batches:
     tickets: Callable[..., tf.data.Dataset]
     """(first step, share of each batch = all) -> dataset of the tickets from there to `last_step`;
     if the share has several parts, those of one step follow each other."""
-    materialize: Callable[[Any], Example]
-    """Ticket -> batch, called inside the compiled step: looks up the fields that are not sent."""
+    materialize: Callable[..., Example]
+    """(ticket, number of equal parts that the batch was divided into = 1) -> batch, called inside
+    the compiled step: looks up the fields that are not sent."""
     raise_if_undecodable: Callable[[int, int], None]
     """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
     be decoded, if there is one."""

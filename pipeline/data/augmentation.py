@@ -52,8 +52,8 @@ class Augmenter:
         """Traces the operations for a micro-batch, and runs the user's, so that errors appear."""
 
         def micro_batch(ticket: Any) -> Example:
-            part = tf.nest.map_structure(lambda t: t[: t.shape[0] // pieces], ticket)
-            return batches.materialize(part)
+            batch = batches.materialize(ticket, share.of)
+            return {name: field[: field.shape[0] // pieces] for name, field in batch.items()}
 
         parts = batches.tickets(batches.first_step, share)
         # Without autograph, which would wrap a UsageError.
@@ -137,14 +137,14 @@ def placed(
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
     """The same batches, with tickets that `tf.data` augments in parallel with training."""
 
-    # Autograph would add its own text to a UsageError.
-    @tf.autograph.experimental.do_not_convert
-    def augmented(ticket: Any) -> Example:
-        return augmenter(batches.materialize(ticket))
-
     def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
+        # Autograph would add its own text to a UsageError.
+        @tf.autograph.experimental.do_not_convert
+        def augmented(ticket: Any) -> Example:
+            return augmenter(batches.materialize(ticket, share.of))
+
         made = batches.tickets(first_step, share)
         made = made.map(augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return made.prefetch(2 * share.count)
 
-    return dataclasses.replace(batches, tickets=tickets, materialize=lambda ticket: ticket)
+    return dataclasses.replace(batches, tickets=tickets, materialize=lambda ticket, parts=1: ticket)

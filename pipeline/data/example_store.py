@@ -1,7 +1,7 @@
 """Where the decoded examples of a split are kept: in memory, on the device, or nowhere."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,24 @@ from pipeline.utils.tf_data import READ_ERRORS, is_short
 DIGEST = "_digest"
 """Column of the hashes of the fields that are not short, next to the fields of the examples."""
 PLACE = "_place"
-"""Field of a ticket: the epoch times `_ROWS`, plus the row of the store, int64 (batch,)."""
-_ROWS = 2**32  # more than the rows of any store
+"""Field of a ticket that is not one of the examples: it names them for the device."""
+
+
+class Copies:
+    """Columns of which each compute device gets a copy when a step first uses them."""
+
+    def __init__(self, columns: Callable[[], Mapping[str, Any]]) -> None:
+        self._columns = columns
+        self.by_device: dict[str, dict[str, tf.Tensor]] = {}
+
+    def here(self) -> dict[str, tf.Tensor]:
+        """The copies on the device of this replica."""
+        device = _device()
+        if device not in self.by_device:
+            with tf.init_scope(), tf.device(device):
+                copies = {name: tf.identity(column) for name, column in self._columns().items()}
+                self.by_device[device] = copies
+        return self.by_device[device]
 
 
 class Store(abc.ABC):
@@ -35,7 +51,7 @@ class Store(abc.ABC):
         self.specs = dict(specs)
         self.short = dict(short)
         self.digest = digest
-        self._copies: dict[str, dict[str, tf.Tensor]] = {}
+        self.copies = Copies(lambda: self.resident)
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -53,30 +69,24 @@ class Store(abc.ABC):
         """The columns that are copied to each compute device: single numbers, such as labels."""
         return {name: column for name, column in self.short.items() if column.ndim == 1}
 
-    def ticket(self, rows: tf.Tensor, epoch: tf.Tensor) -> Any:
-        """The input of the step for these rows, made inside `tf.data`; both int64 (n,).
+    def sent(self, rows: tf.Tensor) -> Example:
+        """The fields of these rows that are not resident, inside `tf.data`."""
+        return {n: field for n, field in self.gather(rows).items() if n not in self.resident}
 
-        It has the fields that are not resident, and eight bytes for each example. The epoch of
-        padding is -1.
+    def batch(self, ticket: Any, rows: tf.Tensor, epoch: tf.Tensor, weight: tf.Tensor) -> Example:
+        """The fields of a ticket and the resident fields of its rows, inside the compiled step."""
+        sent = {name: field for name, field in ticket.items() if name != PLACE}
+        kept = {name: tf.gather(column, rows) for name, column in self.copies.here().items()}
+        return {**sent, **kept, "epoch": epoch, "weight": weight}
+
+    def evaluation(self, ticket: Any, parts: int = 1) -> Example:
+        """The batch of a ticket whose place is its rows, int64 (n,); -1 - row for padding.
+
+        All splits of a store share this method, and so the trace of a function that calls it.
         """
-        sent = {n: field for n, field in self.gather(rows).items() if n not in self.resident}
-        return {**sent, PLACE: epoch * _ROWS + rows}
-
-    def materialize(self, ticket: Any) -> Example:
-        """The examples of a ticket with `epoch` and `weight`, inside the compiled step."""
-        sent = dict(ticket)
-        place = sent.pop(PLACE)
-        epoch, rows = place // _ROWS, place % _ROWS
-        kept = {name: tf.gather(c, rows) for name, c in self._copy(_device()).items()}
-        own = {"epoch": tf.maximum(epoch, 0), "weight": tf.cast(epoch >= 0, tf.float32)}
-        return {**sent, **kept, **own}
-
-    def _copy(self, device: str) -> dict[str, tf.Tensor]:
-        if device not in self._copies:
-            with tf.init_scope(), tf.device(device):
-                copies = {name: tf.identity(column) for name, column in self.resident.items()}
-                self._copies[device] = copies
-        return self._copies[device]
+        place = ticket[PLACE]
+        rows = tf.maximum(place, -1 - place)
+        return self.batch(ticket, rows, tf.zeros_like(rows), tf.cast(place >= 0, tf.float32))
 
 
 class Memory(Store):

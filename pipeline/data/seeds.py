@@ -48,7 +48,7 @@ def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
     return tf.cast(bits, tf.float32) * (1.0 / (1 << 24))
 
 
-def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: int = 0) -> tf.Tensor:
+def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: tf.Tensor | int = 0) -> tf.Tensor:
     """int64 numbers from 0 to `below` - 1, one per seed; the bias is less than `below` / 2**32.
 
     `below` may be a tensor with one number per seed.

@@ -87,14 +87,20 @@ class Step:
         """Updates the weights once with this replica's part of a batch; updates the metrics."""
         self._reseed()
         before = self.update.remember()
-        pass_ = functools.partial(self._forward_and_backward, model)
+        parts = tf.distribute.get_strategy().num_replicas_in_sync
+        fetch = functools.partial(self._fetch_training, parts=parts)
+        is_whole = self._options.accumulate == 1
+
+        def pass_(given: Any) -> tuple[list[tf.Tensor], Measured]:
+            return self._forward_and_backward(model, fetch(given) if is_whole else given)
+
         if self._xla:
             pass_ = tf.function(pass_, jit_compile=True, autograph=False)
-        if self._options.accumulate == 1:
+        if is_whole:
             gradients, measured = pass_(ticket)
             loss = self._measure(*measured)
         else:
-            loss, *gradients = self._in_pieces(pass_, model, ticket)
+            loss, *gradients = self._in_pieces(pass_, model, fetch(ticket))
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
@@ -104,10 +110,10 @@ class Step:
         self._measure(y, outputs, _weighted(self.loss(y, outputs), batch), weight)
 
     def _forward_and_backward(
-        self, model: keras.Model, ticket: Any
+        self, model: keras.Model, batch: Example
     ) -> tuple[list[tf.Tensor], Measured]:
-        """Gradients of this ticket's part of the mean loss over the global batch."""
-        batch, inputs, y, weight = self._inputs(ticket)
+        """Gradients of these examples' part of the mean loss over the global batch."""
+        inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
         shares = tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
         with tf.GradientTape() as tape:
@@ -125,11 +131,10 @@ class Step:
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
-    def _inputs(self, ticket: Any) -> tuple[Example, Any, Any, tf.Tensor]:
-        """The batch of a training ticket, and its (inputs, y, weight) after augmentation."""
-        batch = self._fetch_training(ticket)
+    def _inputs(self, batch: Example) -> tuple[Any, Any, tf.Tensor]:
+        """The (inputs, y, weight) of a decoded batch after augmentation."""
         prepared = self._task.prepare(self.augment(batch))
-        return batch, *self._task.target(prepared, self.augment.seeds(batch))
+        return self._task.target(prepared, self.augment.seeds(batch))
 
     def _penalty(self, variables: list[keras.Variable]) -> tf.Tensor | float:
         if not self._options.l2:
@@ -138,14 +143,14 @@ class Step:
         return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
 
     def _in_pieces(
-        self, pass_: Callable[[Any], Any], model: keras.Model, ticket: Any
+        self, pass_: Callable[[Any], Any], model: keras.Model, batch: Example
     ) -> list[tf.Tensor]:
         """Loss and gradients, from one micro-batch after another: only one is in memory at once."""
         pieces = self._options.accumulate
-        cut = tf.nest.map_structure(lambda t: tf.reshape(t, (pieces, -1, *t.shape[1:])), ticket)
+        cut = {name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()}
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
-            gradients, measured = pass_(tf.nest.map_structure(lambda t: t[piece], cut))
+            gradients, measured = pass_({name: t[piece] for name, t in cut.items()})
             parts = (self._measure(*measured), *gradients)
             return piece + 1, *(s + part for s, part in zip(sums, parts, strict=True))
 
@@ -169,15 +174,16 @@ class Step:
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
     def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
-        """The decoded examples of a training ticket, and the loss of each with the current weights.
+        """The decoded examples of a whole batch, and the loss of each with the current weights.
 
         The examples are augmented as in training, but there is no dropout and BatchNormalization
         uses its moving statistics, so that no example affects the loss of another.
 
         Returns:
-            The batch of the ticket, and weight times loss, float32 (batch,).
+            The batch of this ticket, and weight times loss, float32 (batch,).
         """
-        batch, inputs, y, weight = self._inputs(ticket)
+        batch = self._fetch_training(ticket)
+        inputs, y, weight = self._inputs(batch)
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
     def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

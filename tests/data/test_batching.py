@@ -1,5 +1,7 @@
 """Batches: data that cannot be used, the order of epochs, batches of one shape, nothing lost."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,11 +62,15 @@ def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
 
 
 def test_consecutive_epochs_are_independent(split):
-    # With the 4 rounds of tf.random.experimental.index_shuffle this correlation is 1.00.
-    count = 65_536
-    _, rows = epochs_of(split(count, shape=(1, 1, 1)), 8192, 2)
-    order = np.concatenate([row["id"] for row in rows]).reshape(2, count) - 1000
-    assert abs(np.corrcoef(np.argsort(order, axis=1))[0, 1]) < 0.03
+    """Examples that share a batch in one epoch share one in another only by chance."""
+    count, size, epochs = 65_536, 512, 4
+    _, rows = epochs_of(split(count, shape=(1, 1, 1)), size, epochs)
+    order = np.concatenate([row["id"] for row in rows]).reshape(epochs, count) - 1000
+    places = np.argsort(order, axis=1)
+    for one, other in itertools.combinations(range(epochs), 2):
+        assert abs(np.corrcoef(places[one], places[other])[0, 1]) < 0.03
+        both = np.bincount(places[one] // size * 128 + places[other] // size, minlength=128**2)
+        assert (both * (both - 1)).sum() == pytest.approx((size - 1) ** 2, rel=0.03)
 
 
 def test_steps_end_the_run_early(split):

@@ -51,9 +51,9 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
             return both.map(wait)
 
         def wait(ticket, number):
-            row = ticket["_place"]
-            held = tf.cond(number < 12, lambda: row, lambda: tf.py_function(stuck, [row], tf.int64))
-            return {**ticket, "_place": tf.ensure_shape(held, row.shape)}
+            at = ticket["_place"]
+            held = tf.cond(number < 12, lambda: at, lambda: tf.py_function(stuck, [at], tf.int64))
+            return {**ticket, "_place": tf.ensure_shape(held, at.shape)}
 
         return dataclasses.replace(batches, tickets=tickets)
 

@@ -41,8 +41,8 @@ def random_split(count=32, store=example_store.Memory):
 def weighted(batches):
     """The same batches; the weights are a field `given` of the tickets, if they have it."""
 
-    def materialize(ticket):
-        batch = batches.materialize(ticket)
+    def materialize(ticket, parts=1):
+        batch = batches.materialize(ticket, parts)
         given = batch.pop("given", batch["weight"])
         return {**batch, "weight": given}
 

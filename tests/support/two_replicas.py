@@ -14,6 +14,7 @@ import small
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
+from pipeline.contracts import Share
 from pipeline.data import augmentation, batching, example_store
 from pipeline.runtime import environment
 from pipeline.training import distributed, plan
@@ -63,11 +64,13 @@ def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
 def sample_order(two):
     """Whether the parts of both replicas make the whole batch in each step."""
     batches = batching.training(small.random_split(50), settings_of(train={"epochs": 3}).train, 0)
-    whole = [ticket["_place"].numpy().tolist() for ticket in batches.dataset]
+    whole = [batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset]
     with two.strategy.scope():
         parts = iter(distributed.tickets(batches))
+        ids = tf.function(lambda ticket: batches.materialize(ticket, 2)["id"], autograph=False)
         local = two.strategy.experimental_local_results
-        return whole == [np.concatenate(local(next(parts)["_place"])).tolist() for _ in whole]
+        found = [local(two.strategy.run(ids, args=(next(parts),))) for _ in whole]
+        return whole == [np.concatenate(both).tolist() for both in found]
 
 
 def overflows(machine, rounds):
@@ -77,9 +80,8 @@ def overflows(machine, rounds):
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
     batches = batching.training(small.random_split(BATCH), settings.train, 0)
-    (ticket,) = batches.dataset
     model.step.set_inputs(small.weighted(batches), None)
-    halves = [{k: v[:8] for k, v in ticket.items()}, {k: v[8:] for k, v in ticket.items()}]
+    halves = list(batches.tickets(0, Share(0, 2, 2)))
     generator = np.random.default_rng(1)
     step = tf.function(
         lambda tickets: strategy.run(model.step.train, args=(model, tickets)), autograph=False
@@ -126,7 +128,7 @@ def bad_steps(one, two):
         batches = batching.training(small.random_split(BATCH * 4), settings_of().train, 0)
 
         def spoil(ticket, number):
-            last = tf.range(len(ticket["_place"])) == len(ticket["_place"]) - 1
+            last = tf.range(ticket["image"].shape[0], 0, -1) == 1
             bad = last & ((number == 1) | (number == 2))
             return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
 
@@ -197,7 +199,7 @@ def resident(one, two, settings):
     distance, _ = apart(one, two, settings, 8, store=store)
     copies = {
         device: sorted({tensor.device for tensor in columns.values()})
-        for device, columns in made[0]._copies.items()
+        for device, columns in made[0].copies.by_device.items()
     }
     return copies, distance
 

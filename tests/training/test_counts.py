@@ -94,9 +94,12 @@ def test_an_image_of_cifar10_is_sent_to_the_device_as_its_pixels():
         "image": tf.zeros((64, 32, 32, 3), tf.uint8),
         "label": tf.zeros(64, tf.int64),
     }
-    settings = settings_of(train={"batch_size": 32})
-    split = splits.Split(example_store.Memory(columns), np.arange(64))
-    specs = batching.training(split, settings.train, 0).tickets(0).element_spec
-    assert specs["image"].dtype == tf.uint8
-    # The pixels, and 8 bytes for the epoch and the row, by which the device finds id and label.
-    assert sum(math.prod(s.shape) * s.dtype.size for s in specs.values()) == 32 * (3072 + 8)
+
+    def sent(store):
+        split = splits.Split(store(columns), np.arange(64))
+        batches = batching.training(split, settings_of(train={"batch_size": 32}).train, 0)
+        return sum(math.prod(s.shape) * s.dtype.size for s in batches.dataset.element_spec.values())
+
+    # The pixels, and one number per batch, by which the device finds ids and labels.
+    assert sent(example_store.Memory) == 32 * 3072 + 8
+    assert sent(example_store.Device) == 8

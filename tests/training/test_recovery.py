@@ -47,11 +47,11 @@ def memory(monkeypatch):
     box = SimpleNamespace(limit=10**9, refused=0)
     real = Step._forward_and_backward
 
-    def limited(self, model, ticket):
-        if ticket["_place"].shape[0] > box.limit:
+    def limited(self, model, batch):
+        if batch["id"].shape[0] > box.limit:
             box.refused += 1
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-        return real(self, model, ticket)
+        return real(self, model, batch)
 
     monkeypatch.setattr(Step, "_forward_and_backward", limited)
     return box

@@ -38,6 +38,7 @@ def test_padding_counts_neither_in_loss_nor_in_accuracy():
 def test_training_augments_and_evaluation_does_not(monkeypatch):
     settings = settings_of(data={"augment": {"crop": {"padding": 2}}})
     model, batches = ready(settings, random_split())
+    model.step.set_inputs(batches, batches)
     seen, prepare = [], TASK.prepare
     monkeypatch.setattr(TASK, "prepare", lambda batch: seen.append(batch) or prepare(batch))
     (ticket, *_) = batches.dataset
