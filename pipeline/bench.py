@@ -106,17 +106,13 @@ def _configured(arguments: list[str]) -> tuple[Config, Options]:
     for word in arguments:
         name = word.partition("=")[0]
         if name.startswith("--"):
-            is_own = name in known or bool(cli_parser.near(name, known) and not _is_run(name))
+            of_run = {*cli_parser.meant(name, Config)} & cli_parser.flags(Config).keys()
+            is_own = name in known or bool(cli_parser.near(name, known) and not of_run)
         words[is_own].append(word)
     if not words[False] or (words[False][0].startswith("-") and "--config" not in words[False]):
         words[False][:0] = _RECIPE
     options = Options(**cli_parser.changes(words[True], Options))
     return command_line.configure(words[False], PROGRAM), options
-
-
-def _is_run(name: str) -> bool:
-    """Whether an option is one of a run."""
-    return bool({*cli_parser.meant(name, Config)} & cli_parser.flags(Config).keys())
 
 
 def main(arguments: list[str]) -> int:

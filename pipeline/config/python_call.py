@@ -33,7 +33,9 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
         flags = cli_parser.meant(f"--{name}", Config)
         hint = did_you_mean(flags) if flags else suggest(name, {*known, *_SHORT})
         raise UsageError(f"unknown argument {name!r}; {hint}")
-    if _is_path(given.get("data")):
+    data: Any = given.get("data")
+    is_text = isinstance(data, str) and data not in registry.names("sources")
+    if isinstance(data, Path) or (is_text and data_path.is_path(data)):
         path = Path(given.pop("data"))
         if recipe is None and "model" not in given:
             recipe = command_line.of_data(path)
@@ -81,11 +83,6 @@ def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
     elif rate is not None:
         given["learning_rate"] = rate if isinstance(rate, int | float | str) else float(rate)
     return {**given, "train": {**found, **given.get("train", {})}} if found else given
-
-
-def _is_path(data: Any) -> bool:
-    is_text = isinstance(data, str) and data not in registry.names("sources")
-    return isinstance(data, Path) or (is_text and data_path.is_path(data))
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:

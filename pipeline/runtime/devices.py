@@ -13,7 +13,7 @@ from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.contracts import Decision
 from pipeline.runtime import gpu_info
 from pipeline.runtime.cluster import Cluster
-from pipeline.runtime.environment_check import cores
+from pipeline.runtime.cpu_info import cores
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 

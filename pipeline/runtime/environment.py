@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pipeline
 from pipeline.config import config
 from pipeline.config.formats import parse_devices
-from pipeline.runtime import native_logs
+from pipeline.runtime import cpu_info, native_logs
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.gpu_info import missing_gpu, none_here
 from pipeline.utils.errors import UsageError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # contracts import TensorFlow
 
     from pipeline.contracts import Decision
 
+INHERITED = dict(os.environ)
+"""The environment variables without those that `import_tensorflow` sets."""
 # Of glibc's malloc.h.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 
@@ -103,9 +105,10 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
 def import_tensorflow() -> bool:
     """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees a GPU."""
-    # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
     if "tensorflow" not in sys.modules:
+        # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        cpu_info.use_onednn()
     # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in one line.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # the user may have set another backend
@@ -158,8 +161,6 @@ def fast_precision() -> tuple[str | None, str]:
     """The 16-bit policy that is fast on this device, or None, and the reason."""
     import tensorflow as tf
 
-    from pipeline.runtime import environment_check
-
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
@@ -169,7 +170,7 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    if environment_check.cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+    if cpu_info.flags() & {"avx512_bf16", "amx_bf16"}:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
 

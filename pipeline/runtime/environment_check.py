@@ -4,7 +4,6 @@ TensorFlow is imported in a separate process, so that a broken installation is r
 everything else.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from pipeline.runtime import gpu_info
+from pipeline.runtime import cpu_info, gpu_info
 from pipeline.utils.console import counted
 
 _PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
@@ -149,34 +148,14 @@ def hardware() -> str:
     return "; ".join(finding.value for finding in itertools.islice(_machine(), 2))
 
 
-def cores() -> int:
-    """Number of CPU cores that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
-def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
-    return set(_of_cpu("flags").split())
-
-
-def _of_cpu(name: str) -> str:
-    """A value in /proc/cpuinfo, of the first core."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith(name):
-                return line.partition(": ")[2].strip()
-    return ""
-
-
 def _machine() -> Iterator[Finding]:
     """CPU, memory and disks."""
     import psutil
 
-    flags = cpu_flags()
+    flags = cpu_info.flags()
     known = [name for name in _ISA if name in flags]
-    name = _of_cpu("model name") or platform.machine()
-    value = f"{name}, {counted(cores(), 'core')}; {', '.join(known)}"
+    name = cpu_info.value("model name") or platform.machine()
+    value = f"{name}, {counted(cpu_info.cores(), 'core')}; {', '.join(known)}"
     without = [name for name in ("avx", "avx2") if flags and name not in flags]
     slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
     yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)

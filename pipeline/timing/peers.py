@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.runtime import environment
-from pipeline.runtime.environment_check import cores
+from pipeline.runtime.cpu_info import cores
 from pipeline.timing.processes import INSTALL, PEERS, missing_torch
 from pipeline.timing.rounds import Failed, Line, Rounds, Sample
 from pipeline.timing.speed import Training
@@ -63,7 +62,8 @@ class Peer:
         if kind == "torch" and (how := missing_torch(python)):
             raise Failed(how)
         script = str(PEERS / f"peer_{kind}.py")
-        variables = {k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"}
+        inherited = environment.INHERITED.items()
+        variables = {k: v for k, v in inherited if not python or k != "PYTHONPATH"}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         try:
             self._process = subprocess.Popen(

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pipeline import doctor
-from pipeline.runtime import environment_check, gpu_info
+from pipeline.runtime import cpu_info, environment_check, gpu_info
 from pipeline.utils.errors import UsageError
 
 SEEN = '[["NVIDIA H100", [9, 0]]]'
@@ -97,7 +97,7 @@ def test_other_problems_are_found(probe, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "absent/data"))
     memory = collections.namedtuple("Memory", "available total")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1 << 30, 8 << 30))
-    monkeypatch.setattr(environment_check, "cpu_flags", lambda: {"sse"})
+    monkeypatch.setattr(cpu_info, "flags", lambda: {"sse"})
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path.cwd())
     disk = collections.namedtuple("Disk", "free")
     monkeypatch.setattr(environment_check.shutil, "disk_usage", lambda _: disk(0))
@@ -138,7 +138,7 @@ def test_gpus_and_missing_libraries(probe, monkeypatch):
 def test_cpu_flags_are_read(monkeypatch):
     text = "processor: 0\nflags\t\t: fpu avx avx2\n"
     monkeypatch.setattr(builtins, "open", lambda *_, **__: io.StringIO(text))
-    assert {"avx", "avx2"} <= environment_check.cpu_flags()
+    assert {"avx", "avx2"} <= cpu_info.flags()
 
 
 @pytest.mark.parametrize(

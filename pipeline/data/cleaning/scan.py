@@ -129,17 +129,13 @@ def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
     return image_decoding.pixels(image, channels) if image.dtype == tf.string else image
 
 
-def _rgb(image: tf.Tensor) -> tf.Tensor:
-    """Gray is repeated, transparency dropped."""
-    return tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
-
-
 def _describe(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
     image = _pixels(channels, image)
     # Includes type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
-    rgb = _rgb(image)
+    # Gray is repeated, transparency dropped.
+    rgb = tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
     thumbnail = tf.cond(
         tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
         lambda: rgb,

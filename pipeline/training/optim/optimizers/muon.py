@@ -88,7 +88,9 @@ class Muon(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        matrices = [number for number, v in enumerate(variables) if _is_matrix(v.shape)]
+        # They map inputs to outputs, and have several directions to orthogonalize.
+        shapes = enumerate(v.shape for v in variables)
+        matrices = [n for n, s in shapes if len(s) in (2, 4) and min(math.prod(s[:-1]), s[-1]) > 1]
         hidden = {n for n in matrices[1:-1] if "embedding" not in variables[n].path}
         self._momentums = self.add_optimizer_variables(variables, "momentum")
         self._velocities = [
@@ -136,8 +138,3 @@ class Muon(keras.optimizers.Optimizer):
         """The arguments for `from_config`, without the state."""
         own = {name: getattr(self, name) for name in ("momentum", "nesterov", "adam_factor")}
         return {**super().get_config(), **own}
-
-
-def _is_matrix(shape: tuple[int, ...]) -> bool:
-    """Whether a variable maps inputs to outputs and has several directions to orthogonalize."""
-    return len(shape) in (2, 4) and min(math.prod(shape[:-1]), shape[-1]) > 1
