@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # contracts import TensorFlow
 
     from pipeline.contracts import Decision
 
-INHERITED = dict(os.environ)
-"""The environment variables without those that `import_tensorflow` sets."""
 # Of glibc's malloc.h.
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 
@@ -108,12 +106,11 @@ def import_tensorflow() -> bool:
     if "tensorflow" not in sys.modules:
         # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        cpu_info.use_onednn()
     # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in one line.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    with native_logs.of_start(), _no_garbage_collection():
+    with native_logs.of_start(), _no_garbage_collection(), cpu_info.onednn():
         import tensorflow as tf
 
         seen = tf.config.list_physical_devices("GPU")

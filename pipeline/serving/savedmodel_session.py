@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.runtime import cpu_info, native_logs
+from pipeline.runtime import native_logs
 from pipeline.utils import protobuf
 
 INVALID_ARGUMENT = 3  # absl status code; 400 over REST
@@ -163,7 +163,6 @@ def runtime_version() -> str:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    cpu_info.use_onednn()
     # Not RTLD_GLOBAL: with it, importing TensorFlow afterwards would end the process.
     root = protobuf.wheel()
     with native_logs.of_start():

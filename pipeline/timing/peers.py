@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -62,8 +63,7 @@ class Peer:
         if kind == "torch" and (how := missing_torch(python)):
             raise Failed(how)
         script = str(PEERS / f"peer_{kind}.py")
-        inherited = environment.INHERITED.items()
-        variables = {k: v for k, v in inherited if not python or k != "PYTHONPATH"}
+        variables = {k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         try:
             self._process = subprocess.Popen(

@@ -79,7 +79,7 @@ class Training:
 
     def contestants(self, seconds: float) -> dict[str, Callable[[], Sample]]:
         """Name -> function that takes a sample, in the scope of the strategy."""
-        found = ceilings(min(seconds, 0.5))
+        found = ceilings(self.model.compute_dtype, min(seconds, 0.5))
         for suffix, made in self._made.items():
             found[_STEP + suffix] = timed(_resident(made.model, made.batches), seconds)
             found[_END + suffix] = _engine(self._engines[0], made.model, made.batches, seconds)
@@ -92,8 +92,7 @@ class Training:
     def lines(self, rounds: Rounds) -> list[Line]:
         """The lines of these contestants."""
         gflop, part = training_gflop(self.model), dict[str, Any]()
-        is_float32 = self.model.compute_dtype == "float32"
-        product = f"matmul {'float32' if is_float32 else 'bfloat16'}"
+        product = f"matmul {self.model.compute_dtype}"
         if gflop:
             use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
             part = {"compared": f"part of {product}", "ratio": use}
@@ -218,26 +217,21 @@ def _engine(name: str, model: Any, batches: Batches, seconds: float) -> Callable
     return sample
 
 
-def ceilings(seconds: float) -> dict[str, Callable[[], Sample]]:
-    """Matrix products in float32 and bfloat16 (GFLOP), and a copy in memory (GB read)."""
+def ceilings(dtype: str, seconds: float) -> dict[str, Callable[[], Sample]]:
+    """Matrix products (GFLOP), and a copy in memory (GB read)."""
     side = 8192 if tf.config.list_physical_devices("GPU") else 1024
     source, target = np.ones(_BYTES, np.uint8), np.ones(_BYTES, np.uint8)
+    one = tf.cast(tf.random.normal((side, side)), dtype)
 
-    def product(dtype: str) -> Callable[[], Sample]:
-        one = tf.cast(tf.random.normal((side, side)), dtype)
-
-        def call() -> float:
-            tf.reduce_max(tf.matmul(one, one)).numpy()  # waits: devices run asynchronously
-            return 2e-9 * side**3
-
-        return timed(call, seconds)
+    def product() -> float:
+        tf.reduce_max(tf.matmul(one, one)).numpy()  # waits: devices run asynchronously
+        return 2e-9 * side**3
 
     def copy() -> float:
         np.copyto(target, source)
         return 1e-9 * _BYTES
 
-    products = {f"matmul {dtype}": product(dtype) for dtype in ("float32", "bfloat16")}
-    return {**products, "copy": timed(copy, seconds)}
+    return {f"matmul {dtype}": timed(product, seconds), "copy": timed(copy, seconds)}
 
 
 def training_gflop(model: keras.Model) -> float:

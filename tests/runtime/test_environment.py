@@ -28,10 +28,9 @@ model.append(model)
 environment.import_tensorflow()
 found.append(any(part is model for part in gc.get_objects()))
 import keras, tensorflow as tf
-from tensorflow.python.util._pywrap_util_port import IsMklEnabled  # oneDNN; needs AVX2
 print(keras.backend.backend(), keras.backend.floatx(), keras.backend.image_data_format())
 example = tf.train.Example.FromString(tf.train.Example().SerializeToString())
-found += [IsMklEnabled(), bool(tf.saved_model.load(sys.argv[1]).signatures), answered()]
+found += [bool(tf.saved_model.load(sys.argv[1]).signatures), answered()]
 print(*found)
 """
 
@@ -56,4 +55,4 @@ def test_another_backend_and_other_types_of_keras_are_not_taken(started):
 
 def test_a_client_does_not_import_tensorflow_which_can_be_imported_afterwards(started):
     """Quickly: without the full garbage collections that Python would make meanwhile, and later."""
-    assert started[1].split() == ["True"] * 8
+    assert started[1].split() == ["True"] * 7

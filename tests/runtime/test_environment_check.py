@@ -135,10 +135,13 @@ def test_gpus_and_missing_libraries(probe, monkeypatch):
     assert problems("ok")["CUDA libraries"][0] == "found"
 
 
-def test_cpu_flags_are_read(monkeypatch):
+def test_cpu_flags_are_read_and_turn_onednn_on(monkeypatch):
     text = "processor: 0\nflags\t\t: fpu avx avx2\n"
     monkeypatch.setattr(builtins, "open", lambda *_, **__: io.StringIO(text))
-    assert {"avx", "avx2"} <= cpu_info.flags()
+    monkeypatch.delenv(name := "TF_ENABLE_ONEDNN_OPTS", raising=False)
+    with cpu_info.onednn():
+        assert os.environ[name] == "1" and {"avx", "avx2"} <= cpu_info.flags()
+    assert name not in os.environ
 
 
 @pytest.mark.parametrize(
