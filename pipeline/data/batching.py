@@ -168,8 +168,8 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     def rows(start: tf.Tensor, size: int, tables: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """The rows of `size` examples from number `start` of the run on.
 
-        Three lookups in a fixed permutation, each after a shift by a random offset of the epoch: a
-        tenth of the operations of a cipher like that of `RandomIndexShuffle`.
+        Three lookups in a fixed permutation, each after a shift by a random offset of the epoch.
+        Unlike `RandomIndexShuffle`, these operations also run on GPUs.
         """
         found = start % per_epoch + tf.range(size, dtype=tf.int64)
         offsets = seeds.integers(tf.constant(keys[:3]), len(split), start // per_epoch)

@@ -32,7 +32,7 @@ def onednn() -> Iterator[None]:
 
     By itself, it does so only on CPUs with, say, AVX-512 VNNI. On one with AVX2 but no AVX-512,
     `convnet` trains 1.7 times as fast with oneDNN, and `lenet` 4 times. Other processes do not
-    inherit this: on that CPU, an exported model needs 15 ms for a single image, not 1.
+    inherit this: on that CPU, an exported model needs 14 ms for a single image, not 1.
     """
     is_ours = _ONEDNN not in os.environ and "avx2" in flags()
     if is_ours:
