@@ -60,8 +60,7 @@ def load(
     if held_out:
         value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
         hashed = "group" if "group" in splits["train"].store.short else "ids"
-        rule = f"held out of train by a hash of the {hashed}"
-        decisions.append(Decision("splits", value, rule))
+        decisions.append(Decision("splits", value, f"taken from train by a hash of the {hashed}"))
         divided = divide(splits["train"], held_out, options.split_seed)
         divided, copies = without_copies(divided, groups or {})
         splits.update(divided)

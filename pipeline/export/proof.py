@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -57,10 +57,14 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     return golden
 
 
-def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
+def checks(
+    directory: Path, fuzz: int = 0, wait: Callable[[], object] | None = None
+) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
-    Run each before requesting the next, and stop after a failure of one in `STOPS`.
+    Run each before requesting the next, and stop after a failure of one in `STOPS`. If answers and
+    manifest are still being written, `wait` waits for them; first, the warm-up requests are sent,
+    which take longest.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
@@ -79,14 +83,18 @@ def checks(directory: Path, fuzz: int = 0) -> Iterator[tuple[str, Check]]:
         golden.update(read_golden(directory / GOLDEN))
         return f"stored answers of {', '.join(golden)}"
 
-    yield "digests", digests
+    if wait is None:
+        yield "digests", digests
     # Before anything in the graph is run.
     yield "operations", lambda: graph_checks.check_operations(saved_graph(directory).graph_def)
     yield "loads", load
-    yield "golden", read
     (session,) = sessions
-    yield "contract", partial(graph_checks.check_signatures, session.signatures, golden)
     yield "warm-up", partial(warmup.check, session, directory)
+    if wait is not None:
+        wait()
+        yield "digests", digests
+    yield "golden", read
+    yield "contract", partial(graph_checks.check_signatures, session.signatures, golden)
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
         compare = partial(
@@ -129,6 +137,6 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
-    runtime_version()  # loads the libraries, perhaps while the files are still written
-    sys.stdin.read()
-    main(checks(Path(sys.argv[1]), int(sys.argv[2])))
+    runtime_version()  # loads the libraries, perhaps while the SavedModel is still written
+    wait = sys.stdin.read if sys.stdin.readline() else None
+    main(checks(Path(sys.argv[1]), int(sys.argv[2]), wait))

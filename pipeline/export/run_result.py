@@ -114,9 +114,8 @@ def options(export: Export) -> dict[str, Any]:
 
 def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
     version = Path(result["export"])
-    if version.parent != run_directory.export_directory(config):
-        return False
-    if not files.is_version(version.name):
+    is_there = version.parent == run_directory.export_directory(config)
+    if not is_there or not files.is_version(version.name):
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(files.versions(version.parent), default=0)

@@ -1,7 +1,7 @@
 """Writes a SavedModel with all files of a version, verifies it, and publishes it."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, proof, run_result, text_files, warmup
-from pipeline.export.verification import Check, Verification, start, verify
+from pipeline.export.verification import Check, Verification, begin, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
 from pipeline.training.model_builder import twin
@@ -53,7 +53,8 @@ def export(
     try:
         directory = temp_files.folder(parent)
         with start(directory) as process:  # it loads its libraries meanwhile
-            manifest = write(directory, model, task, config, examples, **about)
+            saved = functools.partial(begin, process)
+            manifest = write(directory, model, task, config, examples, saved, **about)
             outcome = verify(directory, process=process)
         if not outcome.passed:
             return outcome
@@ -83,6 +84,7 @@ def write(
     task: Task,
     config: Config,
     examples: Split,
+    saved: Callable[[], None] = lambda: None,
     *,
     metrics: Mapping[str, Mapping[str, Any]],
     trained: Mapping[str, Any],
@@ -90,25 +92,24 @@ def write(
 ) -> dict[str, Any]:
     """Writes all files of a version to an empty directory; arguments as for `export`.
 
-    Returns the content of the manifest, without the digests of files.
+    Calls `saved` after the SavedModel and warm-up requests; returns the manifest without digests.
     """
     precision = config.export.precision
     policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
     exported = model if digest else twin(model, task, config.model, policy)
-    # One graph of the network, shared by all signatures.
-    network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
-    served = task.serve(network).items()
-    endpoints = {n: (tf.function(f, specs, autograph=False), specs) for n, (f, specs) in served}
-    _save(directory, endpoints)
-    if config.export.formats:
-        is_float32 = exported.dtype_policy.name == "float32"
-        plain = exported if is_float32 else twin(exported, task, config.model)
-        formats.write(directory, config.export.formats, plain, task)
-    answers = golden(task, endpoints, examples)
-    proof.write_golden(directory / proof.GOLDEN, answers)
-    requests = {name: sides["inputs"] for name, sides in answers.items()}
+    endpoints = _save(directory, exported, task)
+    requests = task.requests(golden_examples(examples))
     name = run_directory.export_directory(config).name
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
+    saved()
+    if config.export.formats:
+        plain = exported if policy == "float32" else twin(exported, task, config.model)
+        formats.write(directory, config.export.formats, plain, task)
+    answers = {  # by the network in Python
+        signature: {"inputs": inputs, "outputs": _answers(endpoints[signature], inputs)}
+        for signature, inputs in requests.items()
+    }
+    proof.write_golden(directory / proof.GOLDEN, answers)
     judged = split_names.judged(metrics)
     if judged and exported.dtype_policy.name != model.dtype_policy.name:
         # The exported network is evaluated, because 16 bits may cost more than a digit.
@@ -139,12 +140,16 @@ def write(
     return about
 
 
-def _save(directory: Path, endpoints: Endpoints) -> None:
-    """Writes the SavedModel of these signatures; equal programs and weights give equal files.
+def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
+    """Writes the SavedModel of a network; equal programs and weights give equal files.
 
     `keras.export.ExportArchive` (Keras 3.15.1) lists the variables in the order of a set, which
     depends on their addresses and differs from process to process.
     """
+    # One graph of the network, shared by all signatures.
+    network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
+    served = task.serve(network).items()
+    endpoints = {n: (tf.function(f, specs, autograph=False), specs) for n, (f, specs) in served}
     functions = {
         name: function.get_concrete_function(*specs)
         for name, (function, specs) in endpoints.items()
@@ -157,15 +162,7 @@ def _save(directory: Path, endpoints: Endpoints) -> None:
         tf.saved_model.save(module, str(directory), signatures=functions)
     except tf.errors.OpError as error:  # for example a full disk
         raise UsageError(f"{directory.parent} cannot be written: {reason(error)}") from None
-
-
-def golden(task: Task, endpoints: Endpoints, examples: Split) -> dict[str, dict[str, dict]]:
-    """Signature -> {inputs, outputs} for the first examples, answered by the model in Python."""
-    requests = task.requests(golden_examples(examples))
-    return {
-        name: {"inputs": inputs, "outputs": _answers(endpoints[name], inputs)}
-        for name, inputs in requests.items()
-    }
+    return endpoints
 
 
 def golden_examples(examples: Split) -> dict[str, np.ndarray]:

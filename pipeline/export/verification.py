@@ -1,5 +1,6 @@
 """Verification of an exported version: runs the checks in a separate process."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -50,7 +51,7 @@ class Verification:
 def start(
     directory: Path, fuzz: int = 0, python: Path | None = None, module: str = "proof"
 ) -> subprocess.Popen[bytes]:
-    """Starts the process of the checks, which loads its libraries and then waits for `verify`."""
+    """Starts the process of the checks: it loads its libraries; `begin`, `verify` go on."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if python is not None:  # it has its own packages
         environment.pop("PYTHONPATH", None)
@@ -64,6 +65,13 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def begin(process: subprocess.Popen[bytes]) -> None:
+    """Lets the process of `start` do the checks that need only the SavedModel and its warm-up
+    requests; the others wait for `verify`."""
+    with contextlib.suppress(BrokenPipeError):  # it ended; `verify` tells why
+        os.write(process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
 
 
 def verify(

@@ -42,6 +42,7 @@ def write(
             if any(isinstance(v, list) and first < len(v) for v in inputs.values()):
                 records.append((smallest, first, signature))
     records += [(size, 0, signature) for size in larger for signature in requests]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for size, first, signature in records:
             log = prediction_log_pb2.PredictionLog()

@@ -13,7 +13,6 @@ from typing import NamedTuple
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
 _TIMEOUT = 20  # seconds; the driver may have to wake up
-
 _DRIVER = Path("/proc/driver/nvidia/version")
 # The libraries of the driver and of TensorFlow 2.21.
 _LIBRARIES = (

@@ -46,6 +46,8 @@ def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) ->
             value.numpy()  # wait: devices run asynchronously
         seconds = distributed.agreed((time.monotonic() - start) / (calls.position - first))
         count = 1 if is_first else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
+        if not is_first and count == 1:  # another call would measure the same
+            break
     for variable, value in zip(state, before, strict=True):
         variable.assign(value)
     model.steps_per_execution = steps_per_execution
@@ -70,9 +72,8 @@ def steps_per_call(
         return Decision("call", "1 step", per_batch[0])
     if asked != "auto":
         model.steps_per_execution = asked
-        return Decision(
-            "call", counted(min(int(asked), train.steps_per_epoch), "step"), "requested"
-        )
+        count = min(int(asked), train.steps_per_epoch)
+        return Decision("call", counted(count, "step"), "requested")
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)

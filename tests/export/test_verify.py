@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from pipeline.export import proof
-from pipeline.export.verification import verify
+from pipeline.export.verification import begin, start, verify
 from pipeline.serving import repository, version_manifest
 from pipeline.serving.repository import chosen
 from pipeline.utils.errors import UsageError
@@ -65,6 +65,19 @@ def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
     modules = {n for n in others if n.count(".") == 2 and n.startswith("pipeline.")}
     packages = {"export", "serving", "utils", "runtime"}
     assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
+
+
+def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path):
+    version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
+    shutil.copytree(swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later)))
+    process = start(version)
+    begin(process)
+    early = [json.loads(process.stdout.readline())["check"] for _ in range(6)]
+    assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
+    for file in later:
+        shutil.copy(swift / file, version / file)
+    outcome = verify(version, process=process)
+    assert outcome.passed and outcome.checks[0].name == "digests", str(outcome)
 
 
 def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):

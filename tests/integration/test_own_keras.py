@@ -182,9 +182,8 @@ def test_two_classes_with_one_sigmoid(workplace):
         loss=keras.losses.BinaryCrossentropy(),
         metrics=["binary_accuracy", "auc"],
     )
-    assert (
-        run.test["binary_accuracy"] == pytest.approx(run.test["accuracy"]) and run.test["auc"] > 0.8
-    )
+    assert run.test["binary_accuracy"] == pytest.approx(run.test["accuracy"])
+    assert run.test["auc"] > 0.8
     answers = model.predict(X[..., None].astype("float32"), verbose=0)
     assert answers.shape == (600, 1) and ((answers[:, 0] > 0.5) == odd).mean() > 0.75
 
@@ -317,9 +316,8 @@ def test_a_callback_that_counts_batches_sees_each_step(workplace, capfd):
     counter = Counter()
     run = go(model=network(), callbacks=[counter])
     assert counter.batches == run.result["steps"]
-    assert (
-        "call       1 step (the callback Counter has on_train_batch_end)" in capfd.readouterr().out
-    )
+    line = "call       1 step (the callback Counter has on_train_batch_end)"
+    assert line in capfd.readouterr().out
 
 
 class Raises(keras.callbacks.Callback):
@@ -367,10 +365,7 @@ def test_another_model_or_other_data_do_not_resume(first, workplace):
     with pytest.raises(UsageError, match="data in .* changed since"):
         same = {"model": network(body=convolution()), "class_names": NAMES}
         go(**same, data=(other, Y), run_directory="run")
-    result = run_python(
-        *("-m", "pipeline.fit", "--resume", "run"),
-        cwd=workplace,
-    )
+    result = run_python("-m", "pipeline.fit", "--resume", "run", cwd=workplace)
     assert result.returncode == 2 and "was an object of the Python process" in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -378,20 +373,15 @@ def test_another_model_or_other_data_do_not_resume(first, workplace):
 def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
     """The same mathematics either way."""
     start, found = network(None).get_weights(), []
-    for optimizer, loss, rate in (
-        ("lamb", {"loss": "categorical_crossentropy"}, {"learning_rate": 0.01}),
-        (
-            keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
-            {"loss": keras.losses.CategoricalCrossentropy(from_logits=True)},
-            {},
-        ),
-    ):
+    names = {"optimizer": "lamb", "loss": "categorical_crossentropy", "learning_rate": 0.01}
+    objects = {
+        "optimizer": keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
+        "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
+    }
+    for given in ({**names, "train": {"clip_norm": 10.0}}, objects):
         model = network(None)
         model.set_weights(start)
-        train = {"clip_norm": 10.0} if rate else {}
-        run = go(
-            model=model, optimizer=optimizer, metrics=["f1_score"], train=train, **loss, **rate
-        )
+        run = go(model=model, metrics=["f1_score"], **given)
         found.append((run.test["f1_score"], *model.get_weights()))
         assert 0 < run.test["f1_score"] <= 1 and "val_f1_score" in run.history
     for one, other in zip(*found, strict=True):
@@ -581,9 +571,8 @@ def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(workplace,
     assert resumed.returncode == 0, resumed.stderr[-1000:]
     whole = run("whole", "--export.no-enabled")
     assert whole.returncode == 0, whole.stderr[-1000:]
-    one, other = (
-        json.loads((workplace / p / "result.json").read_text()) for p in ("parts", "whole")
-    )
+    paths = (workplace / place / "result.json" for place in ("parts", "whole"))
+    one, other = (json.loads(path.read_text()) for path in paths)
     assert one["test"] == other["test"] and 0 < one["test"]["sure"] <= 1
     exported = run_python("-m", "pipeline.export", "parts", cwd=workplace)
     assert exported.returncode == 0 and "verified: " in exported.stdout, exported.stderr[-1000:]

@@ -155,12 +155,7 @@ def driver(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("visible", "wanted"),
-    [
-        (None, [1, 2, 4]),
-        ("2, 0", [4, 1]),
-        ("1,-1", []),
-        ("MIG-GPU-c/1/0", []),
-    ],
+    [(None, [1, 2, 4]), ("2, 0", [4, 1]), ("1,-1", []), ("MIG-GPU-c/1/0", [])],
 )
 def test_free_memory_is_reported_in_the_order_of_cuda(driver, monkeypatch, visible, wanted):
     if visible is not None:

@@ -40,7 +40,7 @@ def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
     assert int(model.optimizer.iterations) == batches.last_step
 
 
-def test_the_trial_leaves_no_trace_but_the_compiled_one():
+def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
     model, batches = prepared(model="sequential", optimizer="adam", optimizer_options={}, ema=0.9)
     before = [v.numpy() for group in model.state.values() for v in group]
     decision = autotune.steps_per_call(model, "auto", batches, None)
@@ -54,6 +54,11 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one():
     assert trace.experimental_get_tracing_count() == 1
     assert autotune.steps_per_call(model, 5, batches, None).reason.startswith("requested")
     assert autotune.steps_per_call(model, 10**6, batches, None).value == f"{STEPS} steps"
+    taken, call = [], distributed.Calls.__call__
+    monkeypatch.setattr(distributed.Calls, "__call__", lambda *a: taken.append(a) or call(*a))
+    monkeypatch.setattr(autotune, "LONGEST_CALL", 0.0)
+    autotune.seconds_per_step(model, batches)
+    assert len(taken) == 2, "a slow step is traced and timed, not timed twice"
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class AverageWeights(keras.callbacks.Callback):
-    """Validates with the averaged weights; adds `skipped_steps`, `loss_scale` and `learning_rate`
-    to the logs of each epoch."""
+    """Adds `skipped_steps`, `learning_rate` and, if it is used, `loss_scale` to the logs."""
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.model.step.update.swap_ema()
@@ -79,8 +78,7 @@ def throughput(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Throughput(keras.callbacks.Callback):
-    """Adds `examples_per_second` to the logs of each epoch: of training only, without calls that
-    trace."""
+    """Measures training only, without calls that trace."""
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
