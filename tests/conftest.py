@@ -49,11 +49,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def run_module(
-    module: str,
-    *arguments: object,
-    cwd: Path,
-    options: Sequence[str] = (),
-    fresh: bool = False,
+    module: str, *arguments: object, cwd: Path, options: Sequence[str] = (), fresh: bool = False
 ) -> subprocess.CompletedProcess:
     """Runs `python -m module arguments` without a terminal; options of Python imply `fresh`."""
     words = [*options, "-m", module, *arguments]

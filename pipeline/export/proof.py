@@ -29,6 +29,7 @@ from pipeline.utils.errors import Failure
 GOLDEN = version_manifest.GOLDEN
 STOPS = ("digests", "operations", "loads", "golden", "contract")
 """If one of these checks fails, the others are skipped."""
+_LOADED = ("saved_model.pb", "variables/*", str(warmup.FILE))
 _MOST_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
 
 
@@ -62,16 +63,20 @@ def checks(
 ) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
-    Run each before requesting the next, and stop after a failure of one in `STOPS`. If answers and
-    manifest are still being written, `wait` waits for them; first, the warm-up requests are sent,
-    which take longest.
+    Run each before requesting the next, and stop after a failure of one in `STOPS`. `wait`, if
+    given, waits for answers and manifest; the slow warm-up requests are sent before.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
     sessions: list[Session] = []
+    loaded = version_manifest.entries(directory, _LOADED if wait else ())
 
     def digests() -> str:
+        if wait:
+            wait()
         manifest.update(version_manifest.read(directory))
+        if not loaded.items() <= manifest["files"].items():
+            raise Failure("the SavedModel was changed after it was loaded")
         return version_manifest.check(directory, manifest)
 
     def load() -> str:
@@ -83,18 +88,20 @@ def checks(
         golden.update(read_golden(directory / GOLDEN))
         return f"stored answers of {', '.join(golden)}"
 
-    if wait is None:
+    if not wait:
         yield "digests", digests
     # Before anything in the graph is run.
     yield "operations", lambda: graph_checks.check_operations(saved_graph(directory).graph_def)
     yield "loads", load
     (session,) = sessions
-    yield "warm-up", partial(warmup.check, session, directory)
-    if wait is not None:
-        wait()
+    contract = partial(graph_checks.check_signatures, session.signatures, golden)
+    warm_up = "warm-up", partial(warmup.check, session, directory)
+    if wait:
+        yield warm_up
         yield "digests", digests
-    yield "golden", read
-    yield "contract", partial(graph_checks.check_signatures, session.signatures, golden)
+    yield from (("golden", read), ("contract", contract))
+    if not wait:
+        yield warm_up
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
         compare = partial(
@@ -123,7 +130,7 @@ def run(checks: Iterable[tuple[str, Check]], out: TextIO) -> int:
             code, detail = 1, str(error).partition("\n")[0]  # TensorFlow then lists nodes
             line = {"check": name, "passed": False, "detail": detail or type(error).__name__}
         print(json.dumps(line), file=out, flush=True)
-        if code and name in STOPS:
+        if not line["passed"] and name in STOPS:
             break
     return code
 

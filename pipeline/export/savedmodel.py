@@ -54,8 +54,11 @@ def export(
         directory = temp_files.folder(parent)
         with start(directory) as process:  # it loads its libraries meanwhile
             saved = functools.partial(begin, process)
-            manifest = write(directory, model, task, config, examples, saved, **about)
-            outcome = verify(directory, process=process)
+            try:
+                manifest = write(directory, model, task, config, examples, saved, **about)
+                outcome = verify(directory, process=process)
+            finally:
+                process.kill()  # after an error, it may still be sending requests
         if not outcome.passed:
             return outcome
         signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]

@@ -42,3 +42,10 @@ def onednn() -> Iterator[None]:
     finally:
         if is_ours:
             del os.environ[_ONEDNN]
+
+
+def has_onednn() -> bool:
+    """Whether TensorFlow uses oneDNN in this process."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return _pywrap_util_port.IsMklEnabled()

@@ -93,6 +93,9 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     decisions = [device]
     if not seen and (why := missing_gpu()):
         decisions.append(Decision("GPU", "not used", why))
+    if not gpus and "avx2" in cpu_info.flags() and not cpu_info.has_onednn():
+        reason = "slower; set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow or Keras is imported"
+        decisions.append(Decision("oneDNN", "off", reason))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
     if xla:

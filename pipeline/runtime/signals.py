@@ -32,9 +32,8 @@ class Stops:
     at once, but within `deferred` they only set a flag that is read after the call. A second
     SIGTERM or Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
-    Args:
-        limit: Time limit of the run over all its processes, such as `1h30m`; None: no limit.
-        reserve: Seconds of the limit to keep for the work after training; at most half of it.
+    `limit` is the time limit of the run over all its processes, such as `1h30m`. `reserve` are the
+    seconds of it, at most half, that are kept for the work after training.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:

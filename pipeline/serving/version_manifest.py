@@ -1,6 +1,6 @@
 """The manifest of a version: its properties and a digest of every file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,13 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
     return f"{len(wanted)} files match the manifest"
 
 
-def entries(directory: Path) -> dict[str, dict[str, Any]]:
-    """Maps the name of every file except the manifest to its sha256 and size."""
+def entries(directory: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str, dict[str, Any]]:
+    """Maps the name of every file except the manifest, or of some, to its sha256 and size."""
     return {
         path.relative_to(directory).as_posix(): {
             "sha256": files.sha256(path),
             "size": path.stat().st_size,
         }
-        for path in sorted(directory.rglob("*"))
+        for path in sorted(path for pattern in patterns for path in directory.glob(pattern))
         if path.is_file() and path != directory / MANIFEST
     }

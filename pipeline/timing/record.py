@@ -17,9 +17,9 @@ Each round measures every line of a part once, in alternating order. A ratio is 
 ratios of the rounds: of speeds, times, or CPU times per image. CPU is CPU time per image, or of a
 process. "Resident step" is the compiled step on one batch that stays on the device, and "feed only"
 the input pipeline without training. One line of a part is measured twice, also as "(repeated)": if
-the medians differ by more than 3%, comparisons are inconclusive. Targets are those of this package
-for CIFAR-10 on a CPU. Start-up is that of the recipe `digits`, and memory is measured with
-generated photographs. Plain Keras trains in float32, its default, unless bfloat16 is mentioned."""
+the median of their ratios is not within 3% of 1, comparisons are inconclusive. Targets are those of
+this package for CIFAR-10 on a CPU. Start-up is that of the recipe `digits`, and memory is measured
+with generated photographs. Plain Keras trains in float32, its default, unless bfloat16 is named."""
 
 
 def row(line: Line) -> list[str]:

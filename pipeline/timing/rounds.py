@@ -130,7 +130,7 @@ class Rounds:
         found = self._samples[name]
         value = spread(s.wall / s.work if unit == "s" else s.work / s.wall for s in found)
         cpu = statistics.median(s.cpu / s.work for s in found)
-        if self._again in self._samples:
+        if pair and self._again in self._samples:
             alike = self.ratio(self._control, "CPU" if by == "CPU" else "speed").median
             more["conclusive"] = _ALIKE[0] <= alike <= _ALIKE[1]
         return Line(self._part, name, value, unit, cpu, **more)

@@ -133,13 +133,7 @@ class Training:
 
 
 def feed(batches: Batches) -> float:
-    """Examples per second of the feed alone, after its first epoch.
-
-    Batches are fetched as in training, with prefetching and a part for each replica.
-
-    Args:
-        batches: Training batches of at least two epochs.
-    """
+    """Examples per second of the feed alone, as in training, after the first of two epochs."""
     first = batches.steps_per_epoch
     tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
     start, done = time.monotonic(), 0
@@ -160,14 +154,8 @@ class _Resident:
 
 
 def step(model: keras.Model, batches: Batches) -> float:
-    """Examples per second of the compiled step on one batch that stays on the device.
-
-    Call it in the scope of the strategy.
-
-    Args:
-        model: The result of `build`.
-        batches: Training batches, as an engine gets them.
-    """
+    """Examples per second of the compiled step on one batch that stays on the device; call it in
+    the scope of the strategy."""
     model.step.set_inputs(batches, None)
     resident = _Resident(next(iter(distributed.tickets(batches))))
     trials = (autotune.seconds_per_step(model, batches, resident) for _ in range(3))

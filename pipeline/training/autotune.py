@@ -73,7 +73,7 @@ def steps_per_call(
     if asked != "auto":
         model.steps_per_execution = asked
         count = min(int(asked), train.steps_per_epoch)
-        return Decision("call", counted(count, "step"), "requested")
+        return Decision("call", counted(count, "step"), f"requested {asked:,}, at most an epoch")
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)

@@ -50,8 +50,9 @@ class EventFile:
 def read(folder: Path) -> list[Any]:
     """The events in a folder, up to the first damaged one."""
     events: list[Any] = []
-    with contextlib.suppress(tf.errors.OpError):  # also if there is no file
-        for event in tf.data.TFRecordDataset(str(folder / _NAME)).as_numpy_iterator():
+    there = [str(path) for path in folder.glob(_NAME)]  # TensorFlow warns of a missing file
+    with contextlib.suppress(tf.errors.OpError):
+        for event in tf.data.TFRecordDataset(there).as_numpy_iterator():
             events.append(tf.compat.v1.Event.FromString(event))
     return events
 

@@ -20,11 +20,8 @@ _NOTES = {
 def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     """A new network of the same config and weights, with the present dtype policy.
 
-    A subclassed network cannot be rebuilt from its config and is returned itself.
-
-    Args:
-        model: The user's network, which may not be built yet.
-        input_shape: Of one example.
+    A subclassed network cannot be rebuilt from its config and is returned itself. The network may
+    not be built yet; `input_shape` is that of one example.
 
     Raises:
         UsageError: The network is trained in its own way, or belongs to one replica only.
@@ -41,6 +38,8 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     policy = keras.config.dtype_policy().name
 
     def in_policy(layer: keras.Layer) -> keras.Layer:
+        if isinstance(layer, keras.layers.Lambda):  # Keras refuses to rebuild it
+            return layer
         config = layer.get_config()
         if "dtype" in config and layer.dtype_policy.name == "float32":
             config["dtype"] = policy
@@ -64,12 +63,7 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
 def outputs(
     model: keras.Model, inputs: keras.KerasTensor, task: Task
 ) -> tuple[keras.KerasTensor, str, str]:
-    """The outputs of a user's network as logits of the task.
-
-    Args:
-        model: From `copied`; its last activation is removed.
-        inputs: The task's.
-        task: A classification, or a regression.
+    """The outputs of a network from `copied`, whose last activation is removed, as logits.
 
     Returns:
         The outputs; the activation with which the network ended: `softmax`, `sigmoid`, `linear`, or

@@ -22,14 +22,11 @@ def set_weights(model: keras.Layer, weights: list[np.ndarray]) -> None:
 
 
 def load(model: SteppedModel, path: Path) -> str:
-    """Copies weights into a network; returns a sentence about it.
-
-    Args:
-        model: A new network.
-        path: A finished run, a `.keras` file, or a `.weights.h5` file of such a model.
+    """Copies the weights of a finished run, a `.keras` file or a `.weights.h5` file of such a model
+    into a new network; returns a sentence about it.
 
     Raises:
-        UsageError: It is none of these, or has other layers.
+        UsageError: The path is none of these, or has other layers.
     """
     file = RunDirectory(path).model if path.is_dir() else path
     if not file.is_file():

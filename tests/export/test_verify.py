@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import exports
 import pytest
 from conftest import REPOSITORY
 
@@ -67,7 +68,9 @@ def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
     assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
 
 
-def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path):
+@pytest.mark.parametrize("changed", ["saved_model.pb", "variables/variables.index", None])
+def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path, changed):
+    """What they have loaded must be what the manifest describes."""
     version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
     shutil.copytree(swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later)))
     process = start(version)
@@ -76,8 +79,14 @@ def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path
     assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
     for file in later:
         shutil.copy(swift / file, version / file)
+    if changed:
+        (version / changed).write_bytes(b"")
+        exports.write_manifest(version)
     outcome = verify(version, process=process)
-    assert outcome.passed and outcome.checks[0].name == "digests", str(outcome)
+    failed = {check.name: check.detail for check in outcome.checks if not check.passed}
+    assert failed == (
+        {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
+    )
 
 
 def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):

@@ -96,6 +96,7 @@ HEADS = {
         ),
         "softmax is applied after the loss",
     ),
+    "lambda": (lambda: network(body=[keras.layers.Lambda(abs)]), "softmax is applied"),
     "features": (lambda: network("relu", 32), "an output layer is added"),
     "subclassed": (lambda: Subclassed(), "it ends in logits"),
     "subclassed softmax": (lambda: Subclassed("softmax"), "whose logarithms are the logits"),

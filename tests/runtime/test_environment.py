@@ -5,6 +5,9 @@ import json
 import pytest
 from conftest import run_python
 
+from pipeline.config.sections import Runtime
+from pipeline.runtime import cpu_info, environment
+
 _STARTED = """
 import gc, sys
 from pipeline.serving.client import Client
@@ -57,3 +60,11 @@ def test_another_backend_and_other_types_of_keras_are_not_taken(started):
 def test_a_client_does_not_import_tensorflow_which_can_be_imported_afterwards(started):
     """Quickly: without the full garbage collections that Python would make meanwhile, and later."""
     assert started[1].split() == ["True"] * 9
+
+
+def test_training_without_onednn_is_noted(monkeypatch):
+    monkeypatch.setattr(cpu_info, "flags", lambda: {"avx2"})
+    for is_on in (cpu_info.has_onednn(), True, False):
+        monkeypatch.setattr(cpu_info, "has_onednn", lambda is_on=is_on: is_on)
+        names = [decision.name for decision in environment.start(Runtime()).decisions]
+        assert ("oneDNN" in names) is not is_on

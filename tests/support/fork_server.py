@@ -99,10 +99,7 @@ class Process:
 
 
 def run(
-    *words: object,
-    cwd: Path | str,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 300,
+    *words: object, cwd: Path | str, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess:
     """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:

@@ -20,11 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import json_format
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
+from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
 from pipeline.serving.savedmodel_session import ServerError, Session
 

@@ -54,9 +54,7 @@ def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
     moved = np.maximum(moved, floor * np.linalg.norm(moved))
     pairs = zip(first.trainable_variables, second.trainable_variables, moved, strict=True)
     weights = max(float(np.linalg.norm(a.numpy() - b.numpy()) / m) for a, b, m in pairs)
-    moving = [
-        [v.numpy() for v in model.variables if "moving" in v.path] for model in (first, second)
-    ]
+    moving = ([v.numpy() for v in m.variables if "moving" in v.path] for m in (first, second))
     gaps = [float(np.abs(a - b).max()) for a, b in zip(*moving, strict=True)]
     return weights, max(gaps, default=0.0)
 
@@ -227,10 +225,9 @@ def prefetched():
 
 def planned(machine):
     """A setting that is chosen after the network was measured."""
+    given = command_line.configure(["photos", "--model.name", "tiny"])
     with contextlib.redirect_stdout(io.StringIO()):
-        config, _ = plan.complete(
-            command_line.configure(["photos", "--model.name", "tiny"]), machine
-        )
+        config, _ = plan.complete(given, machine)
     return config.data.image_size
 
 

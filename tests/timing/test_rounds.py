@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from unittest import mock
 
 import pytest
 
@@ -84,16 +85,9 @@ def test_processes_are_timed_and_their_last_words_kept():
 
 def test_an_interruption_ends_the_process(monkeypatch):
     started, popen = [], processes.subprocess.Popen
-
-    def opened(*words, **options):
-        started.append(popen(*words, **options))
-        return started[0]
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
+    opened = lambda *a, **k: started.append(popen(*a, **k)) or started[0]  # noqa: E731
     monkeypatch.setattr(processes.subprocess, "Popen", opened)
-    monkeypatch.setattr(processes.os, "wait4", interrupted)
+    monkeypatch.setattr(processes.os, "wait4", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         processes.finished("-c", "import signal; signal.pause()")
     assert started[0].wait(10) == -9

@@ -126,6 +126,15 @@ def test_the_state_of_a_run_is_restored(callback, running):
     assert (again.step, again.epoch, again._running) == (12, 2, running)
 
 
+def test_an_epoch_that_a_smaller_number_of_steps_had_cut_short_goes_on(callback):
+    made, again = callback(), callback()
+    made.seconds, made.step, made.history = [0.0, 1.5], 8, {"loss": [0.5, 0.4]}
+    made._save(None)
+    left = again.resume()
+    assert (left.first_step, left.first_epoch, again.epoch) == (8, 1, 1)
+    assert (again.seconds, again.history) == ([0.0], {"loss": [0.5]})
+
+
 # The log and the scalars for TensorBoard
 
 

@@ -86,6 +86,10 @@ class CheckpointCallback(keras.callbacks.Callback):
             for problem in problems:
                 say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
+            if self.step < self.batches.end_of(self.epoch - 1):
+                # A smaller `--train.steps` had ended this epoch early; it goes on.
+                self.epoch, self.seconds = self.epoch - 1, self.seconds[:-1]
+                self.history = {name: values[:-1] for name, values in self.history.items()}
         return dataclasses.replace(
             self.batches, first_step=self.step, first_epoch=min(self.epoch, self.batches.epochs)
         )
