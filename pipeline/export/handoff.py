@@ -44,9 +44,8 @@ def restored(config: Config, machine: Runtime) -> Trainer:
 class Handoff:
     """Tests, exports and publishes a trained model.
 
-    Args:
-        trainer: After `resume`, and perhaps `train`.
-        start: `time.monotonic()` at the start of this process.
+    `trainer` has resumed, and perhaps trained; `start` is `time.monotonic()` at the start of this
+    process.
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:

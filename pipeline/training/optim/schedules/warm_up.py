@@ -5,8 +5,6 @@ from typing import Annotated, Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
-_Fraction = Annotated[float, (0, 1)]
-
 
 @keras.saving.register_keras_serializable("pipeline")
 class WarmUp(LearningRateSchedule):
@@ -41,7 +39,9 @@ class WarmUp(LearningRateSchedule):
         return {**own, **self.options}
 
 
-def constant(learning_rate: float, steps: int, *, warmup: _Fraction = 0.0) -> LearningRateSchedule:
+def constant(
+    learning_rate: float, steps: int, *, warmup: Annotated[float, (0, 1)] = 0.0
+) -> LearningRateSchedule:
     """The same rate at every step, after a linear warm-up.
 
     Args:
@@ -51,7 +51,11 @@ def constant(learning_rate: float, steps: int, *, warmup: _Fraction = 0.0) -> Le
 
 
 def cosine(
-    learning_rate: float, steps: int, *, final: _Fraction = 0.0, warmup: _Fraction = 0.0
+    learning_rate: float,
+    steps: int,
+    *,
+    final: Annotated[float, (0, 1)] = 0.0,
+    warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
     """Cosine decay from the rate to `final` times the rate, after a linear warm-up.
 
@@ -65,7 +69,11 @@ def cosine(
 
 
 def linear(
-    learning_rate: float, steps: int, *, final: _Fraction = 0.0, warmup: _Fraction = 0.0
+    learning_rate: float,
+    steps: int,
+    *,
+    final: Annotated[float, (0, 1)] = 0.0,
+    warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
     """Linear decay from the rate to `final` times the rate, after a linear warm-up.
 
@@ -93,9 +101,9 @@ def step(
     learning_rate: float,
     steps: int,
     *,
-    at: tuple[_Fraction, ...] = (0.5, 0.75),
-    factor: _Fraction = 0.1,
-    warmup: _Fraction = 0.0,
+    at: tuple[Annotated[float, (0, 1)], ...] = (0.5, 0.75),
+    factor: Annotated[float, (0, 1)] = 0.1,
+    warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
     """The rate is multiplied by `factor` at fractions `at` of the run: `at=0.5,0.75` or `at=0.5,`.
 
