@@ -213,5 +213,4 @@ def load(config: Config) -> Data:
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
     decisions += _require_unchanged(run, source, parts, config) if run else []
-    task = task_of(config, metadata)
-    return Data(source, metadata, task, parts, clean, decisions, seconds)
+    return Data(source, metadata, task_of(config, metadata), parts, clean, decisions, seconds)

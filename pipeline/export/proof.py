@@ -64,7 +64,7 @@ def checks(
     """(name, check) of all checks of a version, in order.
 
     Run each before requesting the next, and stop after a failure of one in `STOPS`. `wait`, if
-    given, waits for answers and manifest; the slow warm-up requests are sent before.
+    given, returns when the answers and the manifest are written; what is slow is done before.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
@@ -94,14 +94,11 @@ def checks(
     yield "operations", lambda: graph_checks.check_operations(saved_graph(directory).graph_def)
     yield "loads", load
     (session,) = sessions
-    contract = partial(graph_checks.check_signatures, session.signatures, golden)
-    warm_up = "warm-up", partial(warmup.check, session, directory)
+    yield "warm-up", partial(warmup.check, session, directory)
     if wait:
-        yield warm_up
         yield "digests", digests
-    yield from (("golden", read), ("contract", contract))
-    if not wait:
-        yield warm_up
+    yield "golden", read
+    yield "contract", partial(graph_checks.check_signatures, session.signatures, golden)
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
         compare = partial(

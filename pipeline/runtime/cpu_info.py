@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # the flags of CPUs with bfloat16 arithmetic
 
 
 def cores() -> int:

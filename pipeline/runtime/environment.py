@@ -170,7 +170,7 @@ def fast_precision() -> tuple[str | None, str]:
         if capability >= (7, 0):
             return "mixed_float16", "the GPU has float16"
         return None, "this GPU has no fast 16-bit arithmetic"
-    if cpu_info.flags() & {"avx512_bf16", "amx_bf16"}:
+    if cpu_info.flags() & cpu_info.BFLOAT16:
         return "mixed_bfloat16", "the CPU has bfloat16"
     return None, "this CPU has no bfloat16 arithmetic"
 

@@ -57,7 +57,7 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
 
 
 def entries(directory: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str, dict[str, Any]]:
-    """Maps the name of every file except the manifest, or of some, to its sha256 and size."""
+    """Maps the name of every file that matches, except the manifest, to its sha256 and size."""
     return {
         path.relative_to(directory).as_posix(): {
             "sha256": files.sha256(path),

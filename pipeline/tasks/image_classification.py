@@ -191,8 +191,7 @@ class ImageClassification(Task):
                 # The kernel below assumes labels that sum to 1; these sum to their weight.
                 return -tf.reduce_sum(wanted * tf.nn.log_softmax(outputs), axis=-1)
             wanted = tf.one_hot(y, classes) * (1.0 - label_smoothing) + label_smoothing / classes
-            losses = tf.nn.softmax_cross_entropy_with_logits(wanted, outputs)
-            return losses * tf.gather(weights, y)
+            return tf.nn.softmax_cross_entropy_with_logits(wanted, outputs) * tf.gather(weights, y)
 
         return loss
 

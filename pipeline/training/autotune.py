@@ -24,7 +24,7 @@ LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) -> float:
-    """Measures the step in three calls, then restores all variables; traces the step.
+    """Measures the step in at most three calls, then restores all variables; traces the step.
 
     The result is the same on every worker, because all of them must make the same decisions. The
     model is from `build`, after `set_inputs`; the engine will use the same trace. At least one step
@@ -73,7 +73,7 @@ def steps_per_call(
     if asked != "auto":
         model.steps_per_execution = asked
         count = min(int(asked), train.steps_per_epoch)
-        return Decision("call", counted(count, "step"), f"requested {asked:,}, at most an epoch")
+        return Decision("call", counted(count, "step"), f"requested {asked:,}; at most one epoch")
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)

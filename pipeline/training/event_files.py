@@ -43,8 +43,7 @@ class EventFile:
         self.add(0, tag, tensor=tf.make_tensor_proto(lines), metadata=about)
 
     def _write(self, **fields: Any) -> None:
-        event = tf.compat.v1.Event(wall_time=time.time(), **fields)
-        self._writer.write(event.SerializeToString())
+        self._writer.write(tf.compat.v1.Event(wall_time=time.time(), **fields).SerializeToString())
 
 
 def read(folder: Path) -> list[Any]:

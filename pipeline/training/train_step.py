@@ -20,11 +20,15 @@ Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
 class Step:
     """What both engines do with a ticket, in training and in evaluation.
 
-    Created in the scope of the strategy that it is used with. Of `settings`, the seed and, of
-    `train`, `accumulate`, `l2`, `label_smoothing` and `class_weight` are used. `random_states` are
-    those of layers such as dropout; the augmenter has no operations if the tickets are already
-    augmented; `loss` replaces that of the task, `metrics` are added to those of the task, and `xla`
-    compiles the forward and backward pass.
+    Created in the scope of the strategy that it is used with.
+
+    Args:
+        settings: The run's seed, and of `train`: `accumulate`, `l2`, `label_smoothing`,
+            `class_weight`.
+        random_states: States of the layers that draw random numbers, such as dropout.
+        augmenter: Has no operations if the tickets are already augmented.
+        loss: Replaces the task's loss.
+        metrics: Used in addition to the task's metrics.
     """
 
     def __init__(

@@ -88,8 +88,7 @@ def test_no_bit_depends_on_the_cache(kind, reference):
 
 def test_the_disk_cache_follows_the_data(tmp_path):
     def note(source=None, dropped=(), **options):
-        decisions = load(source or Pictures(), dropped, cache="disk", **options)[1]
-        return str(decisions[0])
+        return str(load(source or Pictures(), dropped, cache="disk", **options)[1][0])
 
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"

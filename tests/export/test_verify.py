@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import exports
@@ -75,8 +76,11 @@ def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path
     shutil.copytree(swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later)))
     process = start(version)
     begin(process)
+    guard = threading.Timer(60, process.kill)  # otherwise, a broken `begin` would block forever
+    guard.start()
     early = [json.loads(process.stdout.readline())["check"] for _ in range(6)]
     assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
+    guard.cancel()
     for file in later:
         shutil.copy(swift / file, version / file)
     if changed:
@@ -84,9 +88,8 @@ def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path
         exports.write_manifest(version)
     outcome = verify(version, process=process)
     failed = {check.name: check.detail for check in outcome.checks if not check.passed}
-    assert failed == (
-        {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
-    )
+    wanted = {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
+    assert failed == wanted
 
 
 def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):

@@ -29,8 +29,7 @@ def field(number, content):
 
 def of_list(number, content):
     """An example whose feature k has a list, by its field number: bytes 1, floats 2, integers 3."""
-    feature = field(1, b"k") + field(2, field(number, content))
-    return field(1, field(1, feature))
+    return field(1, field(1, field(1, b"k") + field(2, field(number, content))))
 
 
 def varint(value):

@@ -22,9 +22,11 @@ def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
 
 
 class TimeBudget(keras.callbacks.Callback):
-    """While there is not enough time for all steps, the position in the schedule follows the
-    fraction of the training time that has passed. Between two calls, it advances at the average
-    speed of this process, which includes everything but the first call, which traces.
+    """Reserves time for what follows training, and ends the learning rate schedule in time.
+
+    While there is not enough time for all steps, the position in the schedule follows the fraction
+    of the training time that has passed. Between two calls, it advances at the average speed of
+    this process, which includes everything but the first call, which traces.
     """
 
     def __init__(self, context: CallbackContext) -> None:

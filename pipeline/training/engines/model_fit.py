@@ -52,8 +52,7 @@ def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
     first = train.first_epoch
     if train.first_step != first * train.steps_per_epoch:
         yield train, first + 1
-        end = train.end_of(first)
-        train = dataclasses.replace(train, first_step=end, first_epoch=first + 1)
+        train = dataclasses.replace(train, first_step=train.end_of(first), first_epoch=first + 1)
     if train.first_epoch < train.epochs:
         yield train, train.epochs
 
