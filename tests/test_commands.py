@@ -1,7 +1,6 @@
 """`pipeline` and `python -m pipeline`: the commands are listed, found and run."""
 
 import configparser
-import resource
 
 import pytest
 from conftest import REPOSITORY, run_module, run_python
@@ -49,18 +48,6 @@ def test_each_command_runs_and_shows_its_help(script, workplace, name):
     assert done.returncode == 0 and done.stdout.lower().startswith("usage:"), done.stderr
     same = run_module(f"pipeline.{name}", "--help", cwd=workplace, fresh=True)
     assert done.stdout == same.stdout
-
-
-def test_help_and_argument_errors_take_less_than_four_tenths_of_a_second(script):
-    for words in (("fit", "--help", "train"), ("fit", "digits", "--epochs", "many"), ("shards",)):
-        seconds = []
-        for _ in range(3):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            script(*words)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            # Processor time: other processes may slow this one down.
-            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert min(seconds) < 0.4, words
 
 
 def test_the_first_line_comes_before_tensorflow_is_imported(workplace):

@@ -9,23 +9,19 @@ import pipeline
 from pipeline.runtime import environment
 
 _HEAVY = ("tensorflow", "keras", "numpy", "pipeline.config", "pipeline.fit")
-_MEASURE = f"""
-import sys, time
-before = time.perf_counter()
+_PROGRAM = f"""
+import sys
 import pipeline
-seconds = time.perf_counter() - before
 names = dir(pipeline)
-print(seconds, [name for name in {_HEAVY!r} if name in sys.modules])
+print([name for name in {_HEAVY!r} if name in sys.modules])
 pipeline.Config, pipeline.Source
 print([name for name in {_HEAVY[:3]!r} if name in sys.modules])
 """
 
 
-def test_importing_takes_less_than_a_tenth_of_a_second_and_imports_nothing_else(tmp_path):
-    outputs = [run_python("-c", _MEASURE, cwd=tmp_path, fresh=True).stdout for _ in range(3)]
-    first, with_config = min(outputs, key=lambda text: float(text.split()[0])).splitlines()
-    seconds, _, imported = first.partition(" ")
-    assert float(seconds) < 0.1 and imported == "[]"
+def test_importing_imports_nothing_else(tmp_path):
+    alone, with_config = run_python("-c", _PROGRAM, cwd=tmp_path, fresh=True).stdout.splitlines()
+    assert alone == "[]"
     assert with_config == "[]", "a Config needs neither TensorFlow nor NumPy"
 
 

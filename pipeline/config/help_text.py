@@ -27,7 +27,7 @@ def page(
     program: str,
     about: str,
     options: Any,
-    arguments: Mapping[str, str] | None = None,
+    arguments: Mapping[str, str] = {},
     only: Mapping[str, Collection[str]] | None = None,
 ) -> str:
     """The help page of a command; the values of `options`, a dataclass, are shown as defaults.
@@ -35,7 +35,6 @@ def page(
     `arguments` maps the name of a positional argument to its meaning. `only` maps a section ("" for
     the top level) to the options to show; None: all.
     """
-    arguments = arguments or {}
     lines = [f"usage: {' '.join([program, *arguments])} [--option VALUE ...]", ""]
     lines += _filled(about, 0)
     if arguments:
@@ -197,6 +196,7 @@ def _width() -> int:
     return min(shutil.get_terminal_size().columns, 100)
 
 
+@functools.cache
 def _meanings(kind: type) -> dict[str, str]:
     """Field -> the docstring below it."""
     body = _classes(inspect.getfile(kind))[kind.__name__].body
