@@ -158,5 +158,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 makes it available to a model loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     run_command(main)

@@ -165,6 +165,7 @@ def runtime_version() -> str:
 def _library() -> ctypes.CDLL:
     # Not RTLD_GLOBAL: with it, importing TensorFlow afterwards would end the process.
     root = protobuf.wheel()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # only errors
     with native_logs.of_start():
         ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
         library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))

@@ -68,11 +68,11 @@ def _check(config: Config) -> None:
 def summary(config: Config) -> str:
     """What a run is going to do, for its first line."""
     where = f" in {config.run_directory}" if config.run_directory and not config.dry_run else ""
-    what = f"{config.model.name} on {config.source.title}"
-    epochs = counted(config.train.epochs, "epoch")
-    what += f", {epochs}" if "" not in config.planned.values() else ""
+    planned = "" in config.planned.values()
+    length = "" if planned else f", {counted(config.train.epochs, 'epoch')}"
+    length += f", at most {counted(config.train.steps, 'step')}" if config.train.steps else ""
     then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
-    return f"{config.recipe}{where}: {what}{then}"
+    return f"{config.recipe}{where}: {config.model.name} on {config.source.title}{length}{then}"
 
 
 def dry_run(config: Config, folder: Path) -> Config:

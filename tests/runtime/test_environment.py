@@ -9,7 +9,8 @@ from pipeline.config.sections import Runtime
 from pipeline.runtime import cpu_info, environment
 
 _STARTED = """
-import gc, sys
+import gc, os, sys
+os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 from pipeline.serving.client import Client
 client = Client(sys.argv[1])
 def answered():
@@ -49,6 +50,7 @@ def started(swift, tmp_path_factory):
     other = {"KERAS_HOME": str(folder), "KERAS_BACKEND": "torch"}
     done = run_python("-c", _STARTED, swift, cwd=folder, env=other, fresh=True)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "Reading SavedModel" not in done.stderr, "TensorFlow's log"
     return done.stdout.splitlines()
 
 
