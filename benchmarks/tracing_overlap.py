@@ -1,10 +1,10 @@
-"""Measures what tracing the training step while the cache is filled would save.
+"""Measures the time that tracing the training step while the cache is filled would save.
 
     python benchmarks/tracing_overlap.py TFDS_DIR [PAIRS]
 
-Decodes CIFAR-10, and builds `convnet` and traces its step on a small part that was decoded before:
-one after the other, and at the same time in two threads, in alternating order. Prints the seconds
-of each, and the median and range of what the second way saves.
+Decodes CIFAR-10, and builds `convnet` and traces its step for a small part that was decoded before:
+one after the other, and overlapped in two threads, in alternating order. Prints the seconds of
+each, and the median and range of the difference.
 """
 
 import os
@@ -46,22 +46,24 @@ def main() -> None:
         call: Any = distributed.Calls(model, "train", batches)
         call._run.get_concrete_function(iterator, tf.constant(1), model.step.phase)
 
-    def seconds(at_once: bool) -> float:
+    def seconds(overlapped: bool) -> float:
         start = time.perf_counter()
         decoding = threading.Thread(target=dataset.load, args=(whole,))
         decoding.start()
-        if not at_once:
+        if not overlapped:
             decoding.join()
         traced()
         decoding.join()
         return time.perf_counter() - start
 
-    traced()  # the first one is slower
+    traced()  # the first trace is slower
     found: dict[bool, list[float]] = {False: [], True: []}
     for pair in range(pairs):
-        for at_once in (False, True) if pair % 2 else (True, False):
-            found[at_once].append(seconds(at_once))
-        print(f"{found[False][-1]:.2f} s, at once {found[True][-1]:.2f} s", flush=True)
+        for overlapped in (False, True) if pair % 2 else (True, False):
+            found[overlapped].append(seconds(overlapped))
+        print(
+            f"sequential {found[False][-1]:.2f} s, overlapped {found[True][-1]:.2f} s", flush=True
+        )
     saved = [one - other for one, other in zip(found[False], found[True], strict=True)]
     print(f"saved: {statistics.median(saved):.2f} s ({min(saved):.2f} to {max(saved):.2f})")
 
