@@ -70,8 +70,8 @@ def overview(program: str, about: str, options: Any) -> str:
                 flag = re.sub(r"--(\w+\.)?", r"\g<0>[no-]", flag, count=1)
             default = f" [{_shortened(entry.default, 25)}]" * (entry.default.lower() != "none")
             meaning = re.split(r"[.;]( |$)", entry.meaning)[0]
-            room = max(20, _width() - 33 - len(default))
-            lines.append(f"  {flag:30} {_shortened(meaning, room)}{default}")
+            width = max(20, _width() - 33 - len(default))
+            lines.append(f"  {flag:30} {_shortened(meaning, width)}{default}")
     return "\n".join(lines)
 
 

@@ -23,12 +23,12 @@ class Step:
     Created in the scope of the strategy that it is used with.
 
     Args:
-        settings: The run's seed, and of `train`: `accumulate`, `l2`, `label_smoothing`,
-            `class_weight`.
+        settings: The seed, and the options in `train` for the loss and accumulation, are used.
         random_states: States of the layers that draw random numbers, such as dropout.
         augmenter: Has no operations if the tickets are already augmented.
         loss: Replaces the task's loss.
         metrics: Used in addition to the task's metrics.
+        xla: Whether to compile the forward and backward pass with XLA.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Step:
     def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
         """The decoded examples of a whole batch, and the loss of each with the current weights.
 
-        The examples are augmented as in training, but there is no dropout and BatchNormalization
+        The examples are augmented as in training, but dropout is off and BatchNormalization
         uses its moving statistics, so that no example affects the loss of another.
 
         Returns:
