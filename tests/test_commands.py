@@ -51,10 +51,10 @@ def test_each_command_runs_and_shows_its_help(script, workplace, name):
 
 
 def test_the_first_line_comes_before_tensorflow_is_imported(workplace):
-    code = "import sys; sys.modules['tensorflow'] = None; import pipeline.fit as f; f.main([])"
-    done = run_python("-c", code, cwd=workplace, fresh=True)
-    said = "starting   digits: convnet on digits, 40 epochs; importing TensorFlow\n"
-    assert done.stdout == said and "import of tensorflow halted" in done.stderr
+    code = "import sys; sys.modules['tensorflow'] = None; from pipeline import fit; fit.main"
+    done = run_python("-c", f"{code}(['--train.steps', '60'])", cwd=workplace, fresh=True)
+    said = "digits: convnet on digits, 40 epochs, at most 60 steps; importing TensorFlow"
+    assert done.stdout == f"starting   {said}\n" and "import of tensorflow halted" in done.stderr
 
 
 def test_a_function_in_the_working_directory_is_found_and_a_stray_file_shadows_nothing(
