@@ -25,8 +25,8 @@ OPTIONS = """
 --weight-decay 0.1 --schedule linear --batch-size 128 --train.steps 480 --no-export
 """
 # `auto` would need a longer run for its trial.
-_IS_FAST = bool(cpu_info.flags() & cpu_info.BFLOAT16)
-_PRECISION = ["--runtime.precision", "mixed_bfloat16" if _IS_FAST else "float32"]
+_HAS_BFLOAT16 = bool(cpu_info.flags() & cpu_info.BFLOAT16)
+_PRECISION = ["--runtime.precision", "mixed_bfloat16" if _HAS_BFLOAT16 else "float32"]
 
 
 def plain_keras(tfds_dir: str) -> None:

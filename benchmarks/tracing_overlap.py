@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any
 
-WORDS = ("cifar10_convnet", "--no-export", "--runtime.precision", "float32", "--data.cache")
+WORDS = ("cifar10_convnet", "--no-export", "--runtime.precision", "float32")
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     from pipeline.runtime import environment
     from pipeline.runtime.signals import Stops
 
-    whole = command_line.configure([*WORDS, "memory"])
+    whole = command_line.configure([*WORDS, "--data.cache", "memory"])
     part = whole.changed(data={"limit": 4096})
     machine = environment.start(whole.runtime, None, whole.digest())
 
