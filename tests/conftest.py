@@ -111,9 +111,16 @@ def npz(tmp_path):
     return write
 
 
+def flip(path: Path, at: int) -> None:
+    """Changes one bit of the byte at this position of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.fixture
 def split():
-    """A `stream.Split` of examples whose images say which example they are."""
+    """A `Split` of examples whose images say which example they are."""
     import tensorflow as tf
 
     from pipeline.data.example_store import Memory

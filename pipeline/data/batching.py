@@ -25,7 +25,7 @@ from pipeline.data.split_names import SPLITS
 from pipeline.data.splits import Split, divide, require_disjoint, shares, without_copies
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, is_short, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
 _WHOLE = Share()
 _BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
@@ -127,7 +127,7 @@ def _decoded(
     decoded = raw.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     at = 0
     try:
-        for batch in without_autotune(decoded.batch(block).prefetch(2)).as_numpy_iterator():
+        for batch in with_options(decoded.batch(block).prefetch(2)).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
             progress_bar.count("decoding", at, count)

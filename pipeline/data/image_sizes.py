@@ -12,7 +12,7 @@ from PIL import Image
 
 from pipeline.contracts import Source
 from pipeline.utils.image_formats import MOST_PIXELS
-from pipeline.utils.tf_data import without_autotune
+from pipeline.utils.tf_data import with_options
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
@@ -67,7 +67,7 @@ def sample(source: Source, most: int) -> Iterator[Any]:
     read = source.reader("train")
     positions = tf.data.Dataset.from_tensor_slices(spread(source.info.splits["train"], most))
     images = positions.map(lambda position: read(position)["image"]).ignore_errors()
-    yield from without_autotune(images).as_numpy_iterator()
+    yield from with_options(images).as_numpy_iterator()
 
 
 def needed(images: Iterable[bytes | np.ndarray]) -> int | None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
 from pipeline.training.train_step import SteppedModel, forward
-from pipeline.utils.tf_data import without_autotune
+from pipeline.utils.tf_data import with_options
 
 
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
@@ -22,7 +22,7 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
-        parts = [traced(ticket) for ticket in without_autotune(dataset)]
+        parts = [traced(ticket) for ticket in with_options(dataset)]
     columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}

@@ -13,7 +13,7 @@ from pipeline.contracts import Batches, Share
 from pipeline.runtime.cluster import Cluster
 from pipeline.training.recovery import out_of_memory
 from pipeline.utils.errors import WorkerLost
-from pipeline.utils.tf_data import READ_ERRORS, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, with_options
 
 _AHEAD = 8  # the largest number of steps that are prefetched
 
@@ -32,7 +32,7 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     def of(share: Share, device: str) -> tf.data.Dataset:
         dataset = batches.tickets(batches.first_step, share)
-        dataset = without_autotune(dataset.repeat() if repeat else dataset)
+        dataset = with_options(dataset.repeat() if repeat else dataset)
         # A CPU device reads tickets where they are.
         return prefetched(dataset, device) if "GPU" in device.upper() else dataset
 

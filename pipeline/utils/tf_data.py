@@ -26,19 +26,19 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     specs = batches.element_spec.items()
     parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
     try:
-        parts.extend(without_autotune(batches).as_numpy_iterator())
+        parts.extend(with_options(batches).as_numpy_iterator())
     except READ_ERRORS as error:
         raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 
 
-def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same dataset; `AUTOTUNE` in it means all cores from the start, at most 16.
+def with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset, whose iterators fill their buffers at once and are not tuned.
 
-    TensorFlow 2.21 starts a thread that tunes each iterator, even if there is nothing to tune.
-    About every second time it misses the signal that the iterator is deleted; the deletion then
-    waits as long as the whole pass took (`benchmarks/parity.md`).
+    The first batches are decoded while the function that takes them is traced. `AUTOTUNE` means all
+    cores, at most 16: TensorFlow 2.21's tuning delays deletions (`benchmarks/parity.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.experimental_warm_start = True
     return dataset.with_options(options)

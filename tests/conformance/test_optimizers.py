@@ -6,16 +6,13 @@ import keras
 import numpy as np
 import pytest
 from siblings import load
+from small import random
 
 from pipeline.config import registry
 
 OPTIMIZERS = registry.names("optimizers")
 # The layers of a network: an input layer, a hidden one with its bias, the output layer.
 SHAPES = [(6, 8), (8, 8), (8,), (8, 3)]
-
-
-def random(shape, seed):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def stepped(optimizer, steps=5):

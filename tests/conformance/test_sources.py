@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 from conftest import images_and_labels
 from PIL import Image
 from siblings import options_of
+from small import read
 
 from pipeline.config import registry
 from pipeline.contracts import Source
@@ -88,10 +89,6 @@ def opened(tmp_path_factory):
         return registry.call("sources", name, options[name])
 
     return again
-
-
-def read(source, split="train"):
-    return list(source.examples(split).as_numpy_iterator())
 
 
 def same(one, other):

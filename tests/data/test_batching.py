@@ -1,5 +1,7 @@
 """Batches: data that cannot be used, the order of epochs, batches of one shape, nothing lost."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,6 +81,20 @@ def test_steps_end_the_run_early(split):
     assert distributed.tickets(batches).options().autotune.enabled is False
     with pytest.raises(UsageError, match=r"--train.batch-size 51: .* only 50 examples"):
         batching.training(split(50), config.Train(batch_size=51), 0)
+
+
+def test_examples_are_decoded_before_the_first_batch_is_asked_for():
+    decoded = threading.Event()
+
+    def label(position):
+        found = tf.numpy_function(lambda p: decoded.set() or p % 3, [position], tf.int64)
+        return tf.ensure_shape(found, ())
+
+    splits, _ = load(Counting(40, label=label), cache="none")
+    batches = batching.training(splits["train"], config.Train(batch_size=10), 0)
+    decoded.clear()
+    tickets = iter(distributed.tickets(batches))
+    assert decoded.wait(30) and len(next(tickets)["label"]) == 10
 
 
 def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import flip
 
 from pipeline.data import cache
 from pipeline.utils.errors import UsageError
@@ -49,12 +50,6 @@ def test_rows_are_read_back_in_any_order(tmp_path):
         for name, values in whole.items():
             np.testing.assert_array_equal(taken[name], values[rows])
             np.testing.assert_array_equal(gathered[name], values[rows])
-
-
-def flip(path, at):
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
 
 
 DAMAGES = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import flip
 
 from pipeline.export import __main__, proof
 from pipeline.fit import fit
@@ -85,9 +86,7 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     Path("mine/config.json").write_text(json.dumps(config))
     Path("mine/result.json").unlink()
     newest = max(Path("mine/checkpoints").glob("step-*"))
-    raw = bytearray((newest / "state.index").read_bytes())
-    raw[10] ^= 1
-    (newest / "state.index").write_bytes(raw)
+    flip(newest / "state.index", 10)
     before = contents("mine")
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out

@@ -22,7 +22,6 @@ class Counting(Source):
             class_names=("a", "b", "c"),
         )
         self._label = label
-        self.read = 0
 
     def reader(self, split):
         first = list(self.info.splits).index(split) << 40

@@ -15,6 +15,10 @@ TASK = registry.load("tasks", "image_classification")(
 )
 
 
+def random(shape, seed):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
 def task_of(shape, classes=10):
     """Classification of images of a shape."""
     names = [f"class {i}" for i in range(classes)]
@@ -62,9 +66,13 @@ def settings_of(**changes):
     return command_line.recipe("digits").changed(**values)
 
 
+def read(source, split="train"):
+    """All examples of a split, as NumPy arrays."""
+    return list(source.examples(split).as_numpy_iterator())
+
+
 def loaded(source, task=TASK, dropped=(), groups=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
     source = splits.limited(source, settings.data)
-    dropped = dict.fromkeys(dropped, "why")
-    return batching.load(source, task, settings, dropped, groups or {})
+    return batching.load(source, task, settings, dict.fromkeys(dropped, "why"), groups or {})

@@ -13,7 +13,7 @@ from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
 from pipeline.utils import html_pages, progress_bar
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, with_options
 
 # Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012): two hashes make one of 126 bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
@@ -161,7 +161,7 @@ def _measure(
         lambda position: describe(position, read(position)["image"]), tf.data.AUTOTUNE
     )
     batches = examples.ignore_errors().batch(_BATCH).prefetch(2)
-    for batch in without_autotune(batches).as_numpy_iterator():
+    for batch in with_options(batches).as_numpy_iterator():
         places = batch.pop("position")
         seen[places] = True
         for name, values in batch.items():

@@ -23,7 +23,7 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 from pipeline.utils import files, image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason, suggest
-from pipeline.utils.tf_data import READ_ERRORS, without_autotune
+from pipeline.utils.tf_data import READ_ERRORS, with_options
 
 _LENGTH = struct.Struct("<Q").unpack_from
 MANIFEST = "shards.json"
@@ -186,7 +186,7 @@ class RecordSource(Source):
         """What `parse` returns for the records of a split, 256 at a time."""
         batches = self._records.sequence(self._numbers[split]).batch(256).map(parse, 2)
         try:
-            yield from without_autotune(batches.prefetch(2)).as_numpy_iterator()
+            yield from with_options(batches.prefetch(2)).as_numpy_iterator()
         except READ_ERRORS as error:
             self._explain(split)
             raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import images_and_labels
+from small import read
 
 from pipeline.data.sources.arrays import arrays
 from pipeline.data.sources.scikit_learn import scikit_learn
@@ -29,10 +30,6 @@ def save_archive(folder, **columns):
 
 
 SAVES = {"archive": save_archive, "directory": save}
-
-
-def read(source, split="train"):
-    return list(source.examples(split).as_numpy_iterator())
 
 
 @pytest.mark.parametrize("kind", SAVES)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from PIL import Image
-from small import loaded
+from small import loaded, read
 
 from pipeline.config import registry
 from pipeline.data.sources.folder import folder
@@ -34,10 +34,6 @@ def root(tmp_path):
     (root / "train/ant/Thumbs.db").write_bytes(b"other")
     (root / "train/notes.txt").write_bytes(b"other")
     return root
-
-
-def read(source, split="train"):
-    return list(source.examples(split).as_numpy_iterator())
 
 
 def test_files_are_examples_in_sorted_order(root):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import flip
 
 from pipeline import shards as shards_command
 from pipeline.data.sources import _record_files
@@ -24,12 +25,6 @@ def files(tmp_path):
             for text in texts:
                 writer.write(text)
     return paths
-
-
-def flip(path, at):
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= 1
-    path.write_bytes(raw)
 
 
 def test_records_are_read_by_number_and_in_sequence(files):

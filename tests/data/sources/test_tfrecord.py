@@ -5,6 +5,7 @@ import io
 import pytest
 import tensorflow as tf
 from PIL import Image
+from small import read
 
 from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
@@ -52,10 +53,6 @@ def root(tmp_path):
     (root / ".hidden.tfrecord").write_bytes(b"hidden")
     (root / "notes.md").write_bytes(b"other")
     return root
-
-
-def read(source, split="train"):
-    return list(source.examples(split).as_numpy_iterator())
 
 
 def test_records_are_examples_in_the_order_of_their_files(root):

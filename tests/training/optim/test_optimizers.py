@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from siblings import MODELS
+from small import random
 
 from pipeline.config import registry
 from pipeline.training.optim.optimizers.muon import Muon, _orthogonalize
@@ -20,10 +21,6 @@ KINDS = {  # in the order of a network: whether Muon orthogonalises it
     "embedding": ((9, 10), False),
     "logits": ((10, 3), False),
 }
-
-
-def random(shape, seed):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def trained(name, options, shapes, names=()):
