@@ -1,13 +1,13 @@
-"""Measures what it saves to trace the training step while examples are decoded.
+"""Measures how much time it saves to trace the training step while examples are decoded.
 
     python benchmarks/tracing_overlap.py TFDS_DIR FOLDER [PAIRS]
 
-Prints the seconds of pairs, which alternate, and the median and range of what the second saves:
+Prints the seconds of alternating pairs, and the median and range of what the overlap saves:
 
 - decoding CIFAR-10 into memory, and building `convnet` and tracing its step for a small part that
-  was decoded before: one after the other; at the same time, in two threads;
+  was decoded before: one after the other, or at the same time in two threads;
 - the first step of `convnet` on images of 224 pixels in FOLDER, which are decoded in each epoch:
-  decoding begins after tracing; at the same time, which is what this package does.
+  decoding begins after tracing, or at the same time, as in this package.
 """
 
 import os

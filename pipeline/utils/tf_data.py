@@ -36,7 +36,7 @@ def with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The same dataset, whose iterators fill their buffers at once and are not tuned.
 
     The first batches are decoded while the function that takes them is traced. `AUTOTUNE` means all
-    cores, at most 16: TensorFlow 2.21's tuning delays deletions (`benchmarks/parity.md`).
+    cores, at most 16: tuning delays the deletion of iterators (`benchmarks/parity.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
