@@ -34,8 +34,8 @@ def main(rounds: int = 15) -> None:
     from pipeline.config import command_line, registry
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
-    from pipeline.training.callbacks._given import given
     from pipeline.training.model_builder import build
+    from pipeline.training.own_keras.callback import from_object
 
     settings = command_line.recipe("digits").changed(train={"batch_size": 32, "epochs": 5})
     machine, data = environment.start(settings.runtime), dataset.load(settings)
@@ -49,7 +49,7 @@ def main(rounds: int = 15) -> None:
             for listening in (False, True, True, False):
                 with tempfile.NamedTemporaryFile(suffix=".csv") as file, machine.strategy.scope():
                     own = keras.callbacks.LambdaCallback(on_epoch_end=lambda *at: best.append(at))
-                    found = list(map(given, (keras.callbacks.CSVLogger(file.name), own)))
+                    found = list(map(from_object, (keras.callbacks.CSVLogger(file.name), own)))
                     spent, start = [timed(one) for one in found], process_time()
                     engine(model, batches, None, found * listening)
                     cost[listening] += (passed := process_time() - start)

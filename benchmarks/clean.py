@@ -92,7 +92,7 @@ def alike() -> None:
 def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tuple[int, list]:
     """Hides copies, prints the findings; returns the number found and all other reported pairs."""
     from pipeline.data.cleaning import issues, scan
-    from pipeline.data.sources import _columns
+    from pipeline.data.columns import ArraySource
 
     generator, among = np.random.default_rng(seed), len(images)
     originals = generator.choice(among, each * len(KINDS), replace=False)
@@ -103,7 +103,7 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
     origin = np.concatenate([np.arange(among), originals])  # index of the original image
     kind = np.concatenate([np.full(among, ""), kinds])
     order = generator.permutation(len(images))
-    source = _columns.ArraySource(
+    source = ArraySource(
         {"image": images[order], "label": labels[order]}, class_names=tuple("0123456789")
     )
     origin, kind = origin[order], kind[order]

@@ -44,6 +44,16 @@ REGISTRIES = {
     "optimizers": ("training/optim/optimizers", "optimizer"),
     "schedules": ("training/optim/schedules", "schedule"),
 }
+# Registry -> the module that turns a user's object into one of its functions.
+_ADAPTERS = {
+    "sources": "data/in_memory",
+    "models": "training/own_keras/network",
+    "callbacks": "training/own_keras/callback",
+    "losses": "training/own_keras/loss",
+    "metrics": "training/own_keras/metric",
+    "optimizers": "training/own_keras/optimizer",
+    "schedules": "training/own_keras/schedule",
+}
 
 
 def names(registry: str) -> list[str]:
@@ -148,7 +158,7 @@ def builds_whole_model(name: str) -> bool:
     function = find("models", name)
     value = getattr(name, "value", None)
     is_class = isinstance(value, type) or isinstance(function.node, ast.ClassDef)
-    if function.name == "given" or is_class:
+    if function.name == "from_object" or is_class:
         return True
     if function.required not in (1, 2):
         raise UsageError(
@@ -285,8 +295,9 @@ def _registered(registry: str) -> dict[str, Function]:
 
 
 def _adapter(registry: str) -> Function | None:
-    """The function `given` in `_given.py` of a registry, whose options are those of objects."""
-    folder = REGISTRIES[registry][0]
-    path = _PACKAGE / folder / "_given.py"
-    module = ".".join(["pipeline", *folder.split("/"), "_given"])
-    return Function("given", module, path, functions_of(path)["given"]) if path.is_file() else None
+    """The function `from_object` for objects of a registry, whose options are theirs."""
+    if registry not in _ADAPTERS:
+        return None
+    path = _PACKAGE / f"{_ADAPTERS[registry]}.py"
+    module = f"pipeline.{_ADAPTERS[registry].replace('/', '.')}"
+    return Function("from_object", module, path, functions_of(path)["from_object"])

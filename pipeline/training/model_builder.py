@@ -12,9 +12,10 @@ from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.models import _fused_batch_norm as fused_batch_norm
 from pipeline.runtime import environment
-from pipeline.training import own_model, pretrained
+from pipeline.training import pretrained
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Adjusted, Update
+from pipeline.training.own_keras import network as own_network
 from pipeline.training.train_step import Step, SteppedModel
 from pipeline.utils.errors import UsageError, reason, suggest
 
@@ -64,11 +65,11 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
         error.add_note(f"raised by the model {options.name}")
         raise
     _require_kind(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
-    copy = own_model.copied(given, shape)
-    outputs, ends_in, note = own_model.outputs(copy, inputs, task)
+    copy = own_network.copied(given, shape)
+    outputs, ends_in, note = own_network.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
     model.task, model.ends_in, model.note = task, ends_in, note
-    model.give_back = lambda: own_model.give_back(given, copy, shape)
+    model.give_back = lambda: own_network.give_back(given, copy, shape)
     if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
             f"--model.name {options.name}: a subclassed model runs on one replica; set "

@@ -215,7 +215,7 @@ class SteppedModel(keras.Model):
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
     ends_in: str = "none"
-    """The activation of the user's network that was replaced by the task's (`own_model.outputs`);
+    """The activation of the user's network that was replaced (`own_keras.network.outputs`);
     `none` if the output layer is the task's."""
     note: str = ""
     """What became of the head of a user's network."""

@@ -9,8 +9,9 @@ import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.columns import ArraySource, examples
+from pipeline.data.labels import distinct, numbered
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources._columns import ArraySource, distinct, examples, numbered
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 

@@ -11,8 +11,9 @@ import numpy as np
 from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.columns import ImageFiles
+from pipeline.data.labels import numbered
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _columns
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError
 
@@ -67,9 +68,9 @@ def csv(
             paths[name] = [*some]
     if "train" not in paths:
         raise UsageError(f"{note}; no row is left for training: correct the table")
-    classes = _columns.numbered(columns, None, "--source.label")
+    classes = numbered(columns, None, "--source.label")
     notes = (f"{note}; left out",) if left_out else ()
-    return _columns.ImageFiles(paths, columns, classes, root=root, notes=notes)
+    return ImageFiles(paths, columns, classes, root=root, notes=notes)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

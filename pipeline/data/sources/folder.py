@@ -11,8 +11,9 @@ import numpy as np
 from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.columns import ImageFiles
+from pipeline.data.labels import distinct
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _columns
 from pipeline.utils import image_formats
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError, suggest
@@ -41,7 +42,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     names, _ = data_path.listed(folders["train"])
     if not names:
         raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
-    classes = _columns.distinct(names, f"the subdirectories of {folders['train']}")
+    classes = distinct(names, f"the subdirectories of {folders['train']}")
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     ignored: list[str] = []
@@ -60,7 +61,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         "readable, or a link to a directory"
     )
     notes = (note,) if ignored else ()
-    return _columns.ImageFiles(paths, columns, classes, root=str(path), notes=notes)
+    return ImageFiles(paths, columns, classes, root=str(path), notes=notes)
 
 
 def _examples(

@@ -13,8 +13,9 @@ import tensorflow as tf
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names
 from pipeline.data.image_sizes import common_shape
+from pipeline.data.labels import distinct, from_labels
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _columns, _record_files
+from pipeline.data.sources import _record_files
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
@@ -79,21 +80,21 @@ class TFRecords(_record_files.RecordSource):
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         if given:
-            return _columns.distinct(given, "--source.class-names")
+            return distinct(given, "--source.class-names")
         file = self._root / _CLASSES
         if file.exists():
             try:
                 lines = safe_io.read_text(file).rstrip().split("\n")
             except (OSError, ValueError):
                 raise UsageError(f"{file} cannot be read as UTF-8 text") from None
-            return _columns.distinct([line.strip() for line in lines], f"the lines of {file}")
+            return distinct([line.strip() for line in lines], f"the lines of {file}")
         if self._layout["label"][1] == "int64":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
-            return _columns.from_labels(labels, str(self._root), option)
+            return from_labels(labels, str(self._root), option)
         values = set(self._values("label"))
         texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
-        return _columns.distinct(texts, f"{self._root}: the labels")
+        return distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _record_files.Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)

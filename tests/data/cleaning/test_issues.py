@@ -11,7 +11,7 @@ from unclean import entries_of, find, noise, save, source_of
 
 from pipeline.config import registry
 from pipeline.data.cleaning import issues, manifest, scan
-from pipeline.data.sources._columns import ArraySource
+from pipeline.data.columns import ArraySource
 from pipeline.utils.errors import UsageError
 
 

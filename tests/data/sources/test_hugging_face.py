@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.data.sources._given import given
+from pipeline.data.in_memory import from_object
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
@@ -21,7 +21,7 @@ def dataset(pictures, labels, names=NAMES):
 
 def test_pixels_labels_and_names_are_those_of_the_dataset():
     labels = [n % 3 for n in range(60)]
-    source = given(
+    source = from_object(
         dataset(list(map(PIL.fromarray, PIXELS)), labels),
         validation_data=dataset([PIL.fromarray(PIXELS[0])], [0], ["ant", "zebra"]),
     )
@@ -34,7 +34,7 @@ def test_pixels_labels_and_names_are_those_of_the_dataset():
 
 def test_a_palette_is_decoded_to_colors():
     picture = PIL.fromarray(np.repeat([[0, 200]], 8, axis=0).astype("uint8").repeat(4, axis=1))
-    source = given(dataset([picture.convert("P")] * 6, [0, 1, 2] * 2))
+    source = from_object(dataset([picture.convert("P")] * 6, [0, 1, 2] * 2))
     (example,) = source.examples("train").take(1).as_numpy_iterator()
     np.testing.assert_array_equal(example["image"], np.asarray(picture.convert("RGB")))
 
@@ -56,5 +56,5 @@ def test_what_cannot_be_used_is_one_line():
         (dataset(pictures, [0, 1, 2]).rename_column("image", "photo"), "one column must be named"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
-            given(data)
+            from_object(data)
         assert "\n" not in str(caught.value)

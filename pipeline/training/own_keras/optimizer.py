@@ -18,10 +18,10 @@ _OWN = (
 
 def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
     """A registered optimizer for a Keras optimizer, its class, or a function of a rate."""
-    return found if inspect.isfunction(found) else functools.partial(given, found)
+    return found if inspect.isfunction(found) else functools.partial(from_object, found)
 
 
-def given(optimizer: Any, learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
+def from_object(optimizer: Any, learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
     """A new optimizer of this config, or of this class and `options`, with the run's schedule."""
     if inspect.isclass(optimizer):
         try:

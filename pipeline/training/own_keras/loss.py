@@ -18,10 +18,10 @@ def adapt(found: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two arguments."""
     if inspect.isfunction(found) and declared(found).required == 1:
         return found
-    return functools.partial(given, found)
+    return functools.partial(from_object, found)
 
 
-def given(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
+def from_object(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
     """The loss on the outputs of a task, which for a classification are logits.
 
     It gets labels as Keras's losses expect them: whole numbers for the sparse ones and for a

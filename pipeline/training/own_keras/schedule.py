@@ -18,10 +18,10 @@ def adapt(found: Any) -> Callable[..., LearningRateSchedule]:
         )
     if inspect.isfunction(found):
         return found
-    return lambda learning_rate, steps: given(found)
+    return lambda learning_rate, steps: from_object(found)
 
 
-def given(schedule: Any) -> LearningRateSchedule:
+def from_object(schedule: Any) -> LearningRateSchedule:
     """The schedule itself, a function of the step."""
     if not isinstance(schedule, LearningRateSchedule):
         raise UsageError(

@@ -28,16 +28,16 @@ def adapt(found: Any) -> Callable[..., keras.callbacks.Callback | None]:
         return found
 
     if not inspect.isclass(found):
-        given(found)
+        from_object(found)
 
     def callback(context: CallbackContext, **options: Any) -> keras.callbacks.Callback | None:
         made = found(**options) if inspect.isclass(found) else found
-        return given(made) if context.is_chief else None
+        return from_object(made) if context.is_chief else None
 
     return callback
 
 
-def given(callback: Any) -> "GivenCallback":
+def from_object(callback: Any) -> "OwnCallback":
     """The callback as part of a run.
 
     Raises:
@@ -53,10 +53,10 @@ def given(callback: Any) -> "GivenCallback":
             f"the callback {name} cannot restore the best weights; use "
             f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which does'
         )
-    return GivenCallback(callback)
+    return OwnCallback(callback)
 
 
-class GivenCallback(keras.callbacks.Callback):
+class OwnCallback(keras.callbacks.Callback):
     """Calls a user's callback as Keras does: once for each call of the compiled function.
 
     Its `model` is a plain Keras model, from raw inputs to answers, that shares the weights of the
@@ -97,7 +97,7 @@ def _hook(name: str) -> Callable[..., None]:
     `stop_training` is passed on in both directions.
     """
 
-    def call(self: GivenCallback, *arguments: Any, **named: Any) -> None:
+    def call(self: OwnCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
         try:
             getattr(self.callback, name)(*arguments, **named)
@@ -112,7 +112,7 @@ def _hook(name: str) -> Callable[..., None]:
 
 for _name in dir(keras.callbacks.Callback):
     if _name.startswith("on_"):
-        setattr(GivenCallback, _name, _hook(_name))
+        setattr(OwnCallback, _name, _hook(_name))
 
 
 def _refuse_fit(*arguments: Any, **named: Any) -> None:

@@ -20,10 +20,10 @@ def adapt(found: Any) -> Callable[..., keras.metrics.Metric]:
     """A registered metric for a Keras metric, its class, or a function of one or two arguments."""
     if inspect.isfunction(found) and declared(found).required == 1:
         return found
-    return functools.partial(given, found)
+    return functools.partial(from_object, found)
 
 
-def given(metric: Any, metadata: Metadata, **options: Any) -> "GivenMetric":
+def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
     """The metric on the answers of a task.
 
     `metric` is a Keras metric, its class (with `options`), or a function `(y_true, y_pred)` of one
@@ -41,12 +41,12 @@ def given(metric: Any, metadata: Metadata, **options: Any) -> "GivenMetric":
             "a metric must be a name, a Keras metric, or a function (y_true, y_pred); got "
             f"{type(metric).__name__}"
         )
-    found = GivenMetric(metric, len(metadata.get("class_names", ())))
+    found = OwnMetric(metric, len(metadata.get("class_names", ())))
     _require_weights(found)
     return found
 
 
-class GivenMetric(keras.metrics.Metric):
+class OwnMetric(keras.metrics.Metric):
     """A Keras metric that gets probabilities, and labels one-hot unless it is a sparse one.
 
     The metric is copied, so that its variables belong to the present strategy. In a regression,
@@ -101,7 +101,7 @@ def _name(metric: keras.metrics.Metric) -> str:
     return found[1] if found and found[1].replace("_", "") == kind else metric.name
 
 
-def _require_weights(metric: GivenMetric) -> None:
+def _require_weights(metric: OwnMetric) -> None:
     """Raises UsageError if examples of weight 0 change the result, or it is not one number."""
     random, width = np.random.default_rng(0), max(metric.classes, 1)
     outputs = random.normal(size=(8, width)).astype(np.float32)
@@ -109,7 +109,7 @@ def _require_weights(metric: GivenMetric) -> None:
     weight = np.array([1, 1, 1, 1, 1, 0, 0, 0], np.float32)
     results = []
     for count in (8, 5):
-        fresh = GivenMetric(metric.metric, metric.classes)
+        fresh = OwnMetric(metric.metric, metric.classes)
         try:
             fresh.update_state(y[:count], outputs[:count], sample_weight=weight[:count])
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:

@@ -11,8 +11,8 @@ import psutil
 import tensorflow as tf
 
 from pipeline.contracts import Source
-from pipeline.data.sources import _columns
-from pipeline.data.sources._columns import examples
+from pipeline.data.columns import ArraySource, ImageFiles, examples
+from pipeline.data.labels import distinct, labels_of, numbered
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError, reason
 
@@ -27,16 +27,16 @@ _LABELS = ("label", "class", "target")
 def adapt(found: Any) -> Callable[..., Source]:
     """A registered source for data, or for a function that returns data or a Source."""
     if not (inspect.isfunction(found) or inspect.isclass(found)):
-        return functools.partial(given, found)
+        return functools.partial(from_object, found)
 
     def source(**options: Any) -> Source:
         made = found(**options)
-        return made if isinstance(made, Source) else given(made)
+        return made if isinstance(made, Source) else from_object(made)
 
     return source
 
 
-def given(
+def from_object(
     data: Any,
     *,
     validation_data: Any = None,
@@ -59,18 +59,18 @@ def given(
         for split, part in parts.items()
         if part is not None
     }
-    names = None if class_names is None else _columns.distinct(class_names, "class_names")
+    names = None if class_names is None else distinct(class_names, "class_names")
     if "label" in tables["train"]:
-        names = _columns.numbered(tables, names, "class_names")
+        names = numbered(tables, names, "class_names")
     train = tables.pop("train")
     if "path" not in train:
-        return _columns.ArraySource(train, tables, class_names=names, name="the arrays")
+        return ArraySource(train, tables, class_names=names, name="the arrays")
     paths, columns = {}, {}
     for split, table in {"train": train, **tables}.items():
         paths[split] = table["path"].tolist()
         ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
         columns[split] = {"id": ids, "label": table["label"]}
-    return _columns.ImageFiles(paths, columns, names)
+    return ImageFiles(paths, columns, names)
 
 
 def _table(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -147,7 +147,7 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
 def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     name = _column(_FILES, data.columns, split)
     labels = data[_column(_LABELS, data.columns, split)].to_numpy()
-    return {"label": _columns.labels_of(labels, split), "path": data[name].to_numpy(str)}
+    return {"label": labels_of(labels, split), "path": data[name].to_numpy(str)}
 
 
 def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
