@@ -133,7 +133,7 @@ class Task(abc.ABC):
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """Metadata that calibrates the answers of the trained network, such as a temperature.
 
-        `outputs` are those of the network for held-out examples; `truth` is their y from `target`.
+        `outputs` are those of the network for held-out examples; `truth` is from `Task.truth`.
         """
         return {}
 
@@ -149,6 +149,14 @@ class Task(abc.ABC):
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
         """Turns a prepared batch into (inputs, y, weight); `seeds` has shape (batch,), int64."""
 
+    def truth(self, y: Any) -> Any:
+        """What is stored of y beside the answers, for `evaluate` and `calibrate`."""
+        return y
+
+    def y(self, truth: Any) -> Any:
+        """The y of a stored truth, for a metric of all answers."""
+        return truth
+
     @abc.abstractmethod
     def inputs(self) -> Any:
         """The network's symbolic inputs."""
@@ -160,7 +168,8 @@ class Task(abc.ABC):
     def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
         """A network as a Keras model that works without this package: from raw inputs to answers.
 
-        The answers are logits if `ends_in` is `linear`, one probability if it is `sigmoid`.
+        The answers are logits if `ends_in` is `linear`; for two classes, the probability of the
+        second one if it is `sigmoid`, and its logit if it is `logit`.
         """
         return keras.Model(network.inputs, network.outputs)
 

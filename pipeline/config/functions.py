@@ -36,6 +36,7 @@ KERAS = {
 _ABSTRACT = {
     *("optimizer", "optimizermap", "lossscaleoptimizer", "multioptimizer", "learningrateschedule"),
     *("loss", "metric", "mean", "sum", "meanmetricwrapper"),
+    "accuracy",  # counts equal numbers; as a word, it means the accuracy of a classifier
 }
 _ALIASES = {
     "mse": "meansquarederror",
@@ -43,6 +44,8 @@ _ALIASES = {
     "mape": "meanabsolutepercentageerror",
     "msle": "meansquaredlogarithmicerror",
     "rmse": "rootmeansquarederror",
+    "bce": "binarycrossentropy",
+    "kld": "kldivergence",
 }
 
 

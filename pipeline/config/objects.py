@@ -84,8 +84,25 @@ def names_of(hint: Any, value: Any) -> Any:
         return value
     if hint.__origin__ in (str, str | None):
         return name_of(value, registry)
-    given = value.items() if isinstance(value, Mapping) else ((one, {}) for one in value)
-    return {name_of(one, registry): options for one, options in given}
+    pairs = value.items() if isinstance(value, Mapping) else ((item, {}) for item in value)
+    names: dict[str, Any] = {}
+    for item, options in pairs:
+        names[_unique(name_of(item, registry), names)] = options
+    return names
+
+
+def _unique(name: str, names: Mapping[str, Any]) -> str:
+    """The name, with a number for a second object of the same class and config."""
+    if not isinstance(name, Given):
+        return name
+    unique = name
+    number = 2
+    while unique in names:
+        unique = str.__new__(Given, f"{name[:-1]} #{number}>")
+        unique.value = name.value
+        unique.weights = name.weights
+        number += 1
+    return unique
 
 
 def digest(value: Any) -> str:

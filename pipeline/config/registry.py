@@ -81,8 +81,9 @@ def find(registry: str, name: str) -> Function:
     if "." in name or ":" in name:
         return dotted(name)
     known = _registered(registry)
-    if name in known:
-        return known[name]
+    for spelling in (name, name.lower()):  # as in Keras, `Accuracy` is `accuracy`
+        if spelling in known:
+            return known[spelling]
     if found := functions.keras_class(registry, name):
         return dotted(found)
     for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):

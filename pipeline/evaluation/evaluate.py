@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
 from pipeline.training.distributed import explained
+from pipeline.training.own_keras.metric import free_name
 from pipeline.training.train_step import SteppedModel, forward
 from pipeline.utils.tf_data import with_options
 
@@ -15,8 +16,8 @@ from pipeline.utils.tf_data import with_options
 def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
     """The model's answers to all examples, without padding, in the order of the split.
 
-    Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (the y of
-    `Task.target`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if they
+    Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (of
+    `Task.truth`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if they
     are a single tensor.
     """
     dataset = batches.dataset
@@ -41,7 +42,12 @@ def _traced(
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
             batch = materialize(ticket)
             y, outputs, weight = forward(task, model, batch)
-            known = {"loss": loss(y, outputs), "truth": y, "id": batch["id"], "weight": weight}
+            known = {
+                "loss": loss(y, outputs),
+                "truth": task.truth(y),
+                "id": batch["id"],
+                "weight": weight,
+            }
             raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
             return {**task.answer(outputs, batch), **raw, **known}
 
@@ -56,12 +62,12 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
 
 def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Metrics of answers as plain JSON values: the task's metrics, and those of `train.metrics`."""
-    found = task.evaluate(columns)
+    metrics = task.evaluate(columns)
     for metric in model.step.added_metrics if model.step else ():
         fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
-        fresh.update_state(columns["truth"], columns["outputs"])
-        found[metric.name] = np.asarray(fresh.result()).tolist()
-    return found
+        fresh.update_state(task.y(columns["truth"]), columns["outputs"])
+        metrics[free_name(metric.name, metrics)] = np.asarray(fresh.result()).tolist()
+    return metrics
 
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:

@@ -7,9 +7,7 @@ et al., "On Calibration of Modern Neural Networks", ICML 2017, sections 2 and 4.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
@@ -21,31 +19,6 @@ _LOWEST, _HIGHEST = 0.05, 20.0
 _WIDTH = 0.35
 """Standard deviation of the prior of log T, a normal distribution around 0, without which fitting
 a few examples could raise the loss (`benchmarks/accuracy.md`)."""
-
-
-def is_mixed(y: Any) -> bool:
-    """Whether y has a weight for each class, (batch, classes), as after mixup and cutmix."""
-    return len(y.shape) == 2
-
-
-def labels(y: Any) -> Any:
-    """The label of each example, (batch,); the one with the largest weight if y is mixed."""
-    return tf.argmax(y, axis=-1) if is_mixed(y) else y
-
-
-def binary(y: Any, logits: Any, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels and answers of two classes as those of the second one, both float32 (batch, 1)."""
-    truth = y[:, 1:] if is_mixed(y) else tf.cast(y, tf.float32)[:, None]
-    score = tf.cast(logits[:, 1:] - logits[:, :1], tf.float32)
-    return truth, score if as_logits else tf.sigmoid(score)
-
-
-class Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Fraction of the examples whose answer is the label."""
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """As in Keras; `y_true` may also have a weight for each class."""
-        super().update_state(labels(y_true), y_pred, sample_weight)
 
 
 def classification(

@@ -126,13 +126,20 @@ class ImageClassification(Task):
         return 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is `label`, (batch,), or after mixing the weight of each class, (batch, classes)."""
-        y = batch["label"]
+        """y is the share of each class, float32 (batch, classes): one-hot, unless mixed."""
+        y = self.y(batch["label"])
         if "partner_label" in batch:
-            share, classes = batch["share"][:, None], len(self.class_names)
-            own, other = (tf.one_hot(batch[name], classes) for name in ("label", "partner_label"))
-            y = own * share + other * (1 - share)
+            share = batch["share"][:, None]
+            y = y * share + self.y(batch["partner_label"]) * (1 - share)
         return batch["image"], y, batch["weight"]
+
+    def truth(self, y: tf.Tensor) -> tf.Tensor:
+        """The label with the largest share, int64 (batch,)."""
+        return tf.argmax(y, axis=-1)
+
+    def y(self, truth: tf.Tensor) -> tf.Tensor:
+        """One-hot labels, float32 (batch, classes)."""
+        return tf.one_hot(truth, len(self.class_names))
 
     def inputs(self) -> keras.KerasTensor:
         return keras.Input(self.image_shape, dtype="float32", name="image")
@@ -156,13 +163,13 @@ class ImageClassification(Task):
             logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(logits)
         if ends_in == "linear":
             return keras.Model(inputs, logits)
+        if ends_in == "logit":
+            return keras.Model(inputs, logits[:, 1:] - logits[:, :1])
         answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
         return keras.Model(inputs, answers[:, 1:] if ends_in == "sigmoid" else answers)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
-        mixed = keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
-        return lambda y, outputs: (mixed if _metrics.is_mixed(y) else plain)(y, outputs)
+        return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
 
     def training_loss(
         self, label_smoothing: float, class_weight: Mapping[str, float]
@@ -184,19 +191,16 @@ class ImageClassification(Task):
         weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
 
         def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-            if _metrics.is_mixed(y):
-                wanted = y * weights
-                total = tf.reduce_sum(wanted, axis=-1, keepdims=True)
-                wanted = wanted * (1.0 - label_smoothing) + total * label_smoothing / classes
-                # The kernel below assumes labels that sum to 1; these sum to their weight.
-                return -tf.reduce_sum(wanted * tf.nn.log_softmax(outputs), axis=-1)
-            wanted = tf.one_hot(y, classes) * (1.0 - label_smoothing) + label_smoothing / classes
-            return tf.nn.softmax_cross_entropy_with_logits(wanted, outputs) * tf.gather(weights, y)
+            weighted = y * weights
+            total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
+            smoothed = weighted * (1.0 - label_smoothing) + total * label_smoothing / classes
+            # Not TensorFlow's own cross-entropy, which assumes that labels sum to 1.
+            return -tf.reduce_sum(smoothed * tf.nn.log_softmax(outputs), axis=-1)
 
         return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        return [_metrics.Accuracy(name="accuracy")]
+        return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Calibrated `probabilities` float32 (batch, classes), `class` int32 and `label` string

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import config, registry
+from pipeline.config import config, functions, registry
 from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.models import _fused_batch_norm as fused_batch_norm
@@ -15,10 +15,17 @@ from pipeline.runtime import environment
 from pipeline.training import pretrained
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Adjusted, Update
+from pipeline.training.own_keras import head
+from pipeline.training.own_keras import metric as own_metric
 from pipeline.training.own_keras import network as own_network
 from pipeline.training.train_step import Step, SteppedModel
 from pipeline.utils.errors import UsageError, reason, suggest
 
+# What else is logged for each epoch, beside the metrics.
+_COLUMNS = (
+    *("epoch", "step", "seconds", "loss", "learning_rate", "loss_scale", "skipped_steps"),
+    *("examples_per_second", "gradient_norm", "gradient_norm_max"),
+)
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
 ADAPT_EXAMPLES = 5000
 
@@ -43,7 +50,8 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
                 _require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
-                _refuse_probabilities(tensor, options.name)
+                if not registry.find("models", options.name).is_registered:
+                    _refuse_probabilities(inputs, tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
             if not options.options:
@@ -70,6 +78,8 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     model = SteppedModel(inputs, outputs)
     model.task, model.ends_in, model.note = task, ends_in, note
     model.give_back = lambda: own_network.give_back(given, copy, shape)
+    if ends_in != "none" and copy is not given:
+        own_network.require_equal_answers(given, model, ends_in)
     if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
             f"--model.name {options.name}: a subclassed model runs on one replica; set "
@@ -78,16 +88,15 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     return model
 
 
-def _refuse_probabilities(tensor: Any, model: str) -> None:
-    """Raises UsageError if features come from an output layer, since the task adds its own head."""
-    layer, _, index = tensor._keras_history
-    while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
-        layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
-    activation = getattr(layer, "activation", None) or layer
-    kind = getattr(activation, "__name__", type(activation).__name__).lower()
-    # A hidden layer may have several sigmoid units; a single one is an output layer.
-    is_answer = kind == "sigmoid" and tensor.shape[-1] == 1
-    if is_answer or kind in ("softmax", "log_softmax", "logsoftmax"):
+def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) -> None:
+    """Raises UsageError if features are probabilities, since the task adds its own output layer."""
+    if not isinstance(inputs, keras.KerasTensor) or None in inputs.shape[1:]:
+        return
+    values = head.probe_inputs(tuple(inputs.shape[1:]))
+    features = keras.Model(inputs, tensor)(values, training=False)
+    kind = head.kind_of_answers(keras.ops.convert_to_numpy(features))
+    if kind != "linear":
+        layer = tensor._keras_history.operation
         raise UsageError(
             f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
             "the task adds the output layer itself; return the features before the classifier (for "
@@ -145,7 +154,7 @@ def build(
             random_states,
             augmenter=Augmenter(operations, seed),
             loss=_loss(task, settings.train, model.ends_in),
-            metrics=_metrics(task, settings.train),
+            metrics=_metrics(task, settings.train, model.ends_in),
             # XLA cannot compile a forward pass in which replicas communicate with each other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
@@ -205,8 +214,7 @@ def _loss(
             losses = tf.convert_to_tensor(found(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
-                f"--train.loss {options.loss} does not fit the task: {reason(error)} (labels are "
-                "one-hot for a Keras loss, unless its name starts with Sparse)"
+                f"--train.loss {options.loss} does not fit the task: {reason(error)}"
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
@@ -218,11 +226,27 @@ def _loss(
     return loss
 
 
-def _metrics(task: Task, options: config.Train) -> list[keras.metrics.Metric]:
-    made = {n: registry.call("metrics", n, o, task.metadata) for n, o in options.metrics.items()}
-    for name, metric in made.items():
-        _require_kind(metric, keras.metrics.Metric, f"--train.metrics: {name}", "a Keras metric")
-    return [*made.values()]
+def _metrics(task: Task, options: config.Train, ends_in: str) -> list[keras.metrics.Metric]:
+    """The metrics of the options, under names of their own, without those that the task has."""
+    metadata = {**task.metadata, "ends_in": ends_in}
+    classes = len(task.metadata.get("class_names", ()))
+    built_in = {metric.name: metric for metric in task.metrics()}
+    taken = {*_COLUMNS, *built_in}
+    taken |= {f"val_{name}" for name in taken}
+    metrics = []
+    for word, settings in options.metrics.items():
+        if functions.keras_class("metrics", word):
+            settings = {"name": word, **settings}
+        metric = registry.call("metrics", word, settings, metadata)
+        kind = keras.metrics.Metric
+        _require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
+        same_name = built_in.get(metric.name)
+        if same_name and own_metric.is_same(metric, same_name, classes):
+            continue
+        metric.name = own_metric.free_name(metric.name, taken)
+        taken |= {metric.name, f"val_{metric.name}"}
+        metrics.append(metric)
+    return metrics
 
 
 def _require_kind(found: Any, kind: Any, flag: str, wanted: str) -> None:

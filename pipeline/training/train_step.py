@@ -233,11 +233,15 @@ class SteppedModel(keras.Model):
         plain = self.task.standalone(self, self.ends_in)
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
+        metric: Any = "accuracy" if is_classifier else "mae"
         if is_classifier and self.ends_in == "linear":
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        elif self.ends_in == "logit":
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)
+            metric = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
         elif self.ends_in == "sigmoid":
             loss = "binary_crossentropy"
-        plain.compile("sgd", loss, metrics=["accuracy" if is_classifier else "mae"])
+        plain.compile("sgd", loss, metrics=[metric])
         return plain
 
     @property

@@ -76,7 +76,9 @@ def test_from_a_batch_to_losses_metrics_and_answers(ready):
         assert np.isfinite(metric.result())
     answer = task.answer(outputs, prepared)
     assert answer and all(value.shape[0] == 8 for value in answer.values())
-    more = {"truth": y.numpy(), "loss": losses.numpy(), "outputs": outputs.numpy()}
+    truth = task.truth(y)
+    np.testing.assert_array_equal(task.y(truth), y)
+    more = {"truth": truth.numpy(), "loss": losses.numpy(), "outputs": outputs.numpy()}
     found = task.evaluate({**{k: v.numpy() for k, v in answer.items()}, **more})
     json.dumps(found)
     assert metric_name in {"loss", *found}

@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from pipeline.contracts import Metadata
-from pipeline.tasks._metrics import labels
 from pipeline.utils.errors import UsageError
 
 
@@ -28,9 +27,9 @@ class _MacroRecall(keras.metrics.F1Score):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         classes = y_pred.shape[-1]
-        truth, answers = labels(y_true), tf.argmax(y_pred, axis=-1)
-        one_hot = (tf.one_hot(one, classes) for one in (truth, answers))
-        super().update_state(*one_hot, sample_weight)
+        truth = tf.one_hot(tf.argmax(y_true, axis=-1), classes)
+        answers = tf.one_hot(tf.argmax(y_pred, axis=-1), classes)
+        super().update_state(truth, answers, sample_weight)
 
     def result(self) -> tf.Tensor:
         right = tf.convert_to_tensor(self.true_positives)

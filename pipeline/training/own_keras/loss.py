@@ -10,25 +10,37 @@ import tensorflow as tf
 
 from pipeline.config.functions import declared
 from pipeline.contracts import Metadata
-from pipeline.tasks._metrics import binary, is_mixed
+from pipeline.training.own_keras import arguments
 from pipeline.utils.errors import UsageError
 
 
-def adapt(found: Any) -> Callable[..., Any]:
+def adapt(loss: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two arguments."""
-    if inspect.isfunction(found) and declared(found).required == 1:
-        return found
-    return functools.partial(from_object, found)
+    if not (inspect.isfunction(loss) and declared(loss).required == 1):
+        return functools.partial(from_object, loss)
+
+    def registered(metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
+        made = loss(metadata, **options)
+        return from_object(made, metadata) if isinstance(made, keras.losses.Loss) else made
+
+    return registered
 
 
 def from_object(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
-    """The loss on the outputs of a task, which for a classification are logits.
+    """The loss on y and outputs of a task, which for a classification are one-hot and logits.
 
-    It gets labels as Keras's losses expect them: whole numbers for the sparse ones and for a
-    function, else one-hot; and probabilities or logits as the user's network returns them (see
-    `SteppedModel.ends_in`). `loss` is a Keras loss, its class, or a function `(y_true, y_pred)`
-    that returns one loss per example; `options` are arguments of the class or function. Raises
-    UsageError if it is not a loss, or its `from_logits` contradicts the user's network.
+    It gets labels as Keras's losses expect them (`arguments.choices`), and probabilities or logits
+    as the user's network returns them (`SteppedModel.ends_in`).
+
+    Args:
+        loss: A Keras loss, its class, or a function `(y_true, y_pred)` that returns one loss per
+            example.
+        metadata: Metadata of the task, and `ends_in`.
+        options: Arguments of the class or function.
+
+    Raises:
+        UsageError: It is not a loss, does not suit the task, or its `from_logits` contradicts the
+            user's network.
     """
     if not callable(loss):
         raise UsageError(
@@ -36,29 +48,54 @@ def from_object(loss: Any, metadata: Metadata, **options: Any) -> Callable[[Any,
             f"{type(loss).__name__}"
         )
     is_default = inspect.isclass(loss) and "from_logits" not in options
-    if inspect.isclass(loss) or options:
-        loss = loss(**options) if inspect.isclass(loss) else functools.partial(loss, **options)
-    ends_in, classes = metadata.get("ends_in", "none"), len(metadata.get("class_names", ()))
-    is_keras, kind = isinstance(loss, keras.losses.Loss), type(loss).__name__
-    config = loss.get_config() if is_keras else {}
-    takes_logits = "from_logits" in config or (not is_keras and ends_in in ("none", "linear"))
+    if inspect.isclass(loss):
+        loss = loss(**options)
+    elif options:
+        loss = functools.partial(loss, **options)
+    if isinstance(loss, keras.losses.Loss):
+        call, possible = _of_class(loss, is_default, metadata)
+        name = loss.name
+    else:
+        call, possible = _of_function(loss, metadata)
+        name = function_name(loss)
+    chosen = arguments.fitting(call, possible, name, "loss")
+    return lambda y, outputs: arguments.per_example(call(*chosen(y, outputs)))
+
+
+Choices = tuple[Callable[[Any, Any], Any], list[arguments.Arguments]]
+
+
+def _of_class(loss: keras.losses.Loss, is_default: bool, metadata: Metadata) -> Choices:
+    """What computes one loss per example, and what it may expect."""
+    config = loss.get_config()
+    possible = arguments.choices(type(loss), metadata, logits=False)
     if "from_logits" in config:
         if not is_default:
-            _require_agreement(loss.name, config["from_logits"], ends_in)
-        loss = type(loss).from_config({**config, "from_logits": True})
-    call = loss.call if is_keras else loss  # without the reduction over the batch
+            _require_agreement(loss.name, config["from_logits"], metadata.get("ends_in", "none"))
+        # A `Binary*` loss with more than two classes takes its logits for those of single classes.
+        is_stable = not ("Binary" in type(loss).__name__ and possible[0].labels == "one-hot")
+        logits = is_stable or config["from_logits"]
+        loss = type(loss).from_config({**config, "from_logits": logits})
+        possible = arguments.choices(type(loss), metadata, logits)
+    # `call` does not reduce the losses; as `__call__` does, it gets floats.
+    return lambda y_true, y_pred: loss.call(tf.cast(y_true, tf.float32), y_pred), possible
 
-    def adapted(y: Any, outputs: Any) -> Any:
-        if not classes:
-            return call(y, outputs)
-        outputs = tf.cast(outputs, tf.float32)
-        if kind.startswith("Binary"):
-            return call(*binary(y, outputs, takes_logits))
-        if is_keras and not kind.startswith("Sparse") and not is_mixed(y):
-            y = tf.one_hot(y, classes)
-        return call(y, outputs if takes_logits else tf.nn.softmax(outputs))
 
-    return adapted
+def _of_function(loss: Callable[..., Any], metadata: Metadata) -> Choices:
+    ends_in = metadata.get("ends_in", "none")
+    logits = ends_in not in ("softmax", "sigmoid")
+    if isinstance(loss, functools.partial) and "from_logits" in loss.keywords:
+        _require_agreement(function_name(loss), loss.keywords["from_logits"], ends_in)
+    elif metadata.get("class_names") and arguments.takes_from_logits(loss):
+        loss = functools.partial(loss, from_logits=logits)
+    return loss, arguments.choices(None, metadata, logits)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function, of what `functools.partial` wraps, or of the class of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _require_agreement(name: str, from_logits: bool, ends_in: str) -> None:

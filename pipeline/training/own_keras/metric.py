@@ -2,80 +2,137 @@
 
 import functools
 import inspect
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from pipeline.config.functions import declared
 from pipeline.contracts import Metadata
-from pipeline.tasks._metrics import binary, is_mixed, labels
+from pipeline.training.own_keras import arguments
+from pipeline.training.own_keras.arguments import Arguments
+from pipeline.training.own_keras.loss import function_name
 from pipeline.utils.errors import UsageError, reason
 
 
-def adapt(found: Any) -> Callable[..., keras.metrics.Metric]:
+def adapt(metric: Any) -> Callable[..., keras.metrics.Metric]:
     """A registered metric for a Keras metric, its class, or a function of one or two arguments."""
-    if inspect.isfunction(found) and declared(found).required == 1:
-        return found
-    return functools.partial(from_object, found)
+    if not (inspect.isfunction(metric) and declared(metric).required == 1):
+        return functools.partial(from_object, metric)
+
+    def registered(metadata: Metadata, **options: Any) -> keras.metrics.Metric:
+        made = metric(metadata, **options)
+        is_keras = isinstance(made, keras.metrics.Metric) and _is_of_keras(type(made))
+        return from_object(made, metadata) if is_keras else made
+
+    return registered
 
 
 def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
-    """The metric on the answers of a task.
+    """The metric on y and outputs of a task.
 
-    `metric` is a Keras metric, its class (with `options`), or a function `(y_true, y_pred)` of one
-    value per example. Raises UsageError if it is not a metric, or if it ignores `sample_weight`, so
-    that the padding of the last batch would count.
+    Args:
+        metric: A Keras metric or loss, its class, or a function `(y_true, y_pred)` that returns one
+            value per example. It gets labels as Keras's metrics expect them (`arguments.choices`),
+            and probabilities unless its `from_logits` is true.
+        metadata: Metadata of the task, and `ends_in`, the end of the user's network.
+        options: Arguments of the class or function.
+
+    Raises:
+        UsageError: It is not a metric, does not suit the task, or ignores `sample_weight`, so that
+            the padding of the last batch would count.
     """
     if inspect.isclass(metric):
         if "average" in inspect.signature(metric).parameters:  # else one value per class
             options = {"average": "macro", **options}
         metric = metric(**options)
-    elif inspect.isfunction(metric):
-        metric = keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
+        options = {}
+    if isinstance(metric, keras.losses.Loss):
+        return _of_loss(metric, metadata)
     if not isinstance(metric, keras.metrics.Metric):
+        if not callable(metric):
+            raise UsageError(
+                "a metric must be a name, a Keras metric, or a function (y_true, y_pred); got "
+                f"{type(metric).__name__}"
+            )
+        metric = keras.metrics.MeanMetricWrapper(metric, name=function_name(metric), **options)
+    if type(metric) is keras.metrics.MeanMetricWrapper:
+        return _of_function(metric, metadata)
+    if type(metric) is keras.metrics.Accuracy:
         raise UsageError(
-            "a metric must be a name, a Keras metric, or a function (y_true, y_pred); got "
-            f"{type(metric).__name__}"
+            "keras.metrics.Accuracy counts numbers that are equal, and probabilities never equal "
+            "labels; use metrics=['accuracy']"
         )
-    found = OwnMetric(metric, len(metadata.get("class_names", ())))
-    _require_weights(found)
-    return found
+    logits = bool(_config(metric).get("from_logits"))
+    if getattr(metric, "threshold", 0.5) is None:  # compares classes with each other
+        metadata = {**metadata, "ends_in": "none"}
+    problem: UsageError | None = None
+    for possible in arguments.choices(type(metric), metadata, logits):
+        own_metric = OwnMetric(metric, possible)
+        try:
+            _require_weights(own_metric)
+        except UsageError as error:
+            problem = problem or error
+        else:
+            return own_metric
+    raise problem or UsageError(f"the metric {metric.name} does not suit the task")
+
+
+def _of_function(metric: keras.metrics.MeanMetricWrapper, metadata: Metadata) -> "OwnMetric":
+    function = functools.partial(metric._fn, **metric._fn_kwargs)
+    keywords = {**getattr(metric._fn, "keywords", {}), **metric._fn_kwargs}
+    possible = arguments.choices(None, metadata, logits=bool(keywords.get("from_logits")))
+    chosen = arguments.fitting(function, possible, metric.name, "metric")
+    return OwnMetric(metric, chosen)
+
+
+def _of_loss(loss: keras.losses.Loss, metadata: Metadata) -> "OwnMetric":
+    """The mean of a Keras loss, which Keras takes as a metric, too."""
+    logits = bool(loss.get_config().get("from_logits"))
+    possible = arguments.choices(type(loss), metadata, logits)
+    chosen = arguments.fitting(loss.call, possible, loss.name, "metric")
+    return OwnMetric(keras.metrics.MeanMetricWrapper(loss.call, name=loss.name), chosen)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, with the first number that makes it a new one: `auc`, `auc_1`, ..., as in Keras."""
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    return next(name for name in names if name not in taken)
+
+
+def is_same(first: keras.metrics.Metric, second: keras.metrics.Metric, classes: int) -> bool:
+    """Whether two new metrics give the same number for random y and outputs."""
+    y, outputs = arguments.examples(classes, 32)
+    results = []
+    for metric in (first, second):
+        copy = type(metric).from_config(metric.get_config())
+        copy.update_state(y, outputs)
+        results.append(np.asarray(copy.result()))
+    return np.allclose(*results)
 
 
 class OwnMetric(keras.metrics.Metric):
-    """A Keras metric that gets probabilities, and labels one-hot unless it is a sparse one.
+    """A Keras metric on y and outputs of a step.
 
-    The metric is copied, so that its variables belong to the present strategy. In a regression,
-    `classes` is 0, and it gets y and the outputs as they are.
+    The metric is copied, so that its variables belong to the present strategy.
     """
 
-    def __init__(self, metric: keras.metrics.Metric, classes: int) -> None:
-        super().__init__(name=_name(metric))
-        try:
-            self.metric = _copied(metric)
-        except (TypeError, NotImplementedError) as error:
-            raise UsageError(
-                f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
-            ) from error
-        self.classes = classes
+    def __init__(
+        self, metric: keras.metrics.Metric, own_arguments: Arguments, name: str | None = None
+    ) -> None:
+        super().__init__(name=name or _name(metric))
+        self.metric = _copy(metric)
+        self.own_arguments = own_arguments
         if not getattr(self.metric, "_built", True):  # now: a trace on two replicas cannot
-            shape = (None, max(classes, 1))
-            self.metric._build(*[shape] * len(inspect.signature(self.metric._build).parameters))
+            width = 1 if own_arguments.labels == "binary" else max(own_arguments.classes, 1)
+            count = len(inspect.signature(self.metric._build).parameters)
+            self.metric._build(*[(None, width)] * count)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        kind = type(self.metric).__name__
-        if self.classes and kind.startswith("Binary"):
-            y_true, y_pred = binary(y_true, y_pred, False)
-        elif self.classes:
-            y_pred = tf.nn.softmax(tf.cast(y_pred, tf.float32))
-            if kind.startswith(("Sparse", "MeanMetricWrapper")):
-                y_true = labels(y_true)
-            elif not is_mixed(y_true):
-                y_true = tf.one_hot(y_true, self.classes)
+        y_true, y_pred = self.own_arguments(y_true, y_pred)
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def result(self) -> Any:
@@ -85,38 +142,63 @@ class OwnMetric(keras.metrics.Metric):
         self.metric.reset_state()
 
     def get_config(self) -> dict[str, Any]:
-        return {"metric": self.metric, "classes": self.classes}
+        return {
+            "metric": self.metric,
+            "own_arguments": self.own_arguments,
+            "name": self.name,
+        }
 
 
-def _copied(metric: keras.metrics.Metric) -> keras.metrics.Metric:
+def _is_of_keras(kind: type) -> bool:
+    return kind.__module__.startswith("keras.")
+
+
+def _config(metric: keras.metrics.Metric) -> dict[str, Any]:
+    try:
+        return metric.get_config()
+    except (TypeError, NotImplementedError) as error:
+        raise UsageError(
+            f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
+        ) from error
+
+
+def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     if type(metric) is keras.metrics.MeanMetricWrapper:  # its config needs a registered function
         return type(metric)(metric._fn, name=metric.name, **metric._fn_kwargs)
-    return type(metric).from_config(metric.get_config())
+    config = _config(metric)
+    try:
+        return type(metric).from_config(config)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise UsageError(
+            f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
+        ) from error
 
 
 def _name(metric: keras.metrics.Metric) -> str:
     """Its name without the number that Keras appends in a process that has several of them."""
-    found = re.fullmatch(r"(.+)_\d+", metric.name)
+    numbered = re.fullmatch(r"(.+)_\d+", metric.name)
     kind = type(metric).__name__.lower()
-    return found[1] if found and found[1].replace("_", "") == kind else metric.name
+    if numbered and numbered[1].replace("_", "") == kind:
+        return numbered[1]
+    return metric.name
 
 
 def _require_weights(metric: OwnMetric) -> None:
     """Raises UsageError if examples of weight 0 change the result, or it is not one number."""
-    random, width = np.random.default_rng(0), max(metric.classes, 1)
-    outputs = random.normal(size=(8, width)).astype(np.float32)
-    y = random.integers(0, width, 8) if metric.classes else random.normal(size=(8, 1))
-    weight = np.array([1, 1, 1, 1, 1, 0, 0, 0], np.float32)
+    classes = metric.own_arguments.classes
+    count = 8 if classes != 8 else 9
+    y, outputs = arguments.examples(classes, count)
+    weight = (np.arange(count) < 5).astype(np.float32)
     results = []
-    for count in (8, 5):
-        fresh = OwnMetric(metric.metric, metric.classes)
+    for rows in (count, 5):
+        fresh = OwnMetric(metric.metric, metric.own_arguments)
         try:
-            fresh.update_state(y[:count], outputs[:count], sample_weight=weight[:count])
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            fresh.update_state(y[:rows], outputs[:rows], sample_weight=weight[:rows])
+            results.append(np.asarray(fresh.result()))
+        except Exception as error:  # of the user's metric
             raise UsageError(
                 f"the metric {metric.name} does not suit the task: {reason(error)}"
             ) from error
-        results.append(np.asarray(fresh.result()))
     if results[0].ndim:
         raise UsageError(f"the metric {metric.name} must return one number; got {results[0].shape}")
     if not np.allclose(results[0], results[1], equal_nan=True):

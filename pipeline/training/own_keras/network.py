@@ -2,25 +2,29 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from scipy import special
 
 from pipeline.contracts import Task
+from pipeline.training.own_keras import head
 from pipeline.training.pretrained import set_weights
 from pipeline.utils.errors import UsageError, reason
 
-_FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
 # What a network ended in -> a sentence about it.
 _NOTES = {
     "softmax": "its softmax is applied after the loss",
     "sigmoid": "its sigmoid is applied after the loss",
     "linear": "it ends in logits",
+    "logit": "it ends in the logit of the second class",
     "none": "it returns features; an output layer is added",
 }
+_PROBABILITIES = "it returns probabilities, whose logarithms are the logits"
 
 
 def adapt(found: Any) -> Callable[..., Any]:
@@ -71,14 +75,20 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
                 f"the model {kind.__name__} overrides {name}, which is not called here; pass the "
                 "loss as loss=..., or register an engine"
             )
-    if kind not in (keras.Sequential, _FUNCTIONAL):
+    if kind not in (keras.Sequential, head.FUNCTIONAL):
         return model
     policy = keras.config.dtype_policy().name
 
     def in_policy(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.layers.Lambda):  # Keras refuses to rebuild it
             return layer
-        config = layer.get_config()
+        with warnings.catch_warnings():  # of Keras, about lambdas, which are not loaded from it
+            warnings.simplefilter("ignore")
+            config = layer.get_config()
+        # Functions of other packages, such as tf.nn.softmax, cannot be found by their name.
+        for name, value in vars(layer).items():
+            if name in config and callable(value) and not hasattr(value, "get_config"):
+                config[name] = value
         if "dtype" in config and layer.dtype_policy.name == "float32":
             config["dtype"] = policy
         return type(layer).from_config(config)
@@ -104,88 +114,136 @@ def outputs(
     """The outputs of a network from `copied`, whose last activation is removed, as logits.
 
     Returns:
-        The outputs; the activation with which the network ended: `softmax`, `sigmoid`, `linear`, or
-        `none` if the output layer is the task's; and a sentence about it.
+        The outputs; what the network ended in: `softmax`, `sigmoid`, `linear` (logits), `logit` (of
+        the second of two classes), or `none` if the output layer is the task's; and a sentence
+        about it.
 
     Raises:
         UsageError: The network takes another shape, or its head has another width.
     """
-    inputs = _fitting(inputs, model)
-    classes = len(task.metadata.get("class_names", ()))
-    body, activation = _without_activation(model) if classes else (model, "linear")
-    returned = keras.tree.flatten(body(inputs))
+    shaped_inputs = _reshape_inputs(inputs, model)
+    returned = keras.tree.flatten(model(shaped_inputs))
     if len(returned) != 1:
         raise UsageError(f"the model returns {len(returned)} outputs, but the task needs one")
-    found = returned[0]
-    rank, width, wanted = len(found.shape), found.shape[-1], classes or 1
-    if activation == "unknown":  # look at what it returns
-        activation = _kind_of_answers(body, inputs) if rank == 2 else "none"
-        if activation == "softmax" and width == classes:
-            found = keras.ops.log(keras.ops.maximum(keras.ops.cast(found, "float32"), 1e-7))
-            return found, activation, "it returns probabilities, whose logarithms are the logits"
-        if activation == "linear" and width != classes:
-            activation = "none"
-    is_one_probability = activation == "sigmoid" and width == 1 and classes == 2
-    if activation == "none":
+    logits = returned[0]
+    classes = len(task.metadata.get("class_names", ()))
+    if not classes:
+        return _regression_output(logits), "linear", _NOTES["linear"]
+    values = head.probe_inputs(tuple(shaped_inputs.shape[1:]))
+    kind = "unknown"
+    if type(model) in (keras.Sequential, head.FUNCTIONAL):
+        body, kind = head.remove_activation(head.part(model, model.outputs[0]), values)
+        logits = body(shaped_inputs)
+    rank, width = len(logits.shape), logits.shape[-1]
+    if kind == "unknown":
+        answers = _answers(model, values)
+        kind = head.kind_of_answers(answers)
+        if kind == "log_softmax":  # logarithms of probabilities are logits, too
+            kind = "linear"
+        if kind == "softmax" and width == classes:
+            return _logarithms(logits), kind, _PROBABILITIES
+        if kind == "sigmoid" and classes == 2:
+            probability = keras.ops.cast(logits, "float32")
+            logit = _logarithms(probability) - _logarithms(1 - probability)
+            return _two_logits(logit), kind, _PROBABILITIES
+        if kind == "linear" and (rank != 2 or width != classes or np.nanmin(answers) >= 0):
+            kind = "features"
+    if kind == "linear" and rank == 2 and width == 1 and classes == 2:
+        return _two_logits(logits), "logit", _NOTES["logit"]
+    if kind == "features":
         if rank == 4:
-            found = keras.layers.GlobalAveragePooling2D(name="average")(found)
-        found = task.head(found, inputs)
-    elif is_one_probability:
-        found = keras.ops.concatenate([keras.ops.zeros_like(found), found], axis=-1)
-    elif rank != 2 or width != wanted or activation == "sigmoid":
+            logits = keras.layers.GlobalAveragePooling2D(name="average")(logits)
+        logits = task.head(logits, inputs)
+        return keras.ops.cast(logits, "float32"), "none", _NOTES["none"]
+    if kind == "sigmoid" and rank == 2 and width == 1 and classes == 2:
+        return _two_logits(logits), kind, _NOTES[kind]
+    if rank != 2 or width != classes or kind == "sigmoid":
         raise UsageError(
-            f"the model returns {width} values ({activation}) of shape {found.shape} per batch, "
-            f"but the data have {wanted} classes; change its last layer, or remove it"
+            f"the model returns {width} values ({kind}) of shape {logits.shape} per batch, "
+            f"but the data have {classes} classes; change its last layer, or remove it"
         )
-    return keras.ops.cast(found, "float32"), activation, _NOTES[activation]
+    return keras.ops.cast(logits, "float32"), kind, _NOTES[kind]
 
 
-def _fitting(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
+def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:
+    """One number per example, float32 (batch, 1)."""
+    if len(output.shape) != 2 or output.shape[-1] != 1:
+        raise UsageError(
+            f"the model returns values of shape {output.shape} per batch, but the data have one "
+            "number per example; change its last layer"
+        )
+    return keras.ops.cast(output, "float32")
+
+
+def _two_logits(logit: keras.KerasTensor) -> keras.KerasTensor:
+    """The logit of the second of two classes, (batch, 1), as two logits, float32 (batch, 2)."""
+    logit = keras.ops.cast(logit, "float32")
+    return keras.ops.concatenate([keras.ops.zeros_like(logit), logit], axis=-1)
+
+
+def _logarithms(probabilities: keras.KerasTensor) -> keras.KerasTensor:
+    probabilities = keras.ops.cast(probabilities, "float32")
+    return keras.ops.log(keras.ops.maximum(probabilities, 1e-7))
+
+
+def require_equal_answers(given: keras.Model, trained: keras.Model, ends_in: str) -> None:
+    """Raises UsageError unless a user's network and the one that is trained answer alike.
+
+    The latter was rebuilt from the config of the former. Nothing is compared in 16 bits, or if the
+    user's network answers differently each time.
+
+    Args:
+        given: The user's network; not compared if it is not built yet.
+        trained: The network with logits as outputs.
+        ends_in: What the user's network ends in; see `outputs`.
+    """
+    if keras.config.dtype_policy().name != "float32" or not given.built:
+        return
+    values = head.probe_inputs(tuple(trained.inputs[0].shape[1:]))
+    own_inputs = keras.tree.flatten(getattr(given, "inputs", None) or [])
+    own_values = values
+    if own_inputs and len(own_inputs[0].shape) == values.ndim - 1:
+        own_values = values[..., 0]
+    expected = _answers(given, own_values)
+    if not np.array_equal(expected, _answers(given, own_values), equal_nan=True):
+        return
+    answers = _answers(trained, values)
+    if ends_in == "softmax":
+        answers = special.softmax(answers, axis=-1)
+    elif ends_in in ("sigmoid", "logit"):
+        answers = answers[:, 1:] - answers[:, :1]
+        answers = special.expit(answers) if ends_in == "sigmoid" else answers
+    if not np.allclose(expected, answers, rtol=1e-3, atol=1e-4, equal_nan=True):
+        difference = np.nanmax(np.abs(expected - answers))
+        raise UsageError(
+            f"the model {given.name} answers differently once it is rebuilt from its config (by up "
+            f"to {difference:.2g}); check get_config of your layers, or pass a function "
+            "(input_shape, classes) that returns the model"
+        )
+
+
+def _answers(model: keras.Model, values: np.ndarray) -> np.ndarray:
+    (answers,) = keras.tree.flatten(model(values, training=False))
+    return keras.ops.convert_to_numpy(answers)
+
+
+def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
     """The inputs, without the axis for one channel if the network takes (height, width)."""
-    known = keras.tree.flatten(getattr(model, "inputs", None) or [])
-    if len(known) == 1 and len(known[0].shape) == 3 and inputs.shape[3:] == (1,):
+    own_inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if len(own_inputs) == 1 and len(own_inputs[0].shape) == 3 and inputs.shape[3:] == (1,):
         inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
-    if len(known) > 1:
-        raise UsageError(f"the model has {len(known)} inputs, but the data have one")
+    if len(own_inputs) > 1:
+        raise UsageError(f"the model has {len(own_inputs)} inputs, but the data have one")
     shape = tuple(inputs.shape[1:])
-    for wanted in (tuple(tensor.shape[1:]) for tensor in known):
-        pairs = zip(wanted, shape, strict=False)
-        if len(wanted) != len(shape) or any(a not in (None, b) for a, b in pairs):
+    for tensor in own_inputs:
+        expected = tuple(tensor.shape[1:])
+        pairs = zip(expected, shape, strict=False)
+        if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
             raise UsageError(
-                f"the model takes inputs of shape {wanted}, but the data have {shape}; resize the "
-                'images with task={"image_size": (height, width)}, or change the model'
+                f"the model takes inputs of shape {expected}, but the data have {shape}; resize "
+                'the images with task={"image_size": (height, width)}, or change the model'
             )
     return inputs
-
-
-def _without_activation(model: keras.Model) -> tuple[keras.Model, str]:
-    """The network up to its final softmax or sigmoid, and the name of what it ended in.
-
-    `none` if it ends in features: in another activation, or in a layer without weights.
-    """
-    if type(model) not in (keras.Sequential, _FUNCTIONAL):
-        return model, "unknown"
-    if isinstance(model, keras.Sequential):
-        model = keras.Model(model.inputs, model.outputs, name=model.name)
-    last = model.outputs[0]._keras_history.operation
-    if isinstance(last, keras.Model):
-        return model, "unknown"
-    name = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
-    if name not in ("softmax", "sigmoid", "linear"):
-        return model, "none"
-    if isinstance(last, keras.layers.Softmax | keras.layers.Activation):
-        return keras.Model(model.inputs, last.input, name=model.name), name
-    last.activation = keras.activations.linear
-    last.dtype_policy = keras.DTypePolicy("float32")
-    return model, name
-
-
-def _kind_of_answers(model: keras.Model, inputs: keras.KerasTensor) -> str:
-    """`softmax` if a network returns probabilities for two inputs, else `linear`."""
-    values = np.random.default_rng(0).random((2, *inputs.shape[1:]), np.float32)
-    answers = np.asarray(model(values, training=False))
-    sums = np.abs(answers.sum(axis=-1) - 1).max()
-    return "softmax" if answers.min() >= 0 and sums < 1e-3 else "linear"
 
 
 def give_back(original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]) -> None:

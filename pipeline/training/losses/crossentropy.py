@@ -1,0 +1,36 @@
+"""The cross-entropy of a classifier under the words that Keras has for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.contracts import Metadata
+from pipeline.utils.errors import UsageError
+
+Loss = Callable[[Any, Any], tf.Tensor]
+
+
+def crossentropy(metadata: Metadata) -> Loss:
+    """Cross-entropy of labels and softmax, as `categorical_crossentropy`.
+
+    Args:
+        metadata: Metadata of a classification task: `class_names`.
+    """
+    return _crossentropy("crossentropy", metadata)
+
+
+def ce(metadata: Metadata) -> Loss:
+    """The same as `crossentropy`.
+
+    Args:
+        metadata: Metadata of a classification task: `class_names`.
+    """
+    return _crossentropy("ce", metadata)
+
+
+def _crossentropy(name: str, metadata: Metadata) -> Loss:
+    if "class_names" not in metadata:
+        raise UsageError(f"--train.loss {name} is for classification only; remove it")
+    return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)

@@ -1,0 +1,150 @@
+"""What a user's loss or metric gets as `y_true` and `y_pred`.
+
+In a step, y of a classifier is the share of each class, float32 (batch, classes), and the outputs
+are logits. This is the only place that converts them: to whole numbers for Keras's `Sparse*`
+classes and for functions, to one column if the user's network has a single output, and to
+probabilities unless logits are asked for.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Metadata
+from pipeline.utils.errors import UsageError, reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Turns (y, outputs) of a step into (y_true, y_pred)."""
+
+    classes: int
+    """0 in a regression, whose y and outputs are passed on as they are."""
+    labels: str = "one-hot"
+    """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`, float32; or
+    `binary`: the second of two classes, float32 (batch, 1), in `y_pred`, too."""
+    logits: bool = False
+    """Whether `y_pred` is logits instead of probabilities."""
+
+    def __call__(self, y: Any, outputs: Any) -> tuple[Any, Any]:
+        if not self.classes:
+            return y, outputs
+        outputs = tf.cast(outputs, tf.float32)
+        if self.labels == "binary":
+            logit = outputs[:, 1:] - outputs[:, :1]
+            return y[:, 1:], logit if self.logits else tf.sigmoid(logit)
+        y_pred = outputs if self.logits else tf.nn.softmax(outputs)
+        if self.labels == "one-hot":
+            return y, y_pred
+        index = tf.argmax(y, axis=-1)
+        return index if self.labels == "index" else tf.cast(index, tf.float32), y_pred
+
+
+def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
+    """What a loss or metric may expect, the likeliest first.
+
+    Args:
+        kind: A subclass of `keras.losses.Loss` or `keras.metrics.Metric`; None for a function.
+        metadata: Metadata of the task: `class_names` and `ends_in`, the end of the user's network.
+        logits: Whether it expects logits.
+    """
+    classes = len(metadata.get("class_names", ()))
+    if not classes:
+        return [Arguments(0)]
+    has_one_output = metadata.get("ends_in") in ("sigmoid", "logit")
+    words = [base.__name__ for base in kind.__mro__] if kind else []
+
+    def is_a(*beginnings: str) -> bool:
+        return any(word.startswith(beginnings) for word in words)
+
+    if is_a("Sparse"):
+        labels = ["index"]
+    elif is_a("Categorical", "TopK"):
+        labels = ["one-hot"]
+    elif has_one_output or (is_a("Binary") and classes == 2):
+        labels = ["binary"]
+    elif kind is None:
+        labels = ["index", "float index", "one-hot"]
+    elif kind.__module__.startswith("keras."):
+        labels = ["one-hot"]
+    else:
+        labels = ["one-hot", "index", "float index"]
+    return [Arguments(classes, name, logits) for name in labels]
+
+
+def examples(classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random y and outputs of a step, float32 (count, classes), or (count, 1) for a regression."""
+    generator = np.random.default_rng(0)
+    outputs = generator.normal(size=(count, classes or 1)).astype(np.float32)
+    if not classes:
+        return generator.normal(size=(count, 1)).astype(np.float32), outputs
+    labels = generator.permutation(np.arange(count) % classes)
+    return np.eye(classes, dtype=np.float32)[labels], outputs
+
+
+def fitting(
+    call: Callable[[Any, Any], Any], possible: Iterable[Arguments], name: str, what: str
+) -> Arguments:
+    """The first arguments for which a function returns a value for each example.
+
+    A function that compares whole numbers with the largest of a row, for example, also runs with
+    labels of another form, but an example's value then depends on the other examples; arguments
+    without that come first.
+
+    Args:
+        call: A function of `y_true` and `y_pred`.
+        possible: From `choices`.
+        name: Name of the function in messages.
+        what: `loss` or `metric`.
+
+    Raises:
+        UsageError: No arguments fit, or it returns a single value for all examples.
+    """
+    problems: list[str] = []
+    dependent: list[Arguments] = []
+    for arguments in possible:
+        # Another number than that of the classes, so that wrong axes do not fit by chance.
+        y, outputs = examples(arguments.classes, 6 if arguments.classes != 6 else 8)
+        try:
+            values = per_example(call(*arguments(y, outputs)))
+            halves = [
+                per_example(call(*arguments(y[rows], outputs[rows])))
+                for rows in (slice(0, 3), slice(3, None))
+            ]
+        except Exception as error:  # of the user's function
+            problems.append(reason(error))
+            continue
+        if values.shape.rank == 0:
+            problems.insert(0, "it returns one value for the whole batch")
+        elif values.shape != (len(y),):
+            problems.insert(0, f"it returns values of shape {values.shape} for {len(y)} examples")
+        elif np.allclose(values, np.concatenate(halves), rtol=1e-4, atol=1e-5, equal_nan=True):
+            return arguments
+        else:
+            dependent.append(arguments)
+    if dependent:
+        return dependent[0]
+    raise UsageError(
+        f"the {what} {name} must return one value per example, of shape (batch,), for labels as "
+        f"whole numbers (batch,) or one-hot (batch, classes): {problems[0]}"
+    )
+
+
+def per_example(values: Any) -> tf.Tensor:
+    """One value per example: the mean over all axes but the first, as in Keras."""
+    values = tf.convert_to_tensor(values)
+    if values.shape.rank and values.shape.rank > 1:
+        values = tf.reduce_mean(tf.reshape(values, (tf.shape(values)[0], -1)), axis=1)
+    return values
+
+
+def takes_from_logits(function: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `from_logits`, such as Keras's cross-entropies."""
+    try:
+        return "from_logits" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a C extension
+        return False

@@ -1,0 +1,152 @@
+"""What a user's network ends in: logits, probabilities or features.
+
+An activation is recognized by what it computes, not by its name: a layer, a function, an operation
+and the last layer of a nested model are all compared with softmax and sigmoid on the same numbers.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+import keras
+import numpy as np
+from scipy import special
+
+FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+
+_ACTIVATIONS = {
+    "softmax": functools.partial(special.softmax, axis=-1),
+    "sigmoid": special.expit,
+}
+
+
+def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
+    """Eight inputs of different ranges, float32 (8, *shape).
+
+    Some are negative and some are large, so that logits do not look like probabilities by chance.
+    """
+    generator = np.random.default_rng(0)
+    uniform = generator.random(shape)
+    normal = generator.normal(size=shape)
+    rows = [uniform, 255 * uniform, 1 - uniform, 255 * (1 - uniform)]
+    rows += [normal, -normal, 100 * normal, -100 * normal]
+    return np.stack(rows).astype(np.float32)
+
+
+def part(model: keras.Model, output: keras.KerasTensor) -> keras.Model:
+    """The functional network up to one of its tensors."""
+    inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
+    return keras.Model(inputs, output, name=model.name)
+
+
+def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str]:
+    """The functional network up to its final softmax or sigmoid, and what it ended in.
+
+    Args:
+        model: A functional network with one output. The activation of its last layer is changed.
+        values: Inputs on which operations are compared.
+
+    Returns:
+        The network; and `softmax` or `sigmoid`, which was removed; `linear` for an output layer
+        without activation; `features` for a layer with another activation; `unknown` if the last
+        operation does not tell.
+    """
+    output = model.outputs[0]
+    operation, node_index, _ = output._keras_history
+    node = operation._inbound_nodes[node_index]
+    sources = node.input_tensors
+    if len(sources) != 1:
+        return model, "unknown"
+    source = sources[0]
+    if type(operation) in (FUNCTIONAL, keras.Sequential):
+        if len(operation.outputs) != 1:
+            return model, "unknown"
+        nested = part(operation, operation.outputs[0])
+        nested, kind = remove_activation(nested, _run(model, source, values))
+        if kind not in _ACTIVATIONS:
+            return model, "unknown"
+        return part(model, nested(source)), kind
+    if "activation" in vars(operation) and operation.weights:
+        nodes = itertools.chain(*model._nodes_by_depth.values())
+        is_shared = sum(node.operation is operation for node in nodes) > 1
+        return (model, "unknown") if is_shared else _without_fused_activation(model, values)
+    before = _run(model, source, values)
+    after = _run(model, output, values)
+    if before.size == after.size and _close(before.reshape(after.shape), after):
+        # Dropout, a reshape, an identity: the activation is in front of it.
+        inner, kind = remove_activation(part(model, source), values)
+        if kind in _ACTIVATIONS:
+            return part(model, operation(inner.outputs[0])), kind
+        return model, kind if before.shape == after.shape else "unknown"
+    if kind := _activation(before, after):
+        return part(model, source), kind
+    return model, "unknown"
+
+
+def _without_fused_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str]:
+    """`remove_activation` for a last layer that has an argument `activation`."""
+    layer = model.outputs[0]._keras_history.operation
+    activation = layer.activation
+    after = _run(model, model.outputs[0], values)
+    layer.activation = keras.activations.linear
+    before = _run(model, model.outputs[0], values)
+    kind = "linear" if _close(before, after) else _activation(before, after)
+    if not kind:
+        layer.activation = activation
+        # Logarithms of probabilities are logits, too.
+        logs = special.log_softmax(before.astype(np.float32), axis=-1)
+        return model, "linear" if _close(logs, after) else "features"
+    layer.dtype_policy = keras.DTypePolicy("float32")
+    return model, kind
+
+
+def kind_of_answers(answers: np.ndarray) -> str:
+    """`softmax` for rows of probabilities, `sigmoid` for one probability, else `linear`.
+
+    `log_softmax` for rows that are logarithms of probabilities. `answers` has shape (examples, n),
+    or another rank, which is `linear`.
+    """
+    tolerance = _tolerance(answers)
+    answers = answers.astype(np.float32)
+    if answers.ndim != 2:
+        return "linear"
+    answers = answers[np.isfinite(answers).all(axis=1)]
+    if not len(answers):
+        return "linear"
+    if answers.shape[1] == 1:
+        return "sigmoid" if answers.min() >= 0 and answers.max() <= 1 else "linear"
+    if answers.min() >= 0 and np.abs(answers.sum(axis=1) - 1).max() < tolerance:
+        return "softmax"
+    if np.abs(special.logsumexp(answers, axis=1)).max() < tolerance:
+        return "log_softmax"
+    return "linear"
+
+
+def _activation(before: np.ndarray, after: np.ndarray) -> str:
+    """The name of the activation that turns `before` into `after`; empty if it is another one."""
+    if before.shape != after.shape:
+        return ""
+    for name, function in _ACTIVATIONS.items():
+        if _close(function(before.astype(np.float32)), after):
+            return name
+    return ""
+
+
+def _run(model: keras.Model, tensor: keras.KerasTensor, values: Any) -> np.ndarray:
+    """A tensor of a functional network for these inputs."""
+    if any(tensor is known for known in model.inputs):
+        return np.asarray(values)
+    computed = part(model, tensor)(values, training=False)
+    return keras.ops.convert_to_numpy(computed)
+
+
+def _close(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the numbers are equal up to the rounding of their precision."""
+    tolerance = max(_tolerance(first), _tolerance(second))
+    first = first.astype(np.float32)
+    second = second.astype(np.float32)
+    return np.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _tolerance(values: np.ndarray) -> float:
+    return 1e-3 if values.dtype.itemsize > 2 else 0.03
