@@ -33,8 +33,8 @@ def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
     return np.stack(rows).astype(np.float32)
 
 
-def part(model: keras.Model, output: keras.KerasTensor) -> keras.Model:
-    """The functional network up to one of its tensors."""
+def part(model: keras.Model, output: Any) -> keras.Model:
+    """The functional network up to one or several of its tensors."""
     inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
     return keras.Model(inputs, output, name=model.name)
 
@@ -70,8 +70,8 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
         nodes = itertools.chain(*model._nodes_by_depth.values())
         is_shared = sum(node.operation is operation for node in nodes) > 1
         return (model, "unknown") if is_shared else _without_fused_activation(model, values)
-    before = _run(model, source, values)
-    after = _run(model, output, values)
+    computed = part(model, [source, output])(values, training=False)
+    before, after = map(keras.ops.convert_to_numpy, computed)
     if before.size == after.size and _close(before.reshape(after.shape), after):
         # Dropout, a reshape, an identity: the activation is in front of it.
         inner, kind = remove_activation(part(model, source), values)
@@ -134,8 +134,6 @@ def _activation(before: np.ndarray, after: np.ndarray) -> str:
 
 def _run(model: keras.Model, tensor: keras.KerasTensor, values: Any) -> np.ndarray:
     """A tensor of a functional network for these inputs."""
-    if any(tensor is known for known in model.inputs):
-        return np.asarray(values)
     computed = part(model, tensor)(values, training=False)
     return keras.ops.convert_to_numpy(computed)
 

@@ -111,7 +111,7 @@ def is_same(first: keras.metrics.Metric, second: keras.metrics.Metric, classes: 
         copy = type(metric).from_config(metric.get_config())
         copy.update_state(y, outputs)
         results.append(np.asarray(copy.result()))
-    return np.allclose(*results)
+    return np.allclose(results[0], results[1])
 
 
 class OwnMetric(keras.metrics.Metric):
