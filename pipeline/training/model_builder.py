@@ -69,6 +69,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     outputs, ends_in, note = own_network.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
     model.task, model.ends_in, model.note = task, ends_in, note
+    model.is_own = True
     model.give_back = lambda: own_network.give_back(given, copy, shape)
     if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(

@@ -40,8 +40,7 @@ def load(model: SteppedModel, path: Path) -> str:
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
         raise UsageError(f"--model.weights: {file} does not fit: {reason(error)}") from None
-    old = next((layer for layer in loaded.layers if layer.name == "network"), loaded)
-    values, new = old.get_weights(), model.weights
+    values, new = loaded.get_weights(), model.weights
     same = _class_names(file) in (None, model.task.metadata.get("class_names"))
     kept = list(zip(new, values, strict=False))
     if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:

@@ -1,15 +1,16 @@
 """Callbacks that users hand over: Keras callbacks and their classes."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 from keras.src.utils.python_utils import is_default
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.utils.errors import UsageError
+from pipeline.training.own_keras import optimizer_view
+from pipeline.utils.errors import UsageError, suggest
 
 # Callbacks that would work against the run -> what to use instead.
 _REPLACED = {
@@ -85,9 +86,11 @@ class OwnCallback(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        self._view = model.plain()
-        self._view.optimizer = _Optimizer(model)
-        self._view.fit = _refuse_fit
+        optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
+        self._view = model.plain(optimizer)
+        self._view.fit = self._view.train_on_batch = _refuse_fit
+        self._view.compile = _refuse_compile
+        self._view.get_layer = functools.partial(_layer, self._view)
         self.callback.set_model(self._view)
 
 
@@ -99,10 +102,13 @@ def _hook(name: str) -> Callable[..., None]:
 
     def call(self: OwnCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
+        kind = type(self.callback).__name__
         try:
             getattr(self.callback, name)(*arguments, **named)
+            self._view.optimizer.learning_rate.settle()
+        except AttributeError as error:
+            raise _explained(error, self._view, kind) from error
         except Exception as error:
-            kind = type(self.callback).__name__
             error.add_note(f"raised by the callback {kind}; the run can be resumed")
             raise
         self.model.stop_training = self._view.stop_training
@@ -115,22 +121,37 @@ for _name in dir(keras.callbacks.Callback):
         setattr(OwnCallback, _name, _hook(_name))
 
 
+def _explained(error: AttributeError, view: keras.Model, kind: str) -> Exception:
+    """One line about an attribute that the model or optimizer of a callback does not have."""
+    names = {id(view): "self.model", id(view.optimizer): "self.model.optimizer"}
+    name = names.get(id(error.obj))
+    if name is None:
+        error.add_note(f"raised by the callback {kind}; the run can be resumed")
+        return error
+    hint = "attributes of your own class are on its layer: self.model.get_layer(NAME)"
+    hint = hint if name == "self.model" else "read or set its learning_rate"
+    what = f"{name}.{error.name}, which the {type(error.obj).__name__} of a run does not have"
+    return UsageError(f"the callback {kind} uses {what}; {hint}")
+
+
+def _layer(model: keras.Model, name: str | None = None, index: int | None = None) -> keras.Layer:
+    """`get_layer`, which also finds the layers inside of layers by their names."""
+    if name is None or any(layer.name == name for layer in model.layers):
+        return keras.Model.get_layer(model, name=name, index=index)
+    inner = model._flatten_layers(include_self=False)
+    layer = next((layer for layer in inner if layer.name == name), None)
+    if layer is None:
+        names = [layer.name for layer in model.layers]
+        raise UsageError(f"a callback asks for the layer {name!r}; {suggest(name, names)}")
+    return layer
+
+
 def _refuse_fit(*arguments: Any, **named: Any) -> None:
-    raise UsageError("a callback must not call fit of the model that is being trained")
+    raise UsageError("a callback must not train the model that is being trained")
 
 
-class _Optimizer:
-    """The optimizer of a run, as callbacks see it."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self.__dict__["_model"] = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model.optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "learning_rate":
-            raise UsageError(f"a callback cannot set {name} of the optimizer")
-        factor = self._model.step.update.factor
-        current = float(np.asarray(self._model.optimizer.learning_rate))
-        factor.assign(factor * (float(value) / current))
+def _refuse_compile(*arguments: Any, **named: Any) -> None:
+    raise UsageError(
+        "a callback must not compile the model that is being trained; pass optimizer, loss and "
+        "metrics to fit"
+    )
