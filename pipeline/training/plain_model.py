@@ -39,7 +39,13 @@ def flat(
         outputs = _probability(body.outputs[0], model)
     else:
         outputs = model._run_through_graph(first.inputs, inline)
-    return keras.Model(first.input, outputs, name=nested[0].name)
+    inputs = first.inputs[0] if len(first.inputs) == 1 else first.input
+    return keras.Model(inputs, outputs, name=nested[0].name)
+
+
+def uncompiled(model: keras.Model) -> keras.Model:
+    """The same model without an optimizer, for files that have the weights of layers only."""
+    return keras.Model(model.input, model.output, name=model.name)
 
 
 def _probability(logit: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras.src.utils.python_utils import is_default
 
+from pipeline.training import plain_model
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.own_keras import optimizer_view
 from pipeline.utils.errors import UsageError, suggest
@@ -91,6 +92,8 @@ class OwnCallback(keras.callbacks.Callback):
         self._view.fit = self._view.train_on_batch = _refuse_fit
         self._view.compile = _refuse_compile
         self._view.get_layer = functools.partial(_layer, self._view)
+        # Without the optimizer, so that the file fits a model compiled with another one.
+        self._view.save_weights = plain_model.uncompiled(self._view).save_weights
         self.callback.set_model(self._view)
 
 
