@@ -249,6 +249,7 @@ class SteppedModel(keras.Model):
             loss = "binary_crossentropy"
         metrics = ["accuracy" if is_classifier else "mae"]
         plain.compile(optimizer, loss, metrics=metrics, auto_scale_loss=False)
+        plain.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return plain
 
     @property
