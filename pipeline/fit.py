@@ -60,8 +60,8 @@ def fit(
             `keras.Model.fit`, `x`, `y`, `sample_weight`, `validation_split`, `class_weight` and
             `verbose` are used; for others, an error says what to write instead.
 
-    What `model` was compiled with is used where the arguments say nothing, as is the dtype policy of
-    its layers; a line says so.
+    What `model` was compiled with is used where the arguments say nothing, as is the dtype policy
+    of its layers; a line says so.
 
     Raises:
         UsageError: The request cannot be carried out.

@@ -1,4 +1,4 @@
-"""What a call of `fit` takes over from Keras: arguments of its `fit`, a compiled model, a policy."""
+"""What `fit` takes over from Keras: arguments of its `fit`, a compiled model, a dtype policy."""
 
 import sys
 from collections.abc import Mapping
@@ -235,8 +235,8 @@ def _require_channels_last(model: Any) -> None:
     for layer in model._flatten_layers():
         if getattr(layer, "data_format", None) == "channels_first":
             raise UsageError(
-                f"the layer {layer.name!r} of the model takes channels first, but images have shape "
-                '(height, width, channels): build it with data_format="channels_last"'
+                f"the layer {layer.name!r} of the model takes channels first, but images have "
+                'shape (height, width, channels): build it with data_format="channels_last"'
             )
 
 
