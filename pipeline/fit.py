@@ -14,14 +14,14 @@ from pipeline.runtime.signals import Stops
 from pipeline.training import preflight
 from pipeline.utils import progress_bar, temp_files
 from pipeline.utils.console import say
-from pipeline.utils.errors import run_command
+from pipeline.utils.errors import UsageError, run_command
 
 __all__ = ["Run", "fit", "main"]
 
 
 def fit(
     recipe: str | Path | Config | None = None,
-    *,
+    *positional: Any,
     model: Any = None,
     data: Any = None,
     validation_data: Any = None,
@@ -56,13 +56,20 @@ def fit(
         metrics: A list of names and Keras metrics.
         callbacks: A list of names and Keras callbacks.
         run_directory: Of the run; an existing run is resumed.
-        changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`.
+        changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the arguments of
+            `keras.Model.fit`, `x`, `y`, `sample_weight`, `validation_split`, `class_weight` and
+            `verbose` are used; for others, an error says what to write instead.
+
+    What `model` was compiled with is used where the arguments say nothing, as is the dtype policy
+    of its layers; a line says so.
 
     Raises:
         UsageError: The request cannot be carried out.
     """
     given = {**locals(), **changes}
     with python_call.errors_in_python():
+        if given.pop("positional"):
+            raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
         return run(python_call.config(recipe, given))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, command_line, data_path, objects, registry
+from pipeline.config import cli_parser, command_line, data_path, keras_words, objects, registry
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
@@ -29,10 +29,16 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
     """
     given = {k: v for k, v in arguments.items() if v is not None and k not in ("recipe", "changes")}
     known = {field.name for field in dataclasses.fields(Config) if not field.metadata.get("hidden")}
-    for name in given.keys() - known - set(_SHORT):
+    for name in given.keys() - known - {*_SHORT, *keras_words.ARGUMENTS}:
         flags = cli_parser.meant(f"--{name}", Config)
         hint = did_you_mean(flags) if flags else suggest(name, {*known, *_SHORT})
         raise UsageError(f"unknown argument {name!r}; {hint}")
+    if not isinstance(recipe, str | Path | Config | None):
+        raise UsageError(
+            f"a recipe must be a name, a path or a Config; got {type(recipe).__name__}; give a "
+            "model and data by name: fit(model=..., data=(x, y))"
+        )
+    given = keras_words.arguments(given)
     data: Any = given.get("data")
     is_text = isinstance(data, str) and data not in registry.names("sources")
     if isinstance(data, Path) or (is_text and data_path.is_path(data)):
@@ -41,7 +47,8 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
             recipe = command_line.of_data(path)
         else:
             given["source"] = data_path.source(path)
-    changes = _changes(_with_rate(given))
+    given, is_compiled = keras_words.compiled(keras_words.precision(given), recipe)
+    changes = _changes(_with_rate(given, is_compiled))
     if recipe is None and "source" in changes:
         source = changes.pop("source")
         name, options = source.pop("name", Source.name), source.pop("options", {})
@@ -50,8 +57,6 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
         recipe = Config(source=Source(name=name, options={**options, **source}), train=train)
     elif recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
-    elif not isinstance(recipe, str | Path | Config | None):
-        raise UsageError(f"a recipe must be a name, a path or a Config; got {recipe!r}")
     if not isinstance(recipe, Config):
         recipe = command_line.recipe(str(recipe or command_line.DEFAULT_RECIPE))
     return recipe.changed(**changes)
@@ -66,15 +71,20 @@ _UPDATE = {
 }
 
 
-def _with_rate(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with the learning rate and the clipping of an optimizer object as options."""
+def _with_rate(given: dict[str, Any], is_compiled: bool = False) -> dict[str, Any]:
+    """The arguments with the learning rate and the clipping of an optimizer object as options.
+
+    A rate that is given replaces that of an optimizer with which a model was compiled.
+    """
     optimizer: Any = given.get("optimizer")
     rate, found = given.pop("learning_rate", None), dict[str, Any]()
     scales_loss = hasattr(optimizer, "inner_optimizer")  # refused when it is used
     if hasattr(optimizer, "get_config") and hasattr(optimizer, "learning_rate") and not scales_loss:
-        if rate is not None:
+        if rate is not None and not is_compiled:
             raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
-        rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
+        is_said = is_compiled and "learning_rate" in given.get("train", {})
+        if rate is None and not is_said:
+            rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
         known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
         known["ema"] = optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
         found = {name: value for name, value in known.items() if value is not None}

@@ -71,6 +71,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         flag = f"devices {options.devices}" if numbers else "require-gpu"
         raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")
     _keep_freed_memory()
+    settings = _settings_of_user()
     # Frees the graphs of earlier runs in this process; freeing many at once later takes seconds.
     gc.collect()
     seen = import_tensorflow()
@@ -80,6 +81,11 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     from pipeline.contracts import Decision
     from pipeline.runtime import devices
 
+    if tf.distribute.has_strategy():
+        raise UsageError(
+            "fit was called in the scope of a tf.distribute strategy; call it outside, and set "
+            "--runtime.replicas to the number of devices: a run has a strategy of its own"
+        )
     devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")
     keras.utils.set_random_seed(options.seed)
@@ -98,10 +104,28 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         decisions.append(Decision("oneDNN", "off", reason))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
+    decisions += [Decision(name, value, reason) for name, value, reason in settings]
+    if tf.config.functions_run_eagerly():
+        reason = "tf.config.run_functions_eagerly is set, for debugging; this is slow"
+        decisions.append(Decision("functions", "eager", reason))
     if xla:
         reason = "faster on GPUs" if options.xla == "auto" else "requested"
         decisions.append(Decision("xla", "on", reason))
     return Runtime(precision, xla, strategy, tuple(decisions), cluster)
+
+
+def _settings_of_user() -> list[tuple[str, str, str]]:
+    """What a run uses instead of settings of this process: (name, value, reason)."""
+    keras = sys.modules.get("keras")
+    if keras is None or not hasattr(keras, "config"):
+        return []
+    wanted = {"floatx": "float32", "image_data_format": "channels_last"}
+    settings = {name: getattr(keras.config, name)() for name in wanted}
+    return [
+        (name.replace("image_", ""), value, f"instead of {settings[name]}: a run needs it")
+        for name, value in wanted.items()
+        if settings[name] != value
+    ]
 
 
 def import_tensorflow() -> bool:

@@ -158,9 +158,9 @@ def _steps(
     strategy = tf.distribute.get_strategy()
     step = getattr(model.step, name)
 
-    def body(done: tf.Tensor) -> tf.Tensor:
+    def body(done: tf.Tensor) -> tuple[tf.Tensor]:
         strategy.run(step, args=(model, iterator.get_next()))
-        return done + 1
+        return (done + 1,)  # a tuple, as the loop requires if functions run eagerly
 
     tf.while_loop(lambda done: done < count, body, (0,), parallel_iterations=1)
     return {metric.name: metric.result() for metric in model.metrics}

@@ -77,6 +77,8 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     outputs, ends_in, note = own_network.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
     model.task, model.ends_in, model.note = task, ends_in, note
+    model.is_own = True
+    model.removed = ends_in if note == own_network.NOTES.get(ends_in) else ""
     model.give_back = lambda: own_network.give_back(given, copy, shape)
     if ends_in != "none" and copy is not given:
         own_network.require_equal_answers(given, model, ends_in)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from pipeline.runtime.run_directory import RunDirectory
+from pipeline.training import plain_model
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils.errors import UsageError, reason
 
@@ -35,13 +36,12 @@ def load(model: SteppedModel, path: Path) -> str:
     try:
         if file.name.endswith(".weights.h5"):
             with warnings.catch_warnings(action="error", category=UserWarning):
-                model.plain().load_weights(file)
+                plain_model.uncompiled(model.plain()).load_weights(file)
             return f"weights of {path}"
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
         raise UsageError(f"--model.weights: {file} does not fit: {reason(error)}") from None
-    old = next((layer for layer in loaded.layers if layer.name == "network"), loaded)
-    values, new = old.get_weights(), model.weights
+    values, new = loaded.get_weights(), model.weights
     same = _class_names(file) in (None, model.task.metadata.get("class_names"))
     kept = list(zip(new, values, strict=False))
     if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:

@@ -11,6 +11,7 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
+from pipeline.training import plain_model
 from pipeline.training.optim.gradient_update import Update
 
 Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
@@ -215,22 +216,33 @@ class SteppedModel(keras.Model):
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
     ends_in: str = "none"
-    """The activation of the user's network that was replaced (`own_keras.network.outputs`);
-    `none` if the output layer is the task's."""
+    """What the user's network ends in (`own_keras.network.outputs`); `none` if the output layer is
+    the task's."""
+    is_own: bool = False
+    """Whether it contains a user's whole network, from raw inputs to its own outputs."""
+    removed: str = ""
+    """The last activation of the user's network, if it was removed from it."""
     note: str = ""
     """What became of the head of a user's network."""
     give_back: Callable[[], None] = staticmethod(lambda: None)
     """Copies the weights into the network that the user handed over."""
     task: Task
 
-    def plain(self) -> keras.Model:
+    def plain(self, optimizer: Any = "sgd") -> keras.Model:
         """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
 
-        Saved, it has Keras's own layers only, unless the network of a user has others.
+        Its layers are those of the network, under their names. Saved, it has Keras's own layers
+        only, unless the network of a user has others.
 
-        It is compiled with the usual loss and metric for labels as whole numbers, or a target.
+        It is compiled with the optimizer, and the usual loss and metric for labels as whole
+        numbers, or a target.
         """
-        plain = self.task.standalone(self, self.ends_in)
+        standalone = self.task.standalone(self, self.ends_in)
+        wrapper = next((layer for layer in standalone.layers if layer.name == "network"), None)
+        kinds = (keras.Sequential, type(standalone))
+        nested = (layer for layer in self.layers if isinstance(layer, kinds))
+        body = next(nested, None) if self.is_own else None
+        plain = plain_model.flat(standalone, wrapper, body, self.removed == "sigmoid")
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
         metric: Any = "accuracy" if is_classifier else "mae"
@@ -241,7 +253,8 @@ class SteppedModel(keras.Model):
             metric = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
         elif self.ends_in == "sigmoid":
             loss = "binary_crossentropy"
-        plain.compile("sgd", loss, metrics=[metric])
+        plain.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
+        plain.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return plain
 
     @property

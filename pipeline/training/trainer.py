@@ -92,13 +92,25 @@ class Trainer:
 
     def resume(self, run: RunDirectory, writes: bool = True) -> None:
         """Restores the latest checkpoint of a run, if there is one; `writes` to save others."""
+        is_first = not hasattr(self, "run")
         self.run = run
         writes = writes and self.machine.is_chief
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
         self.checkpoint = CheckpointCallback(saved, self.batches, self.config.train, self.stops)
         self.left = self.checkpoint.resume()
+        if is_first:
+            self._forget_rate()
         if self.plan.factor is not None:
             self.model.step.update.factor.assign(self.plan.factor)
+
+    def _forget_rate(self) -> None:
+        """Forgets the rate that a callback had set, if another one is forced by an option."""
+        flags = {change.flag for change in self.run.changes}
+        rates = {"--train.learning-rate", "--train.schedule", "--train.schedule-options"}
+        machine = self.machine
+        with machine.strategy.scope(), distributed.lost_workers(machine.cluster):
+            if distributed.agreed(float(bool(flags & rates))):  # the chief has the changes
+                self.model.step.update.rate.assigned.assign(-1.0)
 
     def report(self) -> None:
         """Prints and saves the choices that the run begins with."""

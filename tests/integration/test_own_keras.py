@@ -334,25 +334,32 @@ class Raises(keras.callbacks.Callback):
             raise self.error
 
 
+class SetsRate(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 0:
+            self.model.optimizer.learning_rate.assign(0.004)
+
+
 def test_an_error_of_a_callback_passes_through_and_the_run_resumes(workplace):
-    """With each engine."""
+    """With each engine; a rate that was set before lasts."""
     start = network(body=[keras.layers.Dropout(0.3)]).get_weights()
 
     def trained(place, engine, *callbacks):
         model = network(body=[keras.layers.Dropout(0.3)])
         model.set_weights(start)
         train = {"engine": engine, "checkpoint_steps": 1}
-        more = {"callbacks": list(callbacks), "force": True} if place == "parts" else {}
-        go(model=model, epochs=4, train=train, run_directory=place, **more)
+        more = {"callbacks": list(callbacks), "force": True}
+        run = go(model=model, epochs=4, train=train, run_directory=place, **more)
+        assert run.history["learning_rate"] == pytest.approx([0.004] * 4)
         return model
 
-    whole = trained("whole", "model_fit")
-    for error, epoch, engine in (
-        (StopIteration("mine"), 0, "model_fit"),
+    whole = trained("whole", "model_fit", SetsRate())
+    for error, epoch, engine, *others in (
+        (StopIteration("mine"), 0, "model_fit", SetsRate()),
         (KeyError("other"), 2, "gradient_tape"),
     ):
         with pytest.raises(type(error)) as caught:
-            trained("parts", engine, Raises(error, epoch))
+            trained("parts", engine, *others, Raises(error, epoch))
         assert "raised by the callback Raises" in caught.value.__notes__[0]
     resumed = trained("parts", "gradient_tape")
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):

@@ -7,6 +7,7 @@ from conftest import run_python
 
 from pipeline.config.sections import Runtime
 from pipeline.runtime import cpu_info, environment
+from pipeline.utils.errors import UsageError
 
 _STARTED = """
 import gc, os, sys
@@ -70,3 +71,23 @@ def test_training_without_onednn_is_noted(monkeypatch):
         monkeypatch.setattr(cpu_info, "has_onednn", lambda is_on=is_on: is_on)
         names = [decision.name for decision in environment.start(Runtime()).decisions]
         assert ("oneDNN" in names) is not is_on
+
+
+def test_settings_of_keras_that_a_run_replaces_are_said(monkeypatch):
+    import keras
+
+    assert environment._settings_of_user() == []
+    monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
+    monkeypatch.setattr(keras.config, "floatx", lambda: "float16")
+    assert environment._settings_of_user() == [
+        ("floatx", "float32", "instead of float16: a run needs it"),
+        ("data_format", "channels_last", "instead of channels_first: a run needs it"),
+    ]
+
+
+def test_a_run_does_not_start_in_the_scope_of_another_strategy():
+    import tensorflow as tf
+
+    refused = pytest.raises(UsageError, match="call it outside, and set --runtime.replicas")
+    with tf.distribute.OneDeviceStrategy("cpu:0").scope(), refused:
+        environment.start(Runtime(devices="cpu"))

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from small import TASK, machine, random_split, settings_of
 
 from pipeline.config import config, registry
@@ -89,3 +90,23 @@ def test_engines_agree_bit_for_bit_with_one_trace(optimizer, precision):
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     for one, other in zip(variables, others, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config")
+@pytest.mark.parametrize(("engine", "accumulate"), [("model_fit", 1), ("gradient_tape", 2)])
+def test_functions_may_run_eagerly(engine, accumulate):
+    """`tf.config.run_functions_eagerly`, for debugging: the same weights, with dropout."""
+    train = {"steps": 3, "steps_per_call": 2, "accumulate": accumulate}
+    settings, split = settings_of(model={"name": "sequential"}, train=train), random_split(24)
+    weights = []
+    for is_eager in (False, True):
+        model, batches = ready(settings, split)
+        tf.config.run_functions_eagerly(is_eager)
+        try:
+            evaluation = batching.evaluation(split, settings.train)
+            registry.load("engines", engine)(model, batches, evaluation, [])
+        finally:
+            tf.config.run_functions_eagerly(False)
+        weights.append(model.get_weights())
+    for compiled, eager in zip(*weights, strict=True):
+        np.testing.assert_allclose(eager, compiled, atol=1e-6)

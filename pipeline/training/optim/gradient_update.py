@@ -27,9 +27,10 @@ GROWTH_STEPS = 2000
 class Adjusted(LearningRateSchedule):
     """A schedule that is lowered and sped up by variables saved with the optimizer's state.
 
-    The rate is multiplied by `factor`, which is 1 until a run is rolled back. If `paced` by a time
-    limit, the schedule may be evaluated at a later step than the current one, so that it ends when
-    the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
+    A rate that a callback has assigned replaces the schedule. The rate is multiplied by `factor`,
+    which is 1 until a run is rolled back. If `paced` by a time limit, the schedule may be evaluated
+    at a later step than the current one, so that it ends when the time does (Li, Yumer, Ramanan,
+    "Budgeted training", ICLR 2020).
     """
 
     def __init__(self, schedule: LearningRateSchedule | float, paced: bool = False) -> None:
@@ -37,13 +38,20 @@ class Adjusted(LearningRateSchedule):
         self.pace = counter("pace", [0.0, 0.0, 1.0], "float32")
         """A step, the schedule's position at that step, and its increment per later step."""
         self.factor = counter("rate_factor", 1.0, "float32")
+        self.assigned = counter("assigned_rate", -1.0, "float32")
+        """The rate that replaces the schedule; negative: none."""
+
+    def assign(self, rate: float) -> None:
+        """Replaces the schedule by this rate, which may be 0, for the rest of the run."""
+        self.assigned.assign(rate / float(self.factor.numpy()))
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         if self.paced:
             start, reached, each = (self.pace.value[place] for place in range(3))
             step = reached + (keras.ops.cast(step, "float32") - start) * each
-        rate = self.schedule
-        return (rate(step) if callable(rate) else rate) * self.factor.value
+        rate = self.schedule(step) if callable(self.schedule) else self.schedule
+        assigned = self.assigned.value
+        return keras.ops.where(assigned < 0, rate, assigned) * self.factor.value
 
     def get_config(self) -> dict[str, Any]:
         schedule = keras.saving.serialize_keras_object(self.schedule)
@@ -94,6 +102,7 @@ class Update:
         """Number of attempted updates: `optimizer.iterations` plus the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
         self._good = counter("good_steps", 0, "int64")
+        self.rate = rate
         self.factor, self.pace = rate.factor, rate.pace
         """See `Adjusted`."""
         self.tally = Tally(variables)
@@ -110,6 +119,7 @@ class Update:
     def variables(self) -> list[keras.Variable]:
         """The state to save in a checkpoint."""
         counters = [self.steps, self.scale, self._good, self.factor, self.pace]
+        counters.append(self.rate.assigned)
         return [*counters, *self.tally.variables, *self._averages.values()]
 
     @property

@@ -1,15 +1,19 @@
 """Callbacks that users hand over: Keras callbacks and their classes."""
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
+import tensorflow as tf
 from keras.src.utils.python_utils import is_default
 
+from pipeline.training import plain_model
 from pipeline.training.callback_context import CallbackContext
-from pipeline.utils.errors import UsageError
+from pipeline.training.distributed import agreed
+from pipeline.training.own_keras import optimizer_view
+from pipeline.utils.errors import UsageError, suggest
 
 # Callbacks that would work against the run -> what to use instead.
 _REPLACED = {
@@ -32,13 +36,13 @@ def adapt(found: Any) -> Callable[..., keras.callbacks.Callback | None]:
 
     def callback(context: CallbackContext, **options: Any) -> keras.callbacks.Callback | None:
         made = found(**options) if inspect.isclass(found) else found
-        return from_object(made) if context.is_chief else None
+        return from_object(made, context.is_chief)
 
     return callback
 
 
-def from_object(callback: Any) -> "OwnCallback":
-    """The callback as part of a run.
+def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
+    """The callback as part of a run; it is called in the chief of several workers only.
 
     Raises:
         UsageError: It is not a callback, or works against the run.
@@ -53,19 +57,20 @@ def from_object(callback: Any) -> "OwnCallback":
             f"the callback {name} cannot restore the best weights; use "
             f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which does'
         )
-    return OwnCallback(callback)
+    return OwnCallback(callback, is_chief)
 
 
 class OwnCallback(keras.callbacks.Callback):
     """Calls a user's callback as Keras does: once for each call of the compiled function.
 
     Its `model` is a plain Keras model, from raw inputs to answers, that shares the weights of the
-    network in training. Its `optimizer` has the rate of the run: setting it lasts.
+    network in training; its layers are those of the user. Its `optimizer` has the rate of the run:
+    setting it lasts. The other workers get rate and `stop_training` from the chief.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback) -> None:
+    def __init__(self, callback: keras.callbacks.Callback, is_chief: bool = True) -> None:
         super().__init__()
-        self.callback = callback
+        self.callback, self._is_chief = callback, is_chief
         self._view: Any = None
         kind = type(callback)
         own = (name for name in _BATCH_HOOKS if not is_default(getattr(callback, name)))
@@ -85,10 +90,30 @@ class OwnCallback(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        self._view = model.plain()
-        self._view.optimizer = _Optimizer(model)
-        self._view.fit = _refuse_fit
+        if not self._is_chief:
+            return
+        optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
+        self._view = model.plain(optimizer)
+        self._view.fit = self._view.train_on_batch = _refuse_fit
+        self._view.compile = _refuse_compile
+        self._view.get_layer = functools.partial(_layer, self._view)
+        # Without the optimizer, so that the file fits a model compiled with another one.
+        self._view.save_weights = plain_model.uncompiled(self._view).save_weights
         self.callback.set_model(self._view)
+        _set_mode(self.callback, model.metrics)
+
+    def share(self) -> None:
+        """Gives all workers the rate and the `stop_training` of the chief."""
+        strategy = tf.distribute.get_strategy()
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return
+        assigned = self.model.step.update.rate.assigned
+        # The mean over the workers, of which only the chief counts.
+        share = agreed(float(self._is_chief))
+        rate = agreed(float(assigned.numpy()) * self._is_chief)
+        stops = agreed(float(self.model.stop_training and self._is_chief))
+        assigned.assign(rate / share)
+        self.model.stop_training = stops > 0
 
 
 def _hook(name: str) -> Callable[..., None]:
@@ -97,12 +122,23 @@ def _hook(name: str) -> Callable[..., None]:
     `stop_training` is passed on in both directions.
     """
 
+    is_shared = name.startswith(("on_epoch_", "on_train_"))
+
     def call(self: OwnCallback, *arguments: Any, **named: Any) -> None:
+        if self._is_chief:
+            call_own(self, *arguments, **named)
+        if is_shared:
+            self.share()
+
+    def call_own(self: OwnCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
+        kind = type(self.callback).__name__
         try:
             getattr(self.callback, name)(*arguments, **named)
+            self._view.optimizer.learning_rate.settle()
+        except AttributeError as error:
+            raise _explained(error, self._view, kind) from error
         except Exception as error:
-            kind = type(self.callback).__name__
             error.add_note(f"raised by the callback {kind}; the run can be resumed")
             raise
         self.model.stop_training = self._view.stop_training
@@ -115,22 +151,50 @@ for _name in dir(keras.callbacks.Callback):
         setattr(OwnCallback, _name, _hook(_name))
 
 
+def _set_mode(callback: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
+    """Tells a callback that monitors a metric whether higher is better.
+
+    Keras looks that up among the metrics that the model was compiled with.
+    """
+    if getattr(callback, "mode", None) != "auto" or not hasattr(callback, "monitor"):
+        return
+    name = callback.monitor.removeprefix("val_")
+    directions = (getattr(m, "_direction", None) for m in metrics if m.name == name)
+    if direction := next(filter(None, directions), None):
+        callback.mode = "max" if direction == "up" else "min"
+
+
+def _explained(error: AttributeError, view: keras.Model, kind: str) -> Exception:
+    """One line about an attribute that the model or optimizer of a callback does not have."""
+    names = {id(view): "self.model", id(view.optimizer): "self.model.optimizer"}
+    name = names.get(id(error.obj))
+    if name is None:
+        error.add_note(f"raised by the callback {kind}; the run can be resumed")
+        return error
+    hint = "attributes of your own class are on its layer: self.model.get_layer(NAME)"
+    hint = hint if name == "self.model" else "read or set its learning_rate"
+    what = f"{name}.{error.name}, which the {type(error.obj).__name__} of a run does not have"
+    return UsageError(f"the callback {kind} uses {what}; {hint}")
+
+
+def _layer(model: keras.Model, name: str | None = None, index: int | None = None) -> keras.Layer:
+    """`get_layer`, which also finds the layers inside of layers by their names."""
+    if name is None or any(layer.name == name for layer in model.layers):
+        return keras.Model.get_layer(model, name=name, index=index)
+    inner = model._flatten_layers(include_self=False)
+    layer = next((layer for layer in inner if layer.name == name), None)
+    if layer is None:
+        names = [layer.name for layer in model.layers]
+        raise UsageError(f"a callback asks for the layer {name!r}; {suggest(name, names)}")
+    return layer
+
+
 def _refuse_fit(*arguments: Any, **named: Any) -> None:
-    raise UsageError("a callback must not call fit of the model that is being trained")
+    raise UsageError("a callback must not train the model that is being trained")
 
 
-class _Optimizer:
-    """The optimizer of a run, as callbacks see it."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self.__dict__["_model"] = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model.optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "learning_rate":
-            raise UsageError(f"a callback cannot set {name} of the optimizer")
-        factor = self._model.step.update.factor
-        current = float(np.asarray(self._model.optimizer.learning_rate))
-        factor.assign(factor * (float(value) / current))
+def _refuse_compile(*arguments: Any, **named: Any) -> None:
+    raise UsageError(
+        "a callback must not compile the model that is being trained; pass optimizer, loss and "
+        "metrics to fit"
+    )

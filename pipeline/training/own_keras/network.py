@@ -17,7 +17,7 @@ from pipeline.training.pretrained import set_weights
 from pipeline.utils.errors import UsageError, reason
 
 # What a network ended in -> a sentence about it.
-_NOTES = {
+NOTES = {
     "softmax": "its softmax is applied after the loss",
     "sigmoid": "its sigmoid is applied after the loss",
     "linear": "it ends in logits",
@@ -48,6 +48,8 @@ def from_object(network: Any, input_shape: tuple[int, ...], classes: int) -> ker
             "a model must be a keras.Model, a function (input_shape, classes) that returns one, or "
             f"a function from a tensor to features; got {type(network).__name__}"
         )
+    if type(network) not in (keras.Sequential, head.FUNCTIONAL):
+        _require_policy(network, "float32")  # it cannot be exported in another precision
     return network
 
 
@@ -62,11 +64,12 @@ def _loaded(path: str) -> keras.Model:
 def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     """A new network of the same config and weights, with the present dtype policy.
 
-    A subclassed network cannot be rebuilt from its config and is returned itself. The network may
-    not be built yet; `input_shape` is that of one example.
+    Layers in float32 stay in float32 if the network has another policy. A subclassed network cannot
+    be rebuilt from its config and is returned itself. The network may not be built yet;
+    `input_shape` is that of one example.
 
     Raises:
-        UsageError: The network is trained in its own way, or belongs to one replica only.
+        UsageError: The network is trained in its own way, or computes in another precision.
     """
     kind = type(model)
     for name in ("train_step", "test_step", "compute_loss"):
@@ -76,12 +79,14 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
                 "loss as loss=..., or register an engine"
             )
     if kind not in (keras.Sequential, head.FUNCTIONAL):
+        _require_policy(model, keras.config.dtype_policy().name)
         return model
-    policy = keras.config.dtype_policy().name
+    policy, own = keras.config.dtype_policy().name, _policy(model)
 
     def in_policy(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.layers.Lambda):  # Keras refuses to rebuild it
-            return layer
+            is_changed = own != "float32" and layer.dtype_policy.name == own
+            return _lambda_in(policy, layer) if is_changed else layer
         with warnings.catch_warnings():  # of Keras, about lambdas, which are not loaded from it
             warnings.simplefilter("ignore")
             config = layer.get_config()
@@ -89,7 +94,9 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         for name, value in vars(layer).items():
             if name in config and callable(value) and not hasattr(value, "get_config"):
                 config[name] = value
-        if "dtype" in config and layer.dtype_policy.name == "float32":
+        if own != "float32":
+            config = _replaced(config, own, policy)
+        elif "dtype" in config and layer.dtype_policy.name == own:
             config["dtype"] = policy
         return type(layer).from_config(config)
 
@@ -102,10 +109,66 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         ) from error
     if not copy.built:
         copy.build((None, *input_shape))
+    _require_policy(copy, policy)
     for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
         if layer.built:  # in a model that is not, too: an adapted Normalization
             set_weights(copied_layer, layer.get_weights())
     return copy
+
+
+_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
+
+
+def _policy(model: keras.Model) -> str:
+    """The dtype policy that a network was built with.
+
+    That is float32, unless there is another one, beside which float32 is an exception.
+    """
+    names = {layer.dtype_policy.name for layer in _layers(model)}
+    others = names.intersection(_PRECISIONS)
+    return others.pop() if len(others) == 1 else "float32"
+
+
+def _require_policy(model: keras.Model, policy: str) -> None:
+    """Raises UsageError if a layer computes in another precision than the run says."""
+    for layer in _layers(model):
+        name = layer.dtype_policy.name
+        if name in _PRECISIONS and name != policy:
+            raise UsageError(
+                f"the layer {layer.name!r} of the model has the dtype policy {name}, but the "
+                f"precision is {policy}; build the model with that policy, or pass a function "
+                "(input_shape, classes) that builds it"
+            )
+
+
+def _layers(model: keras.Model) -> list[keras.Layer]:
+    """The layers that compute."""
+    kinds = keras.Model | keras.layers.InputLayer
+    return [layer for layer in model._flatten_layers() if not isinstance(layer, kinds)]
+
+
+def _replaced(config: Any, own: str, policy: str) -> Any:
+    """The config of a layer, and of layers in it, with another dtype policy."""
+    if isinstance(config, list | tuple):
+        return type(config)(_replaced(value, own, policy) for value in config)
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy" and config["config"] == {"name": own}:
+        return policy
+    values = {name: _replaced(value, own, policy) for name, value in config.items()}
+    return {**values, "dtype": policy} if config.get("dtype") == own else values
+
+
+def _lambda_in(policy: str, layer: keras.layers.Lambda) -> keras.layers.Lambda:
+    """A Lambda layer of the same function with another dtype policy."""
+    return keras.layers.Lambda(
+        layer.function,
+        output_shape=layer._output_shape,
+        mask=layer.mask,
+        arguments=layer.arguments,
+        name=layer.name,
+        dtype=policy,
+    )
 
 
 def outputs(
@@ -128,7 +191,7 @@ def outputs(
     logits = returned[0]
     classes = len(task.metadata.get("class_names", ()))
     if not classes:
-        return _regression_output(logits), "linear", _NOTES["linear"]
+        return _regression_output(logits), "linear", NOTES["linear"]
     values = head.probe_inputs(tuple(shaped_inputs.shape[1:]))
     kind = "unknown"
     if type(model) in (keras.Sequential, head.FUNCTIONAL):
@@ -149,20 +212,20 @@ def outputs(
         if kind == "linear" and (rank != 2 or width != classes or np.nanmin(answers) >= 0):
             kind = "features"
     if kind == "linear" and rank == 2 and width == 1 and classes == 2:
-        return _two_logits(logits), "logit", _NOTES["logit"]
+        return _two_logits(logits), "logit", NOTES["logit"]
     if kind == "features":
         if rank == 4:
             logits = keras.layers.GlobalAveragePooling2D(name="average")(logits)
         logits = task.head(logits, inputs)
-        return keras.ops.cast(logits, "float32"), "none", _NOTES["none"]
+        return keras.ops.cast(logits, "float32"), "none", NOTES["none"]
     if kind == "sigmoid" and rank == 2 and width == 1 and classes == 2:
-        return _two_logits(logits), kind, _NOTES[kind]
+        return _two_logits(logits), kind, NOTES[kind]
     if rank != 2 or width != classes or kind == "sigmoid":
         raise UsageError(
             f"the model returns {width} values ({kind}) of shape {logits.shape} per batch, "
             f"but the data have {classes} classes; change its last layer, or remove it"
         )
-    return keras.ops.cast(logits, "float32"), kind, _NOTES[kind]
+    return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 
 
 def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:

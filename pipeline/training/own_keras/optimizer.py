@@ -42,5 +42,5 @@ def from_object(optimizer: Any, learning_rate: Any, **options: Any) -> keras.opt
         raise UsageError(
             f"the optimizer {optimizer.name} cannot be rebuilt from its config: {reason(error)}"
         ) from error
-    copy._learning_rate = learning_rate
+    copy.learning_rate = learning_rate  # drops the variable of the former rate
     return copy

@@ -1,0 +1,91 @@
+"""The optimizer of a run as the callbacks of a user see it."""
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.training.optim.gradient_update import Adjusted
+from pipeline.utils.errors import UsageError
+
+
+def view(optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> "View":
+    """An optimizer of the same class and name that shares the state of `optimizer`.
+
+    Its `learning_rate` is a variable, as in an optimizer without a schedule. Saved with a
+    model, it is an optimizer of that class, which Keras restores with its state.
+    """
+    kind = type(optimizer)
+    # Keras saves an optimizer by the module and the name of its class.
+    module = "keras.optimizers" if kind.__module__.startswith("keras.") else kind.__module__
+    made = type(kind.__name__, (View, kind), {"__module__": module})
+    copy = object.__new__(made)
+    current = Rate(optimizer, rate)
+    iterations, *others = optimizer.variables
+    state = {"_learning_rate": current, "_variables": [iterations, current, *others]}
+    copy.__dict__.update({**optimizer.__dict__, **state})
+    return copy
+
+
+class View(keras.optimizers.Optimizer):
+    """An optimizer of which a callback may set the learning rate only."""
+
+    @property
+    def learning_rate(self) -> "Rate":
+        """The rate of the next step; what is assigned lasts for the rest of the run."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if callable(value):
+            raise UsageError(
+                "a callback cannot set the learning rate to a schedule; set it to a number, or "
+                "pass the schedule to fit: learning_rate=..."
+            )
+        self._learning_rate.assign(value)
+
+    lr = learning_rate  # its name before Keras 3
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What starts with "_" is set by Keras and TensorFlow, which track attributes.
+        if name not in ("learning_rate", "lr") and not name.startswith("_"):
+            raise UsageError(
+                f"a callback cannot set {name} of the optimizer, only its learning_rate"
+            )
+        super().__setattr__(name, value)
+
+
+class Rate(keras.Variable):
+    """The learning rate of a run as a variable: it is read from the run and assigned to it."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> None:
+        self._optimizer, self._rate = optimizer, rate
+        self._shown: float | None = None
+        super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")
+
+    @property
+    def value(self) -> tf.Variable:
+        """A TensorFlow variable that contains the rate of the next step."""
+        self.settle()
+        self._value.assign(self._optimizer.learning_rate)
+        if tf.executing_eagerly():
+            self._shown = float(self._value)
+        return self._value
+
+    def settle(self) -> None:
+        """Passes on to the run what was assigned to `value` itself."""
+        if self._shown is None or not tf.executing_eagerly():
+            return
+        now = float(self._value)
+        if now != self._shown:
+            self._direct_assign(now)
+
+    def _direct_assign(self, value: Any) -> None:
+        rate = float(value)
+        if not 0 <= rate < math.inf:
+            raise UsageError(
+                f"a callback has set the learning rate to {rate}; it must be 0 or more"
+            )
+        self._shown = None
+        self._rate.assign(rate)
