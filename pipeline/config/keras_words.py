@@ -63,15 +63,15 @@ def _with_arrays(given: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any
     parts = [own[name] for name in ("x", "y", "sample_weight") if name in own]
     if not parts:
         return given
-    data = given.get("data", given.get("source"))
-    is_pair = isinstance(data, tuple | list) and len(data) == 2
+    data: Any = given.get("data", given.get("source"))
+    is_pair = isinstance(data, tuple) and len(data) == 2
     if "x" in own and data is None:
         # A dataset has its own labels.
         data = tuple(parts) if len(parts) > 1 else parts[0]
         return {**given, "data": data}
-    if [*own.keys() & {"x", "y", "sample_weight"}] == ["sample_weight"] and is_pair:
+    if is_pair and "sample_weight" in own and not own.keys() & {"x", "y"}:
         others = {name: value for name, value in given.items() if name != "source"}
-        return {**others, "data": (*data, *parts)}
+        return {**others, "data": (data[0], data[1], own["sample_weight"])}
     names = ", ".join(name for name in ("x", "y", "sample_weight") if name in own)
     raise UsageError(f"{names}: write data=(x, y) or data=(x, y, sample_weight) instead")
 

@@ -23,8 +23,8 @@ def flat(
     def inline(operation: Any) -> Any:
         if operation is body:
             return lambda *arguments, **named: body.outputs
-        if operation is wrapper:
-            return lambda inputs, **named: operation._run_through_graph(inputs, inline)
+        if wrapper is not None and operation is wrapper:
+            return lambda inputs, **named: wrapper._run_through_graph(inputs, inline)
         if type(operation).__name__ == "Cast":
             # It is not a layer, and a model in an .h5 file must have layers only.
             return lambda x, **named: x if x.dtype == operation.dtype else operation(x)

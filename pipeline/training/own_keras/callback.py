@@ -90,8 +90,7 @@ class OwnCallback(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        if not self._is_chief:
-            return
+        # In each worker: with several, a variable is created by all of them together.
         optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
         self._view = model.plain(optimizer)
         self._view.fit = self._view.train_on_batch = _refuse_fit
@@ -99,8 +98,9 @@ class OwnCallback(keras.callbacks.Callback):
         self._view.get_layer = functools.partial(_layer, self._view)
         # Without the optimizer, so that the file fits a model compiled with another one.
         self._view.save_weights = plain_model.uncompiled(self._view).save_weights
-        self.callback.set_model(self._view)
-        _set_mode(self.callback, model.metrics)
+        if self._is_chief:
+            self.callback.set_model(self._view)
+            _set_mode(self.callback, model.metrics)
 
     def share(self) -> None:
         """Gives all workers the rate and the `stop_training` of the chief."""

@@ -20,7 +20,7 @@ def view(optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> "View":
     # Keras saves an optimizer by the module and the name of its class.
     module = "keras.optimizers" if kind.__module__.startswith("keras.") else kind.__module__
     made = type(kind.__name__, (View, kind), {"__module__": module})
-    copy = object.__new__(made)
+    copy: Any = object.__new__(made)
     current = Rate(optimizer, rate)
     iterations, *others = optimizer.variables
     state = {"_learning_rate": current, "_variables": [iterations, current, *others]}
@@ -63,6 +63,9 @@ class Rate(keras.Variable):
         self._optimizer, self._rate = optimizer, rate
         self._shown: float | None = None
         super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")
+        # That of this replica: the variable of all replicas is no number for Python.
+        replicas = tf.distribute.get_strategy().experimental_local_results(super().value)
+        self._value: tf.Variable = replicas[0]
 
     @property
     def value(self) -> tf.Variable:
