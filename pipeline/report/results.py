@@ -21,7 +21,7 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.report.run import Columns
 from pipeline.serving import version_manifest
-from pipeline.utils import console, files
+from pipeline.utils import console, files, tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, plain, reason, suggest
 
@@ -260,7 +260,8 @@ def evaluated_export(version: Path, data: Any, split: str | None) -> Evaluation:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", about["task"], {}, about["metadata"])
     vars(task)["prepare"] = lambda batch: batch  # as the version does
-    loaded = tf.saved_model.load(str(version))  # its variables live as long as this
+    with tf_paths.literal(version) as path:
+        loaded = tf.saved_model.load(path)  # its variables live as long as this
     served = loaded.signatures["serving_default"]
 
     def network(inputs: tf.Tensor, training: bool) -> tf.Tensor:
