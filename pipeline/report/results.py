@@ -185,8 +185,11 @@ def splits(data: Any, task: Task) -> Examples:
             found["class_names"] = tuple(names)
         source = registry.call("sources", name, found)
     else:
-        options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
-        source = registry.call("sources", objects.name_of(data, "sources"), options)
+        name = objects.name_of(data, "sources")
+        options = {}
+        if names and "class_names" in registry.find("sources", name).options:
+            options["class_names"] = getattr(data, "class_names", None) or names
+        source = registry.call("sources", name, options)
     own = list(source.info.class_names or ()) if names else []
     wanted, image = task.metadata.get("image_dtype", "uint8"), source.info.fields.get("image")
     cast = image and (image.dtype.name, wanted) == ("float32", "uint8") and _are_pixels(source)
