@@ -52,7 +52,7 @@ def _check(config: Config) -> None:
     if config.export.enabled:
         if not formats.is_model_name(config.name):
             raise UsageError(
-                f"the recipe {config.name!r} cannot be the name of a served model; set --export.name"
+                f"a server cannot load a model named {config.name!r}; set --export.name"
             )
         missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
         if "onnx" in config.export.formats and missing:
