@@ -100,6 +100,7 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     # Imports TensorFlow, as do the modules below
     machine = environment.start(config.runtime, workers, config.digest())
     from pipeline.data import dataset
+    from pipeline.export import formats
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
     from pipeline.training import plan, recovery
@@ -110,6 +111,8 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()
+    if config.export.enabled and config.export.formats:
+        formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
         trainer.work()
         return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
@@ -144,10 +147,13 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.fit [RECIPE or PATH] [--option VALUE ...]`; returns 1 if the model is not
-    exported, or if the result could not be written to the run directory."""
+    exported in all formats, or if the result could not be written to the run directory."""
     config = command_line.configure(arguments)
     found = run(config)
-    good = found.export or not config.export.enabled
+    from pipeline.export import run_result  # imports TensorFlow
+
+    exported = found.export and not run_result.left_out(found.result)
+    good = exported or not config.export.enabled
     written = found.result_file == found.directory / "result.json"
     return 0 if not found.result or (good and written) else 1
 

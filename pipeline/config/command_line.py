@@ -153,8 +153,8 @@ def of_data(path: Path) -> Config:
     """The recipe `photos` for the data at a path, whose name the run and its model get."""
     require_path(path, "the path of the data")
     config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
-    name = path.resolve().stem
-    return config.changed(export={"name": name}) if formats.is_model_name(name) else config
+    name = formats.model_name(path.resolve().stem)
+    return config.changed(export={"name": name}) if name else config
 
 
 def pop(words: list[str], wanted: str, meant: str) -> str | None:

@@ -3,6 +3,10 @@
 import re
 import unicodedata
 
+from pipeline.utils.tf_paths import PATTERN
+
+# A colon separates the name from the method in the URL of a request.
+_UNSERVABLE = PATTERN | {":"}
 _UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
 
 
@@ -56,5 +60,17 @@ def is_file_name(name: str) -> bool:
 
 
 def is_model_name(name: str) -> bool:
-    """Whether TensorFlow Serving can serve a model under this name."""
-    return is_file_name(name) and ":" not in name and name[0] != "."
+    """Whether TensorFlow Serving can serve a model under this name.
+
+    The server loads the model from /models/NAME: see `tf_paths`.
+    """
+    return is_file_name(name) and not _UNSERVABLE.intersection(name) and name[0] != "."
+
+
+def model_name(text: str) -> str | None:
+    """The closest model name to a text, such as `photos-2024` for `photos [2024]`."""
+    if is_model_name(text):
+        return text
+    characters = re.escape("".join(sorted(_UNSERVABLE)))
+    name = re.sub(rf"\s*[{characters}]+\s*", "-", text).strip("-. ")
+    return name if is_model_name(name) else None

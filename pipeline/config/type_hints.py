@@ -149,6 +149,7 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
+_MODEL_NAME = "a plain file name without any of * ? [ ] \\ : and without a leading dot"
 _Limit = tuple[Callable[[Any], Any], str]
 # Name of a limit -> a condition, which is not met if it returns False or raises ValueError, and a
 # description, which replaces that of the type for paths and strings.
@@ -157,7 +158,7 @@ _LIMITS: dict[str, _Limit] = {
     "file": (os.path.isfile, "an existing file"),
     "exists": (os.path.exists, "an existing path"),
     "file name": (formats.is_file_name, "a plain file name"),
-    "model name": (formats.is_model_name, "a plain file name without a colon or a leading dot"),
+    "model name": (formats.is_model_name, _MODEL_NAME),
     "duration": (formats.parse_duration, "a duration such as 90s, 10m, 1h30m or 2d"),
     "devices": (formats.parse_devices, "auto, cpu, or different GPU numbers such as 0,2"),
     "memory": (formats.parse_memory, "at least 1MiB, such as 8GiB, or a share such as 80%"),

@@ -42,7 +42,14 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     Raises UsageError if the requested cache is impossible.
     """
     keyed = source.fingerprint() is not None
-    size = row_bytes(decoded_specs(source, task)) * sum(source.info.splits.values())
+    specs = decoded_specs(source, task)
+    size = row_bytes(specs) * sum(source.info.splits.values())
+    strings = [name for name, spec in specs.items() if spec.dtype == tf.string]
+    if options.cache == "disk" and strings:
+        raise UsageError(
+            f"--data.cache disk: the decoded field {strings[0]!r} has strings, which differ in "
+            "length; choose memory or none"
+        )
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
     # Twice: TensorFlow copies each column once it is full.
@@ -68,7 +75,7 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     folders = (options.cache_folder, *options.cache_folder.parents)
     space = shutil.disk_usage(next(path for path in folders if path.exists())).free
     sizes += f", {space / 1e9:,.0f} GB of disk"
-    if keyed and size <= _SHARE_OF_DISK * space:
+    if keyed and not strings and size <= _SHARE_OF_DISK * space:
         return Decision("cache", "disk", sizes)
     return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
 
@@ -99,16 +106,29 @@ def _code_digest(source: Source, task: Task) -> str:
     found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     code = hashlib.sha256(tf.__version__.encode())
     for name in sorted(modules):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is None:  # a cell of a notebook
+        if name.startswith("pipeline."):
+            continue
+        paths = _files_of(name)
+        if not paths:  # a cell of a notebook
             code.update(os.urandom(16))
-        elif not name.startswith("pipeline."):
-            found |= set(Path(file).parent.glob("**/*.py")) if "." in name else {Path(file)}
+        for path in paths:
+            found |= set(path.parent.glob("**/*.py")) if "." in name else {path}
     for path in sorted(found):
         code.update(path.read_bytes())
         if path.stat().st_mtime > _STARTED:
             code.update(os.urandom(16))  # an older version of the file may be loaded
     return code.hexdigest()
+
+
+def _files_of(name: str) -> list[Path]:
+    """The files of the modules with this name: that of Python, and those from `file.py:function`,
+    which `registry` keeps by their path."""
+    modules = [
+        module
+        for key, module in sys.modules.items()
+        if key == name or (key.endswith(".py") and module.__name__ == name)
+    ]
+    return [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
 
 
 def memory() -> tuple[int, int]:

@@ -171,10 +171,20 @@ def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError
 
 
 def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
-    """Shape and dtype of each field of a decoded example."""
+    """Shape and dtype of each field of a decoded example.
+
+    Raises UsageError if a shape is not fixed.
+    """
     fields = source.info.fields.items()
     example = {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
-    return tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
+    specs = tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
+    for name, spec in specs.items():
+        if not spec.shape.is_fully_defined():
+            raise UsageError(
+                f"the decoded field {name!r} has the shape {spec.shape}, but it must be the same "
+                "for all examples; resize or pad it in Task.decode"
+            )
+    return specs
 
 
 def row_bytes(specs: Mapping[str, tf.TensorSpec]) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Metadata, Task
+from pipeline.data.splits import Split
 from pipeline.training.distributed import explained
 from pipeline.training.own_keras.metric import free_name
 from pipeline.training.train_step import SteppedModel, forward
@@ -76,11 +77,24 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
 
 
-def answered(task: Task, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same columns with the answers of a calibrated task."""
+class _Fields(dict):
+    """A batch of all examples of a split, whose fields are read when they are used."""
+
+    def __init__(self, examples: Split) -> None:
+        super().__init__(weight=tf.ones(len(examples)), epoch=tf.zeros(len(examples), tf.int64))
+        self._examples = examples
+
+    def __missing__(self, name: str) -> tf.Tensor:
+        if name not in self._examples.store.specs:
+            raise KeyError(name)
+        return tf.constant(self._examples.column(name))
+
+
+def answered(task: Task, columns: dict[str, np.ndarray], examples: Split) -> dict[str, np.ndarray]:
+    """The same columns, of these examples, with the answers of a calibrated task."""
     if "outputs" not in columns:
         return columns
-    found = task.answer(tf.constant(columns["outputs"]), {"id": columns["id"]})
+    found = task.answer(tf.constant(columns["outputs"]), _Fields(examples))
     return {**columns, **{name: np.asarray(values) for name, values in found.items()}}
 
 

@@ -118,7 +118,9 @@ def _changes(words: list[str]) -> dict[str, Any]:
 
 
 def export_again(config: Config) -> int:
-    """Tests, exports and reports as at the end of a run; returns 1 if nothing was published.
+    """Tests, exports and reports as at the end of a run.
+
+    Returns 1 if nothing was published, or if the version lacks a format.
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
@@ -129,7 +131,7 @@ def export_again(config: Config) -> int:
 
         # Imports TensorFlow; the modules below do, too
         machine = environment.start(config.runtime)
-        from pipeline.export import handoff
+        from pipeline.export import handoff, run_result
 
         if run.examples.is_file():  # of a run with Python objects
             result = handoff.export_stored(config, run)
@@ -140,7 +142,8 @@ def export_again(config: Config) -> int:
             say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
             result = handoff.Handoff(trainer, start).export_again()
         _record(config, run, result)
-    return 0 if result["export"] else 1
+        complete = result["export"] and not run_result.left_out(result)
+    return 0 if complete else 1
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:

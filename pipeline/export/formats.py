@@ -20,13 +20,17 @@ import numpy as np
 
 from pipeline.export import proof, request_checks
 from pipeline.serving import version_manifest
-from pipeline.utils import files, temp_files
+from pipeline.serving.signatures import strings
+from pipeline.utils import files, progress_bar, temp_files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
     import keras
 
+    from pipeline.config.config import Config
     from pipeline.contracts import Task
+    from pipeline.data.splits import Split
     from pipeline.training.train_step import SteppedModel
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
@@ -34,14 +38,49 @@ Answers = Callable[..., Mapping[str, np.ndarray]]
 """Takes the inputs of `serving_default` by name; returns name -> values of the answers."""
 
 
-def write(directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task") -> None:
+def try_out(config: "Config", task: "Task", examples: "Split") -> None:
+    """Writes and loads the formats of the untrained network, which takes seconds.
+
+    Says which file will not be compared. Raises UsageError for a format that cannot be
+    made of this network, before it is trained.
+    """
+    from pipeline.training import model_builder
+
+    formats = config.export.formats
+    progress_bar.stage("trying", ", ".join(FILES[name] for name in formats))
+    network = model_builder.network(task, config.model, "float32")
+    request = task.requests(examples.take(np.arange(1)))["serving_default"].items()
+    inputs = {name: strings(v) if isinstance(v, list) else v for name, v in request}
+    with temp_files.temporary() as folder:
+        failed = write(folder, formats, network, task)
+        for file in present(folder):
+            try:
+                answers = _LOADERS[file](folder / file)
+                if file != FILES["keras"]:  # whose inputs may be those of the network
+                    answers(**inputs)
+            except ImportError as error:
+                say("note", f"{file} will not be compared: {reason(error)}")
+            except Exception as error:  # interpreters raise many types
+                failed[file] = reason(error)
+    for name in formats:
+        if why := failed.get(FILES[name]):
+            raise UsageError(
+                f"--export.formats {name}: {FILES[name]} cannot be made of this model: "
+                f"{why}; remove {name}, or change the model"
+            )
+
+
+def write(
+    directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task"
+) -> dict[str, str]:
     """Writes the files of these formats; each answers as `serving_default`, without the labels.
 
     The directory is that of a version. The network is in float32, the task calibrated if the
-    answers are to be. Raises UsageError if the network cannot be converted.
+    answers are to be. Returns the files that cannot be made of the network, and why.
     """
     import tensorflow as tf
 
+    failed: dict[str, str] = {}
     function, specs = task.serve(network)["serving_default"]
 
     def numbers(*arguments: Any) -> dict[str, Any]:
@@ -60,9 +99,8 @@ def write(directory: Path, formats: Collection[str], network: "SteppedModel", ta
         except OSError:
             raise
         except Exception as error:  # converters raise many types
-            raise UsageError(
-                f"--export.formats {name}: {path.name} cannot be made: {reason(error)}"
-            ) from error
+            failed[path.name] = reason(error)
+    return failed
 
 
 def _litert_model(traced: Any) -> bytes:
@@ -113,6 +151,11 @@ def present(directory: Path) -> list[str]:
     return [file for file in FILES.values() if (directory / file).is_file()]
 
 
+def check_of(file: str) -> str:
+    """The name of the check of a file."""
+    return f"answers {file}"
+
+
 def check(directory: Path, file: str) -> str:
     """Compares the numbers that a file answers with the golden answers.
 
@@ -120,14 +163,15 @@ def check(directory: Path, file: str) -> str:
     """
     golden = proof.read_golden(directory / proof.GOLDEN)["serving_default"]
     outputs = {name: v for name, v in golden["outputs"].items() if v.dtype != object}
+    try:
+        answers = _LOADERS[file](directory / file)
+    except ImportError as error:
+        return f"not compared: {reason(error)}"
     if file == FILES["keras"]:
         outputs = {n: v for n, v in outputs.items() if n in ("probabilities", "prediction")}
         if not outputs:
             return "not compared: it returns the outputs of the network, not the answers"
-    try:
-        answers = _LOADERS[file](directory / file, outputs)
-    except ImportError as error:
-        return f"not compared: {reason(error)}"
+        answers = _named(answers, outputs)
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
     session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
@@ -138,30 +182,39 @@ def check(directory: Path, file: str) -> str:
     )
 
 
-def _keras(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+def _keras(path: Path) -> Answers:
     import keras
 
     try:
         model = keras.models.load_model(path, compile=False)
     except TypeError:
         raise ImportError("it needs the definition of layers that are not Keras's own") from None
+    except ValueError as error:
+        if "safe_mode" not in str(error):
+            raise
+        raise ImportError("Keras loads its Python lambdas only with safe_mode=False") from None
+    return lambda **inputs: {"": np.asarray(model(*inputs.values(), training=False))}
+
+
+def _named(answers: Answers, outputs: Mapping[str, np.ndarray]) -> Answers:
+    """The only output of a Keras model with the name and shape of the golden one."""
     ((name, stored),) = outputs.items()
 
-    def answers(**inputs: np.ndarray) -> dict[str, np.ndarray]:
-        found = np.asarray(model(*inputs.values(), training=False))
-        return {name: found.reshape(-1, *stored.shape[1:])}
+    def reshaped(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+        (values,) = answers(**inputs).values()
+        return {name: values.reshape(-1, *stored.shape[1:])}
 
-    return answers
+    return reshaped
 
 
-def _litert(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+def _litert(path: Path) -> Answers:
     import tensorflow as tf
 
     with warnings.catch_warnings(action="ignore"):  # that a later TensorFlow has no interpreter
         return tf.lite.Interpreter(str(path)).get_signature_runner()
 
 
-def _onnx(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
+def _onnx(path: Path) -> Answers:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -169,8 +222,9 @@ def _onnx(path: Path, outputs: Mapping[str, np.ndarray]) -> Answers:
     return lambda **inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
+_LOADERS: dict[str, Callable[[Path], Answers]]
 _LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _onnx}
 
 if __name__ == "__main__":
     version = Path(sys.argv[1])
-    proof.main((f"answers {file}", partial(check, version, file)) for file in present(version))
+    proof.main((check_of(file), partial(check, version, file)) for file in present(version))

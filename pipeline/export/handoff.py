@@ -139,7 +139,7 @@ class Handoff:
             answers = evaluate.answers(self.model, task, batches)
             metrics[name] = evaluate.measured(self.model, calibrated, answers)
             if name == judged:
-                self.answers = evaluate.answered(calibrated, answers)
+                self.answers = evaluate.answered(calibrated, answers, self.data.splits[name])
         seconds = time.monotonic() - self.start
         result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
         result["trained"] = {

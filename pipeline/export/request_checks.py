@@ -5,7 +5,7 @@ must be answered with INVALID_ARGUMENT and leave the server running.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,8 @@ Golden = Mapping[str, Mapping[str, np.ndarray]]
 """`inputs` and `outputs`: name -> values of all stored examples."""
 # A tf.Example that declares a string of 2**31 bytes; parsing it crashes TensorFlow 2.21.
 _TOO_LONG = b"\n\x0f\n\r\n\x01k\x12\x08\n\x06\n\x80\x80\x80\x80\x08"
+
+_CONTROLS = {chr(number) for number in range(32)} - {*"\t\n\r"}
 
 Inputs = Mapping[str, np.ndarray]
 Check = Callable[[], str]
@@ -116,11 +118,11 @@ def refusal_checks(
             yield f"survives {target}", partial(_survived, session, signature, inputs, name, fuzz)
 
 
-def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
+def malformed(values: np.ndarray, free: Collection[int] = ()) -> dict[str, np.ndarray]:
     """Maps problems to malformed arrays, from valid `values`: wrong rank, size, type or content.
 
-    A model without guards would answer some of them, because it broadcasts a missing axis or takes
-    images of any size.
+    The axes that are `free` may have any length. A model without guards would answer some
+    of them, because it broadcasts a missing axis or takes images of any size.
     """
     good, is_text = values[np.arange(2) % len(values)], values.dtype.kind == "O"
     wrong = {
@@ -129,7 +131,7 @@ def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
         "empty batch": good[:0],
         "wrong type": np.zeros(good.shape, np.float32 if values.dtype == float else np.float64),
     }
-    for axis in range(1, good.ndim):
+    for axis in {*range(1, good.ndim)} - {*free}:
         wrong[f"axis {axis} too long"] = np.concatenate([good, good], axis=axis)
         wrong[f"axis {axis} empty"] = good[(slice(None),) * axis + (slice(0),)]
     if values.dtype.kind == "f":
@@ -138,15 +140,18 @@ def malformed(values: np.ndarray) -> dict[str, np.ndarray]:
             spoiled.reshape(-1)[-1] = number
             wrong[str(number)] = spoiled
     if is_text:  # one malformed string fails the whole batch
-        texts = malformed_strings(good[0])
-        wrong |= {name: strings([good[0], text]) for name, text in texts.items()}
+        texts = malformed_strings(good.reshape(-1)[0])
+        for name, text in texts.items():
+            spoiled = good.copy()
+            spoiled.reshape(-1)[-1] = text
+            wrong[name] = spoiled
     return wrong
 
 
 def malformed_strings(good: bytes) -> dict[str, bytes]:
-    """Maps problems to malformed versions of an encoded image or a tf.Example.
+    """Maps problems to malformed versions of an encoded image, a tf.Example or other bytes.
 
-    Empty for other strings, because any string may be valid.
+    Empty for text, because any text may be valid.
     """
     half = good[: len(good) // 2]
     if image_formats.is_image(good):
@@ -159,12 +164,20 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
     except DecodeError:
         features = {}
     if not features:
-        return {}
+        return {} if _is_text(good) else {"empty string": b"", "not such a file": b"garbage"}
     wrong = {"empty example": b"", "not an example": b"not an example", "half an example": half}
     for name in features:
         wrong[f"{name} is empty"] = protobuf.example({name: []})
         wrong[f"{name} is a number"] = protobuf.example({name: [1]})
     return {**wrong, "a length of 2**31": _TOO_LONG}
+
+
+def _is_text(content: bytes) -> bool:
+    """Whether a string is text in UTF-8, in contrast to the content of a file."""
+    try:
+        return not set(content.decode()) & _CONTROLS
+    except UnicodeDecodeError:
+        return False
 
 
 def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
@@ -187,7 +200,7 @@ def _survived(session: Session, signature: str, inputs: Inputs, name: str, count
 
 
 def _all_refused(session: Session, signature: str, inputs: Inputs, name: str) -> str:
-    wrong = malformed(inputs[name])
+    wrong = malformed(inputs[name], _free_axes(session, signature, name))
     for problem, values in wrong.items():
         try:
             answered = _answered(session, signature, inputs, name, values)
@@ -196,6 +209,13 @@ def _all_refused(session: Session, signature: str, inputs: Inputs, name: str) ->
         if answered:
             raise Failure(f"{problem}: the model answered")
     return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
+
+
+def _free_axes(session: Session, signature: str, name: str) -> list[int]:
+    """The axes of an input that may have any length, the batch included."""
+    definition = session.signatures.get(signature)
+    axes = definition.inputs[name].tensor_shape.dim if definition else ()
+    return [number for number, axis in enumerate(axes) if axis.size < 0]
 
 
 def _answered(

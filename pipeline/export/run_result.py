@@ -180,8 +180,16 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
         _as_served(Path(version), result)
         say("serve", f"{Path(version).parent}/SERVING.md shows how to start a server and call it")
         say("next", f"python -m pipeline.verify {shlex.quote(version)}")
+    for file, why in left_out(result).items():
+        say("left out", f"{file}: {why}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
+
+
+def left_out(result: Mapping[str, Any]) -> dict[str, str]:
+    """Files in other formats that a published version does not have, and why."""
+    verification = result.get("verification") or {}
+    return verification.get("left_out", {}) if result.get("export") else {}
 
 
 def _not_exported(verification: Mapping[str, Any], again: str) -> None:

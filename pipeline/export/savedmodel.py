@@ -17,6 +17,7 @@ from pipeline.export import formats, proof, run_result, text_files, warmup
 from pipeline.export.verification import Check, Verification, begin, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, version_manifest
+from pipeline.tasks import _guards
 from pipeline.training.model_builder import twin
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils import files, temp_files
@@ -59,6 +60,7 @@ def export(
                 outcome = verify(directory, process=process)
             finally:
                 process.kill()  # after an error, it may still be sending requests
+        outcome = _without_failed_formats(outcome, manifest)
         if not outcome.passed:
             return outcome
         signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]
@@ -78,7 +80,21 @@ def export(
     checks = outcome.checks
     if published.quality is not None:
         checks = (*checks, Check("quality", not published.refused, published.quality))
-    return Verification(published.directory, checks)
+    return Verification(published.directory, checks, outcome.left_out)
+
+
+def _without_failed_formats(outcome: Verification, manifest: dict[str, Any]) -> Verification:
+    """Deletes files in other formats whose answers differ: the SavedModel does not need them."""
+    failed = outcome.failed_formats
+    left_out = {**manifest["left_out"], **failed}
+    for file in failed:
+        (outcome.directory / file).unlink()
+    if failed:
+        manifest["left_out"] = left_out
+        version_manifest.write(outcome.directory, manifest)
+    dropped = [formats.check_of(file) for file in failed]
+    checks = (check for check in outcome.checks if check.name not in dropped)
+    return Verification(outcome.directory, tuple(checks), left_out)
 
 
 def write(
@@ -105,9 +121,10 @@ def write(
     name = run_directory.export_directory(config).name
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
     saved()
+    left_out: dict[str, str] = {}
     if config.export.formats:
         plain = exported if policy == "float32" else twin(exported, task, config.model)
-        formats.write(directory, config.export.formats, plain, task)
+        left_out = formats.write(directory, config.export.formats, plain, task)
     answers = {  # by the network in Python
         signature: {"inputs": inputs, "outputs": _answers(endpoints[signature], inputs)}
         for signature, inputs in requests.items()
@@ -131,6 +148,7 @@ def write(
         **{n: task.metadata.get(n) for n in ("temperature", "class_names", "feature_names")},
         "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
         "options": run_result.options(config.export),
+        "left_out": left_out,  # files in other formats, and why
         "trained": dict(trained),
         "judged": judged or None,
         "metrics": text_files.numbers(metrics.get(judged, {})),
@@ -152,7 +170,10 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     # One graph of the network, shared by all signatures.
     network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
     served = task.serve(network).items()
-    endpoints = {n: (tf.function(f, specs, autograph=False), specs) for n, (f, specs) in served}
+    endpoints = {
+        name: (tf.function(_refusing_nan(function), specs, autograph=False), specs)
+        for name, (function, specs) in served
+    }
     functions = {
         name: function.get_concrete_function(*specs)
         for name, (function, specs) in endpoints.items()
@@ -166,6 +187,19 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     except tf.errors.OpError as error:  # for example a full disk
         raise UsageError(f"{directory.parent} cannot be written: {reason(error)}") from None
     return endpoints
+
+
+def _refusing_nan(function: Callable[..., dict]) -> Callable[..., dict]:
+    """The function, which refuses a request if a number of its answer is not finite."""
+
+    def answers(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+        answer = {n: tf.convert_to_tensor(value) for n, value in function(*arguments).items()}
+        return {
+            name: _guards.finite(value, name) if value.dtype.is_floating else value
+            for name, value in answer.items()
+        }
+
+    return answers
 
 
 def golden_examples(examples: Split) -> dict[str, np.ndarray]:
@@ -204,7 +238,10 @@ def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any
     function, specs = endpoint
     # Not `function` itself: after five exports in a process, TensorFlow would warn of retracing.
     traced = function.get_concrete_function(*specs)
-    outputs = traced(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
+    try:
+        outputs = traced(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
+    except tf.errors.InvalidArgumentError as error:
+        raise UsageError(f"the model does not answer its own examples: {reason(error)}") from None
     return {name: value.numpy() for name, value in outputs.items()}
 
 

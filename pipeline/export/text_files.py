@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from pipeline.config.config import Config
-from pipeline.serving import repository
+from pipeline.serving import file_predictions, repository
+from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
 
 IMAGE = "tensorflow/serving:2.20.0"
@@ -80,6 +83,8 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
     name = parent.name
     if not (parent / repository.CONFIG).exists():
         files.write_text(parent / repository.CONFIG, repository.new_config(name))
+    taken = file_predictions.takes({key: _signature(one) for key, one in signatures.items()})
+    images = taken is not None and taken[2] is None
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",
@@ -96,7 +101,8 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
         "image": IMAGE,
         "batch_sizes": sorted(set(batch_sizes)),
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
-        "signatures": [_described(key, signatures) for key in signatures],
+        "signatures": [_described(key, signatures, images) for key in signatures],
+        "files": ("FILES" if images else "rows.csv") if taken else None,
         "yaml": lambda value: json.dumps(value).replace("$", "$$"),  # `$` begins a variable
     }
     for file in GENERATED:
@@ -105,13 +111,25 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
             files.write_text(path, _render(file, **values))
 
 
-def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one signature in the template of `SERVING.md`."""
+def _signature(fields: Mapping[str, Any]) -> Signature:
+    """A signature of the manifest as a client sees it; the outputs are left out."""
+    inputs = {}
+    for name, field in fields["inputs"].items():
+        dtype = np.dtype(object if field["dtype"] == "string" else field["dtype"])
+        inputs[name] = Field(dtype, tuple(field["shape"]))
+    return Signature(inputs, {})
+
+
+def _described(name: str, signatures: Mapping[str, Any], images: bool) -> dict[str, Any]:
+    """The values of one signature in the template of `SERVING.md`.
+
+    Strings are the contents of files if the model takes `images`.
+    """
     fields = signatures[name]
     (key, field), *others = fields["inputs"].items()
     outputs = set(fields["outputs"])
-    method, meaning = "predict", ""
-    if key == "inputs" and outputs == {"classes", "scores"}:
+    method, meaning, has_example = "predict", "", not others
+    if key == "inputs" and outputs == {"classes", "scores"} and images:
         method, value = "classify", f'{{"image/encoded": {_PICTURE}}}'
         meaning = f"each a serialized `tf.Example` whose `image/encoded` is {_FILE}"
     elif key == "inputs" and outputs == {"outputs"}:
@@ -119,10 +137,13 @@ def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         width = next((f["shape"][1] for f in default if len(f["shape"]) == 2), 1)
         method, value = "regress", f'{{"features": [0.0] * {width}}}'
         meaning = "each a serialized `tf.Example` whose `features` are the numbers"
-    elif field["dtype"] == "string":
+    elif field["dtype"] == "string" and images:
         value, meaning = f'{{"{key}": {_PICTURE}}}', f"each {_FILE}"
     else:
-        value = "0.0" if "float" in field["dtype"] else "0"
+        plain = {"string": '"text"', "bool": "False"}
+        value = plain.get(field["dtype"], "0.0" if "float" in field["dtype"] else "0")
+        # What would be in the bytes, or in a tf.Example, is not known.
+        has_example &= not key.endswith("_bytes") and name not in ("classify", "regress")
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
     rows = "instances" if method == "predict" else "examples"
@@ -133,7 +154,7 @@ def _described(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         "method": method,
         "picture": _PICTURE in value,
         "request": f'{{"signature_name": "{name}", "{rows}": [{value}]}}',
-        "has_example": not others,
+        "has_example": has_example,
         "answers": "predictions" if method == "predict" else "results",
     }
 

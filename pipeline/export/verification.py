@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.export import formats, proof
@@ -33,19 +34,33 @@ class Verification:
 
     directory: Path
     checks: tuple[Check, ...]
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Files in other formats that were requested, but are not in the version, and why."""
 
     @property
     def passed(self) -> bool:
         return all(check.passed for check in self.checks)
+
+    @property
+    def failed_formats(self) -> dict[str, str]:
+        """Files in other formats that failed their check, and why."""
+        failed = {check.name: check.detail for check in self.checks if not check.passed}
+        names = {file: formats.check_of(file) for file in formats.FILES.values()}
+        return {file: failed[name] for file, name in names.items() if name in failed}
 
     def __str__(self) -> str:
         marks = {True: "passed", False: "FAILED"}
         return console.table((marks[c.passed], c.name, c.detail) for c in self.checks)
 
     def as_json(self) -> dict:
-        """Plain values: passed, directory, checks."""
+        """Plain values: passed, directory, checks, left_out."""
         checks = [dataclasses.asdict(check) for check in self.checks]
-        return {"passed": self.passed, "directory": str(self.directory), "checks": checks}
+        return {
+            "passed": self.passed,
+            "directory": str(self.directory),
+            "checks": checks,
+            "left_out": dict(self.left_out),
+        }
 
 
 def start(
@@ -100,8 +115,17 @@ def verify(
             "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
-        checks += _results(start(directory, module="formats"), seconds)
+        checks += _of_formats(directory, seconds)
     return Verification(directory, tuple(checks))
+
+
+def _of_formats(directory: Path, seconds: float) -> list[Check]:
+    """A check for each file in another format; if the process ends, those that are missing fail."""
+    done = {check.name: check for check in _results(start(directory, module="formats"), seconds)}
+    names = [formats.check_of(file) for file in formats.present(directory)]
+    last = [*done.values()][-1]
+    missing = f"not compared: {last.name}: {last.detail}"
+    return [done.get(name) or Check(name, False, missing) for name in names]
 
 
 def _results(process: subprocess.Popen[bytes], seconds: float) -> list[Check]:

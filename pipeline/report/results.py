@@ -21,7 +21,7 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.report.run import Columns
 from pipeline.serving import version_manifest
-from pipeline.utils import console, files
+from pipeline.utils import console, files, tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, plain, reason, suggest
 
@@ -185,8 +185,11 @@ def splits(data: Any, task: Task) -> Examples:
             found["class_names"] = tuple(names)
         source = registry.call("sources", name, found)
     else:
-        options = {"class_names": getattr(data, "class_names", None) or names} if names else {}
-        source = registry.call("sources", objects.name_of(data, "sources"), options)
+        name = objects.name_of(data, "sources")
+        options = {}
+        if names and "class_names" in registry.find("sources", name).options:
+            options["class_names"] = getattr(data, "class_names", None) or names
+        source = registry.call("sources", name, options)
     own = list(source.info.class_names or ()) if names else []
     wanted, image = task.metadata.get("image_dtype", "uint8"), source.info.fields.get("image")
     cast = image and (image.dtype.name, wanted) == ("float32", "uint8") and _are_pixels(source)
@@ -260,7 +263,8 @@ def evaluated_export(version: Path, data: Any, split: str | None) -> Evaluation:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", about["task"], {}, about["metadata"])
     vars(task)["prepare"] = lambda batch: batch  # as the version does
-    loaded = tf.saved_model.load(str(version))  # its variables live as long as this
+    with tf_paths.literal(version) as path:
+        loaded = tf.saved_model.load(path)  # its variables live as long as this
     served = loaded.signatures["serving_default"]
 
     def network(inputs: tf.Tensor, training: bool) -> tf.Tensor:

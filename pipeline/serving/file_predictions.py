@@ -190,6 +190,18 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
     """Returns (signature, its input, number of features or None for image files)."""
+    if found := takes(known):
+        return found
+    default = known.get("serving_default", Signature({}, {}))
+    inputs = ", ".join(f"{name} {field}" for name, field in default.inputs.items()) or "nothing"
+    raise UsageError(
+        f"{model} does not take image files or feature vectors, but {inputs}; use pipeline.Client"
+    )
+
+
+def takes(known: Mapping[str, Signature]) -> tuple[str, str, int | None] | None:
+    """How a model of these signatures takes files: (signature, its input, number of features or
+    None for image files); None if it takes neither images nor feature vectors."""
     encoded = known.get("image_bytes")
     if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
         return "image_bytes", "image_bytes", None
@@ -198,10 +210,7 @@ def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | 
         ((name, field),) = default.inputs.items()
         if field.dtype.kind == "f" and field.shape and len(field.shape) == 2 and field.shape[1]:
             return "serving_default", name, field.shape[1]
-    takes = ", ".join(f"{name} {field}" for name, field in default.inputs.items()) or "nothing"
-    raise UsageError(
-        f"{model} does not take image files or feature vectors, but {takes}; use pipeline.Client"
-    )
+    return None
 
 
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:

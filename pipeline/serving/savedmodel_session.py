@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.runtime import native_logs
-from pipeline.utils import protobuf
+from pipeline.utils import protobuf, tf_paths
 
 INVALID_ARGUMENT = 3  # absl status code; 400 over REST
 _UNIMPLEMENTED = 12
@@ -77,10 +77,11 @@ class Session:
         self._c = _library()
         status = self._c.TF_NewStatus()
         self._graph = self._c.TF_NewGraph()
-        self._session = self._c.TF_LoadSessionFromSavedModel(
-            self._c.TF_NewSessionOptions(), None, os.fsencode(directory),
-            (c_char_p * 1)(b"serve"), 1, self._graph, None, status,
-        )  # fmt: skip
+        with tf_paths.literal(directory) as path:
+            self._session = self._c.TF_LoadSessionFromSavedModel(
+                self._c.TF_NewSessionOptions(), None, os.fsencode(path),
+                (c_char_p * 1)(b"serve"), 1, self._graph, None, status,
+            )  # fmt: skip
         self._check(status)
         self.signatures: Mapping[str, Any] = dict(saved_graph(directory).signature_def)
 

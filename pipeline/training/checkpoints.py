@@ -12,12 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.runtime import run_directory
-from pipeline.utils import files, safe_io, temp_files
-from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError
+from pipeline.utils import files, safe_io, temp_files, tf_paths
+from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError, reason
 
 _MANIFEST = "manifest.json"
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises if the disk is full or unavailable."""
+# Raised for variables of another number, shape or dtype.
+_ANOTHER_MODEL = (AssertionError, ValueError, IndexError, tf.errors.InvalidArgumentError)
 
 
 class Damaged(UsageError):
@@ -74,14 +76,17 @@ class Checkpoints:
         """Restores model and optimizer to a step; returns the state saved with it.
 
         Raises Damaged if a file is missing or has changed, and UsageError if the checkpoint belongs
-        to another model.
+        to another model or cannot be read.
         """
         path = self._path(step)
         manifest = _verified_manifest(path, step)
         try:
-            self._checkpoint.read(str(path / "state")).assert_consumed()
-        except (AssertionError, ValueError, IndexError, tf.errors.OpError):
+            with tf_paths.literal(path) as directory:
+                self._checkpoint.read(f"{directory}/state").assert_consumed()
+        except _ANOTHER_MODEL:
             raise UsageError(f"the checkpoint {path} belongs to another model") from None
+        except tf.errors.OpError as error:
+            raise UsageError(f"the checkpoint {path} cannot be read: {reason(error)}") from None
         return manifest["state"]
 
     def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:

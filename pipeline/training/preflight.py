@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from pipeline.config import formats
 from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -49,6 +50,10 @@ def _check(config: Config) -> None:
         locks.require_free(run.path)
         run_directory.changes(config, run)
     if config.export.enabled:
+        if not formats.is_model_name(config.name):
+            raise UsageError(
+                f"a server cannot load a model named {config.name!r}; set --export.name"
+            )
         missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
         if "onnx" in config.export.formats and missing:
             raise UsageError(

@@ -153,6 +153,8 @@ REFUSED = {
     "--clean.manifest no.jsonl": "--clean.manifest must be an existing file or None; got",
     "--export.calibrate no": "--export.calibrate takes no value; got 'no'",
     "--export.name a/b": "must be a plain file name",
+    "--export.name a[1]": "must be a plain file name without any of",
+    "--export.name who?": "must be a plain file name without any of",
     "--export.batch-sizes 0 8": "each a whole number from 1 to 65,536, 1 to 100 values; got '0 8'",
     "--export.directory=~/models": "--export.directory: the ~ of ~/models is not expanded here",
     "--runtime.devices 0,0": "must be auto, cpu, or different GPU numbers such as 0,2; got '0,0'",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import command_line, python_call
+from pipeline.config import command_line, formats, python_call
 from pipeline.config.config import Source
 from pipeline.utils.errors import UsageError
 
@@ -119,3 +119,18 @@ def test_given_options_are_not_planned(workplace, capsys):
         assert shown in text and ("learning rate of the schedule [0.1]" in text) == (not words)
     planned = command_line.configure(["data", "--model.weights", "x.keras"]).planned
     assert planned["model"] == planned["train.epochs"] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("photos [2024]", "photos-2024"),
+        ("cats & dogs", "cats & dogs"),
+        ("C:\\pets", "C-pets"),
+        ("why?", "why"),
+        (".hidden", "hidden"),
+        ("[*]", None),
+    ],
+)
+def test_a_model_gets_the_closest_name_that_a_server_can_load(text, name):
+    assert formats.model_name(text) == name

@@ -163,3 +163,54 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
         decided(cache="memory")
     with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):
         decided(Pictures(made_of=None), cache="disk")
+
+
+class Noted(type(TASK)):
+    """Keeps another field of each example."""
+
+    fields = staticmethod(lambda id: {})
+
+    def decode(self, example):
+        return {**super().decode(example), **self.fields(example["id"])}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_strings_are_not_cached_on_disk(rank):
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
+    with pytest.raises(UsageError, match="disk: the decoded field 'note' has strings"):
+        cache.decided(Pictures(), task, config.Data(cache="disk"))
+    splits, _ = loaded(Pictures(), task, (), validation=0.25, test=0, cache="memory")
+    first = splits["train"].take(np.arange(1))
+    assert first["note"].ravel()[0] == str(first["id"][0]).encode()
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_a_field_without_a_fixed_shape_is_named(kind):
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"past": tf.range(id)}
+    with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
+        cache.decided(Pictures(), task, config.Data(cache=kind))
+
+
+OWN = """
+from pipeline.tasks.image_classification import ImageClassification, image_classification
+
+class Own(ImageClassification):
+    pass
+
+def own(info, *, image_size=None):
+    return Own(image_classification(info).metadata)
+"""
+
+
+@pytest.mark.parametrize("name", ["mine.py", "random.py"])  # one has the name of a module
+def test_a_task_in_a_file_is_cached_until_its_file_changes(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(cache, "_STARTED", float("inf"))
+    path = tmp_path / name
+    path.write_text(OWN)
+    task = registry.call("tasks", f"{path}:own", {}, Pictures().info)
+    before = cache._code_digest(task, task)
+    assert cache._code_digest(task, task) == before
+    path.write_text(f"{OWN}# changed\n")
+    assert cache._code_digest(task, task) != before

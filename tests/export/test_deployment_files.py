@@ -92,3 +92,25 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
     assert max(scores) == pytest.approx(expected["probabilities"].max(), rel=1e-3)
     if signature == "classify":
         assert expected["label"][0] in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "request_"),
+    [
+        ("sentence", {"dtype": "string", "shape": [None]}, '"instances": ["text"]'),
+        ("sound_bytes", {"dtype": "string", "shape": [None]}, None),
+        ("grid", {"dtype": "float32", "shape": [None, 2, 2]}, '"instances": [[[0.0] * 2] * 2]'),
+    ],
+)
+def test_only_what_works_is_advised(tmp_path, name, field, request_):
+    score = {"score": {"dtype": "float32", "shape": [None]}}
+    signatures = {"serving_default": {"inputs": {name: field}, "outputs": score}}
+    text_files.write(tmp_path, signatures, (1,))
+    text = (tmp_path / "SERVING.md").read_text()
+    assert "pipeline.predict" not in text and "JPEG" not in text
+    assert 'with Client("http://localhost:8501/v1/models/' in text
+    assert (request_ in text) if request_ else "## Calling" not in text
+
+
+def test_predict_is_advised_for_rows_of_numbers(model):
+    assert "python -m pipeline.predict" in (model / "SERVING.md").read_text()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import signal
+from types import SimpleNamespace
 from unittest import mock
 
 import keras
@@ -19,6 +20,7 @@ from pipeline.export import savedmodel, text_files
 from pipeline.export.savedmodel import export, write
 from pipeline.fit import fit
 from pipeline.serving import version_manifest
+from pipeline.serving.savedmodel_session import INVALID_ARGUMENT, ServerError, Session
 
 
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
@@ -51,6 +53,20 @@ def test_the_served_answers_are_those_of_the_trained_model(digits_run):
     loss = -np.log(probabilities.astype(np.float64)[np.arange(len(truth)), truth]).mean()
     assert digits_run.test["calibrated"]["loss"] == pytest.approx(loss, rel=1e-4)
     assert digits_run.test["loss"] != pytest.approx(loss, rel=1e-2)
+
+
+@pytest.mark.parametrize(("x", "name"), [(-1.0, "NaN"), (0.0, "Inf")])
+def test_an_answer_that_is_not_finite_is_refused(tmp_path, x, name):
+    spec = tf.TensorSpec((None,), tf.float32, name="x")
+    signatures = {"serving_default": (lambda x: {"y": tf.math.log(x)}, [spec])}
+    task = SimpleNamespace(serve=lambda network: signatures)
+    savedmodel._save(tmp_path / "1", None, task)
+    session = Session(tmp_path / "1")
+    request = np.array([1.0, x], np.float32)
+    with pytest.raises(ServerError, match=f"y must be finite : Tensor had .*{name}") as caught:
+        session.run("serving_default", {"x": request})
+    assert caught.value.code == INVALID_ARGUMENT
+    assert session.run("serving_default", {"x": request[:1]})["y"].tolist() == [0.0]
 
 
 def test_signatures_are_the_documented_api(digits_run):

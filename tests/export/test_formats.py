@@ -54,7 +54,7 @@ def test_own_layers_need_their_definition(tmp_path):
 
     keras.Sequential([keras.Input((3,)), Mine()]).save(tmp_path / "model.keras")
     with pytest.raises(ImportError, match="it needs the definition of layers that are not Keras's"):
-        formats._keras(tmp_path / "model.keras", {})
+        formats._keras(tmp_path / "model.keras")
 
 
 def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
@@ -82,3 +82,82 @@ def test_a_missing_package_is_named_before_training(monkeypatch):
     with pytest.raises(UsageError, match="onnx needs tf2onnx and onnxruntime: pip install tf2onn"):
         preflight.check(config)
     preflight.check(config.changed(export={"formats": ("keras", "litert")}))
+
+
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
+@pytest.mark.parametrize("kind", ["layer", "activation"])
+def test_python_lambdas_are_not_loaded(tmp_path, kind):
+    layer = {
+        "layer": lambda: keras.layers.Lambda(lambda x: x / 2),
+        "activation": lambda: keras.layers.Activation(lambda x: x / 2),
+    }[kind]()
+    keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "model.keras")
+    with pytest.raises(ImportError):
+        formats._keras(tmp_path / "model.keras")
+
+
+class Unsaved(keras.layers.Layer):
+    """Has an argument that its config lacks."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x):
+        return x * self.factor
+
+    def get_config(self):
+        raise NotImplementedError("no config")
+
+
+class Odd(keras.layers.Layer):
+    """Uses an operation that LiteRT has not."""
+
+    def call(self, x):
+        half = tf.fill(tf.shape(x), 0.5)
+        return tf.math.betainc(half, half, tf.sigmoid(x))
+
+
+def with_unsaved(inputs):
+    return Unsaved(2.0)(keras.layers.Flatten()(inputs))
+
+
+def with_odd(inputs):
+    return Odd()(keras.layers.Flatten()(inputs))
+
+
+def plain(inputs):
+    return keras.layers.Flatten()(inputs)
+
+
+@pytest.mark.parametrize(("model", "name"), [(with_unsaved, "keras"), (with_odd, "litert")])
+def test_a_format_that_cannot_be_made_is_refused_before_training(digits_run, model, name):
+    config = digits_run.config.changed(model={"name": model}, export={"formats": (name,)})
+    examples = digits_run.splits["train"]
+    with pytest.raises(UsageError, match=f"--export.formats {name}: .*; remove {name}"):
+        formats.try_out(config, digits_run.task, examples)
+    config = config.changed(model={"name": plain})
+    formats.try_out(config, digits_run.task, examples)
+
+
+def test_a_format_that_cannot_be_written_is_left_out(digits_run, tmp_path, monkeypatch):
+    def fail(traced):
+        raise ValueError("no converter")
+
+    monkeypatch.setattr(formats, "_litert_model", fail)
+    config = digits_run.config.changed(export={"formats": ("litert",)})
+    arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    about = write(tmp_path, *arguments, metrics={}, trained={})
+    assert about["left_out"] == {"model.tflite": "no converter"}
+    assert not formats.present(tmp_path) and (tmp_path / "saved_model.pb").is_file()
+
+
+def test_a_format_whose_answers_differ_is_left_out(digits_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_litert_model", lambda traced: b"damaged")
+    config = digits_run.config.changed(export={"directory": tmp_path, "formats": ("litert",)})
+    arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
+    outcome = export(*arguments, metrics={}, trained={})
+    assert outcome.passed and list(outcome.left_out) == ["model.tflite"]
+    assert not formats.present(outcome.directory)
+    listed = version_manifest.read(outcome.directory)
+    assert version_manifest.check(outcome.directory, listed)

@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import exports
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.export import graph_checks
+from pipeline.export import graph_checks, request_checks
+from pipeline.serving.signatures import strings
 from pipeline.utils.errors import Failure
 from pipeline.utils.protobuf import DTYPES
 
@@ -155,3 +157,33 @@ def saves(x):
 def test_a_harmful_graph_is_refused(harmful):
     with pytest.raises(Failure, match="it ends the server or accesses its files"):
         graph_checks.check_operations(traced(harmful))
+
+
+def test_an_axis_of_any_length_may_be_longer():
+    values = np.zeros((2, 5, 3), np.float32)
+    fixed, free = (set(request_checks.malformed(values, axes)) for axes in ((), (0, 1)))
+    assert fixed - free == {"axis 1 too long", "axis 1 empty"}
+    assert {"axis 2 too long", "one axis too many", "nan"} <= free
+    definition = signature({"x": (1, [-1, -1, 3])}, CLASSES)
+    session = SimpleNamespace(signatures={"serving_default": definition})
+    assert request_checks._free_axes(session, "serving_default", "x") == [0, 1]
+
+
+@pytest.mark.parametrize("content", [b"RIFF\x24\x00\x00\x00WAVE", bytes(range(128, 160))])
+def test_garbage_in_place_of_a_file_must_be_refused(content):
+    wrong = request_checks.malformed(strings([content, content]))
+    assert wrong["empty string"].tolist() == [content, b""]
+    assert wrong["not such a file"].tolist() == [content, b"garbage"]
+
+    def answers_nan(x):
+        return {"y": np.full(np.size(x), np.nan)}
+
+    server = exports.Server(answers_nan)
+    ((_, check),) = request_checks.refusal_checks(server, "s", {"x": strings([content])})
+    with pytest.raises(Failure, match="the model answered"):
+        check()
+
+
+@pytest.mark.parametrize("text", ["a sentence", "größer\n\tals 1"])
+def test_any_text_may_be_valid(text):
+    assert request_checks.malformed_strings(text.encode()) == {}

@@ -13,6 +13,7 @@ from PIL import Image
 from stopping import changes
 
 from pipeline import evaluate, predict
+from pipeline.config import registry
 from pipeline.fit import fit
 from pipeline.report.run import Run
 from pipeline.runtime.signals import Stops
@@ -100,6 +101,22 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
     ):
         with pytest.raises(UsageError, match=message):
             loaded.evaluate(data)
+
+
+@pytest.mark.parametrize("takes_names", [False, True])
+def test_a_source_function_is_evaluated(loaded, digits_run, takes_names):
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+
+    def mine():
+        return registry.call("sources", "arrays", {"path": Path("test.npz")})
+
+    def named(*, class_names=()):
+        options = {"path": Path("test.npz"), "class_names": class_names}
+        return registry.call("sources", "arrays", options)
+
+    found = loaded.evaluate(named if takes_names else mine)
+    assert found.metrics["accuracy"] == digits_run.test["accuracy"]
 
 
 def test_files_are_predicted_in_a_table(loaded, folder, digits_run):

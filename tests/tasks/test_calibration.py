@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from pipeline.data.example_store import Memory
+from pipeline.data.splits import Split
+from pipeline.evaluation import evaluate
 from pipeline.tasks import _metrics
+from pipeline.tasks.image_classification import ImageClassification
 
 
 def honest(examples=20_000, classes=5):
@@ -52,3 +57,23 @@ def test_the_measures_equal_a_count_by_hand():
     assert found["calibration_error"] == pytest.approx((10 * 0.1 + 10 * 0.1) / 20)
     loss = -(8 * np.log(0.9) + 2 * np.log(0.1) + 7 * np.log(0.6) + 3 * np.log(0.4)) / 20
     assert found["loss"] == pytest.approx(loss)
+
+
+class Scaled(ImageClassification):
+    """Its answers need fields of the example: a number and the image."""
+
+    def answer(self, outputs, batch):
+        mean = tf.reduce_mean(tf.cast(batch["image"], tf.float32), axis=(1, 2, 3))
+        return {**super().answer(outputs, batch), "twice": 2 * batch["label"], "mean": mean}
+
+
+@pytest.mark.parametrize("field", ["twice", "mean"])
+def test_calibrated_answers_may_need_the_example(field):
+    metadata = {"class_names": ["a", "b"], "image_shape": [2, 2, 1], "temperature": 2.0}
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1)
+    store = Memory({"id": np.arange(3), "label": np.array([1, 0, 1]), "image": images})
+    examples = Split(store, np.array([2, 0]))
+    columns = {"id": np.array([2, 0]), "outputs": np.zeros((2, 2), np.float32)}
+    found = evaluate.answered(Scaled(metadata), columns, examples)
+    expected = {"twice": [2, 2], "mean": images[[2, 0]].mean(axis=(1, 2, 3))}
+    np.testing.assert_allclose(found[field], expected[field])

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from saved import checkpoints_of, small_model, state_of
 
 from pipeline.utils.errors import NoCheckpoint, UsageError
@@ -63,6 +64,23 @@ def test_the_checkpoint_of_another_model_is_refused(checkpoints, tmp_path):
     checkpoints.save(7, {"waited": 0})
     with pytest.raises(UsageError, match="belongs to another model"):
         checkpoints_of(small_model(units=5), tmp_path).restore(7)
+
+
+@pytest.mark.parametrize("kind", [tf.errors.ResourceExhaustedError, tf.errors.NotFoundError])
+def test_another_error_does_not_mean_another_model(checkpoints, monkeypatch, kind):
+    def fail(path):
+        raise kind(None, None, "no more handles")
+
+    checkpoints.save(7, {"waited": 0})
+    monkeypatch.setattr(checkpoints._checkpoint, "read", fail)
+    with pytest.raises(UsageError, match="step-00000007 cannot be read: no more handles"):
+        checkpoints.restore(7)
+
+
+def test_a_run_directory_may_look_like_a_pattern(model, tmp_path):
+    checkpoints = checkpoints_of(model, tmp_path / "run [3]\\4")
+    checkpoints.save(7, {"waited": 3})
+    assert checkpoints.restore(7) == {"waited": 3}
 
 
 def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(model, checkpoints, tmp_path):
