@@ -5,6 +5,7 @@ The docstring under a field is its help text. Limits are part of the type: see `
 
 import dataclasses
 import os
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,7 +114,8 @@ class Data(Section):
     or else none."""
     cache_directory: Path | None = None
     """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
-    ~/.cache/pipeline. It can be deleted whenever no run is using it."""
+    ~/.cache/pipeline; without a home directory, one for temporary files. It can be deleted whenever
+    no run is using it."""
     augment: Annotated[Operations, Named("augment")] = dataclasses.field(default_factory=dict)
     """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
     augment_on: Literal["auto", "host", "device"] = "auto"
@@ -125,7 +127,11 @@ class Data(Section):
         """Directory of the disk cache: the given one, or else the user's cache directory."""
         if self.cache_directory is not None:
             return self.cache_directory
-        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
+        parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if os.path.isabs(parent):
+            return Path(parent, "pipeline")
+        # A user without a home directory, as in a container that runs with `--user 1234`.
+        return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")
 
     def _check(self) -> None:
         if isinstance(self.image_size, int):
@@ -209,7 +215,8 @@ class Train(Section):
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
     class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(default_factory=dict)
-    """Weight of each class in the loss, by class name, such as `cat=2.0`."""
+    """Weight of each class in the loss, by the name of the class, such as `cat=2.0`, or by its
+    number if the names are not numbers themselves."""
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None

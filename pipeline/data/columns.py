@@ -18,6 +18,8 @@ from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
 
+_CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
+
 
 class ArraySource(Source):
     """Without a column `id`, that of an example is its index, with its split above 40 bits.
@@ -62,6 +64,7 @@ class ArraySource(Source):
             fields={name: tf.TensorSpec(values.shape[1:], values.dtype) for name, values in fields},
             class_names=class_names,
             feature_names=feature_names,
+            notes=channels_note(self._columns["train"].get("image")),
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
@@ -179,7 +182,7 @@ def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str,
     """Field -> array of all examples; `where` is what they are called in messages.
 
     `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or features (n, m);
-    `y` has labels, whole numbers or strings, (n,) or (n, 1), or one-hot, or numbers to predict;
+    `y` has labels as for `labels_of`, or for features the numbers to predict, (n,) or (n, 1);
     `sample_weight` is at least 0, (n,).
 
     Returns `image` (n, height, width, channels) and `label`, int64 or strings, which `numbered`
@@ -196,7 +199,8 @@ def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str,
             f"{inputs.shape} and {labels.shape}"
         )
     if inputs.ndim == 2:
-        found = {"target": _floats(labels, "y", where), "features": _floats(inputs, "x", where)}
+        what = "y (numbers to predict, as x has vectors of features)"
+        found = {"target": _floats(labels, what, where), "features": _floats(inputs, "x", where)}
     else:
         found = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
     if sample_weight is not None:
@@ -230,6 +234,20 @@ def images_of(images: np.ndarray, where: str) -> np.ndarray:
     if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
         raise UsageError(f"{where}: images must be finite; got NaN or infinity")
     return shaped if shaped.flags.c_contiguous else np.ascontiguousarray(shaped)
+
+
+def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
+    """A line about images whose channels seem to be the first axis instead of the last one."""
+    if images is None or images.ndim != 4:
+        return ()
+    height, width, channels = images.shape[1:]
+    is_thin = height in _CHANNELS or height < width == channels
+    if not is_thin or channels in _CHANNELS or min(width, channels) < 8:
+        return ()
+    return (
+        f"images of shape {images.shape} are read as {height} x {width} pixels with {channels} "
+        f"channels; if the {height} channels come first, give np.moveaxis(images, 1, -1)",
+    )
 
 
 def _floats(values: np.ndarray, what: str, where: str) -> np.ndarray:

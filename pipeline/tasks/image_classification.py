@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
+from pipeline.data.labels import weights_by_name
 from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards, _metrics, _plots
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError
 
 _SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
 
@@ -174,10 +175,7 @@ class ImageClassification(Task):
         section 7. Classes that `class_weight` does not name have weight 1. Raises UsageError if it
         names an unknown class.
         """
-        for name in class_weight:
-            if name not in self.class_names:
-                hint = suggest(name, self.class_names)
-                raise UsageError(f"--train.class-weight: unknown class {name!r}; {hint}")
+        class_weight = weights_by_name(class_weight, self.class_names)
         if not label_smoothing and not class_weight:
             return self.loss()
         classes = len(self.class_names)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names
 from pipeline.data.image_sizes import common_shape
-from pipeline.data.labels import distinct, from_labels
+from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _record_files
 from pipeline.utils import safe_io
@@ -45,7 +45,7 @@ def tfrecord(
     Args:
         path: A directory or a file.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, an integer or a string; None: found by its name.
+        label: Feature with the label, a whole number or a string; None: found by its name.
         group: Feature with an integer or a string; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
             directory, or else the labels themselves.
@@ -88,12 +88,12 @@ class TFRecords(_record_files.RecordSource):
             except (OSError, ValueError):
                 raise UsageError(f"{file} cannot be read as UTF-8 text") from None
             return distinct([line.strip() for line in lines], f"the lines of {file}")
-        if self._layout["label"][1] == "int64":
+        if self._layout["label"][1] != "bytes":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
             return from_labels(labels, str(self._root), option)
         values = set(self._values("label"))
-        texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
+        texts = in_order(value.decode("utf-8", "surrogateescape") for value in values)
         return distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _record_files.Layout, records: tf.Tensor) -> Example:
