@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.data.image_sizes import common_shape
+from pipeline.data.image_sizes import common_shape, spread, used_bits
 from pipeline.data.labels import labels_of
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
+from pipeline.utils.image_formats import is_deep
 from pipeline.utils.tf_data import is_short
 
+_SAMPLE = 1000  # files whose beginning is read
 _CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
 
@@ -148,11 +150,15 @@ class ImageFiles(ArraySource):
                 images = np.array([os.fsencode(path) for path in files], object)
                 tables[split] = {**columns[split], "image": images}
             image_shape = common_shape(map(_beginning, itertools.chain(*paths.values())))
+            bits, about_bits = used_bits(_deep_files(paths["train"]))
         except OSError as error:
             raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
         self._fingerprint = digest.hexdigest()
         super().__init__(tables.pop("train"), tables, class_names=class_names)
-        self.info = dataclasses.replace(self.info, image_shape=image_shape, notes=notes)
+        notes = (*notes, *about_bits)
+        self.info = dataclasses.replace(
+            self.info, image_shape=image_shape, image_bits=bits, notes=notes
+        )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         path = super().reader(split)
@@ -176,6 +182,15 @@ def _beginning(path: str) -> bytes:
     """Enough bytes for the header, even after a color profile and a thumbnail."""
     with open(path, "rb") as file:
         return file.read(2**18)
+
+
+def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
+    """The 16-bit PNGs among some files, evenly spread."""
+    for position in spread(len(paths), _SAMPLE):
+        with open(paths[position], "rb") as file:
+            head = file.read(32)
+            if is_deep(head):
+                yield head + file.read()
 
 
 def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str, np.ndarray]:

@@ -56,6 +56,8 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
         got = ", ".join(names) or "none"
         raise UsageError(f"classification needs at least 2 classes; got {got}")
     metadata = {"class_names": list(names), "image_shape": [*size, channels or 3]}
+    if info.image_bits != 16:
+        metadata["image_bits"] = info.image_bits
     if field.dtype in (tf.uint16, tf.float32):
         metadata["image_dtype"] = field.dtype.name
     return metadata
@@ -81,7 +83,7 @@ class ImageClassification(Task):
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = image_decoding.pixels(image, channels)
+            image = image_decoding.pixels(image, channels, self.metadata.get("image_bits", 16))
         if image.shape != self.image_shape:
             image = image_decoding.resize(image, height, width)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}

@@ -45,3 +45,9 @@ def is_image(contents: bytes) -> bool:
         and all(wanted in (0, byte) for wanted, byte in zip(start, contents, strict=False))
         for start in SIGNATURES.values()
     )
+
+
+def is_deep(contents: bytes) -> bool:
+    """Whether the bytes begin as a PNG with 16 bits for each value does."""
+    header = 25  # signature, length, IHDR, width, height, bits
+    return len(contents) >= header and contents.startswith(SIGNATURES["PNG"]) and contents[24] == 16

@@ -1,6 +1,8 @@
 """Sharded TFRecord files of tf.Example with one encoded image and one label each."""
 
+import dataclasses
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names
-from pipeline.data.image_sizes import common_shape
+from pipeline.data.image_sizes import common_shape, used_bits
 from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _record_files
@@ -26,6 +28,7 @@ _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
 _CLASSES = "labels.txt"
 # An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
+_SAMPLE = 1000  # records that may be 16-bit PNGs
 
 
 def tfrecord(
@@ -76,7 +79,9 @@ class TFRecords(_record_files.RecordSource):
         super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
         self._names: tuple[str, ...] = ()  # until they are known
         self._names = self._class_names(names)
-        self.info = self._info(self._names, common_shape(self._values("image")))
+        info = self._info(self._names, common_shape(self._values("image")))
+        bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
+        self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         if given:
