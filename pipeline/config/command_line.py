@@ -155,7 +155,6 @@ def recipe(name: str) -> Config:
 def of_data(path: Path) -> Config:
     """The recipe `photos` for the data at a path, whose name the run and its model get."""
     require_path(path, "the path of the data")
-    path = Path(files.expand_home(str(path)))
     config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
     whole = path.resolve()
     name = whole.name if whole.is_dir() else whole.stem

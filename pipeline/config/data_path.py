@@ -8,7 +8,6 @@ from typing import Any
 
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-from pipeline.utils.files import expand_home
 from pipeline.utils.image_formats import SUFFIXES, walk
 
 # Columns of a table, as `column` writes them.
@@ -41,7 +40,7 @@ def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
     Raises UsageError if there are no data, or images of a single class that is not one of the
     `known`.
     """
-    root = path = Path(expand_home(str(path)))
+    root = path
     while path.is_dir():
         folders, files = listed(path)
         classes = [name for name in folders if _has_image(path / name)]

@@ -5,13 +5,13 @@ The docstring under a field is its help text. Limits are part of the type: see `
 
 import dataclasses
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pipeline.config import formats, registry
 from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 Options = dict[str, Any]
@@ -127,11 +127,11 @@ class Data(Section):
         """Directory of the disk cache: the given one, or else the user's cache directory."""
         if self.cache_directory is not None:
             return self.cache_directory
-        parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        if os.path.isabs(parent):
+        if parent := os.environ.get("XDG_CACHE_HOME"):
             return Path(parent, "pipeline")
-        # A user without a home directory, as in a container that runs with `--user 1234`.
-        return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")
+        if not files.has_home():
+            return files.temporary_home() / "cache"
+        return Path(os.path.expanduser("~/.cache/pipeline"))
 
     def _check(self) -> None:
         if isinstance(self.image_size, int):

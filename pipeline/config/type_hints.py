@@ -44,23 +44,10 @@ def read(hint: Any, words: Sequence[str]) -> Any:
         return arguments[list(map(str, arguments)).index(word)]
     if hint is Path and not word:  # an empty shell variable would be the current directory
         raise ValueError(word)
-    if hint is Path:
-        return _path(word)
-    if hint is str:
-        return word
+    if hint in (str, Path):
+        return hint(word)
     value = _require(hint, _literal(word))
     return float(value) if hint is float else value
-
-
-def _path(word: str) -> Path:
-    """A path; `~` is the home directory, which a shell does not expand in `--option=~/x`.
-
-    ValueError if there is no home directory.
-    """
-    try:
-        return Path(word).expanduser()
-    except RuntimeError:
-        raise ValueError(word) from None
 
 
 def _tuple(kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
@@ -139,7 +126,7 @@ def from_json(hint: Any, value: Any) -> Any:
     `class_weight`, whole numbers as keys become strings, and numbers of NumPy become Python's.
     """
     if isinstance(value, str) and is_path(hint):
-        return _path(value) if value.startswith("~") else Path(value)
+        return Path(value)
     if isinstance(value, Mapping) and typing.get_origin(hint) is dict:
         key_hint, value_hint = typing.get_args(hint)
         if key_hint is str and _is_number(value_hint):

@@ -28,6 +28,13 @@ _SHORT = 2**16  # bytes of a PNG whose texts need not be counted
 _HEADER = 34  # bytes, in which the sizes of a GIF, BMP or WebP are
 # Bytes of a color table in a GIF, by the flags before it.
 _TABLES = np.array([3 * 2 ** (1 + flags % 8) * (flags >= 128) for flags in range(256)])
+WARNINGS = (
+    *("Corrupt JPEG data", "Premature end of JPEG", "Invalid SOS parameters for sequential JPEG"),
+    *("Unknown Adobe color transform", "Inconsistent progression sequence"),
+    *("unknown JFIF revision number", "Application transferred too"),
+    *("PNG warning:", "Only partially decoded the GIF"),
+)
+"""Parts of the lines that decoders write to stderr, without the name of the file."""
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
 
 
