@@ -1,5 +1,7 @@
 """Data in memory: batches or single examples, and the names that data bring along."""
 
+import types
+
 import keras
 import numpy as np
 import pandas
@@ -194,3 +196,34 @@ def test_images_are_not_for_regression_and_vectors_not_for_classes():
         from_object((pixels(6, 5, 3), LABELS + 0.5))
     with pytest.raises(UsageError, match=r"y \(numbers to predict, as x has vectors of features\)"):
         from_object((np.ones((48, 3)), LABELS.astype(str)))
+
+
+class HuggingFace:
+    """What is used of a `datasets.Dataset`, which is an extra."""
+
+    def __init__(self, pictures, labels, names):
+        self.columns_by_name = {"image": pictures, "fine": labels, "label": labels}
+        self.column_names = [*self.columns_by_name]
+        own = types.SimpleNamespace(names=names)
+        other = types.SimpleNamespace(names=["x", "y", "z", "u"])
+        self.features = {"image": None, "fine": other, "label": own}
+
+    def __len__(self):
+        return len(self.columns_by_name["label"])
+
+    def __getitem__(self, name):
+        return self.columns_by_name[name]
+
+
+def test_the_names_of_a_class_label_are_those_of_its_column():
+    pictures, labels = list(pixels(6, 5, 3)), (np.arange(48) % 3).tolist()
+    names = ["zebra", "ant", "mouse"]
+    source = from_object(
+        HuggingFace(pictures, labels, names),
+        validation_data=HuggingFace(pictures[:2], [0, 1], ["ant", "zebra"]),
+    )
+    assert source.info.class_names == ("zebra", "ant", "mouse")
+    np.testing.assert_array_equal(source.columns("train")["label"], labels)
+    np.testing.assert_array_equal(source.columns("validation")["label"], [1, 0])
+    with pytest.raises(UsageError, match="example 1 has the label -1, which is none of its 3"):
+        from_object(HuggingFace(pictures[:3], [0, -1, 2], names))
