@@ -139,7 +139,7 @@ def from_json(hint: Any, value: Any) -> Any:
 def _key(key: Any) -> Any:
     """A whole number as a string; the string of a NumPy string."""
     if isinstance(key, Real) and float(key).is_integer():
-        return str(int(key))
+        return str(int(float(key)))
     return str(key) if isinstance(key, str) else key
 
 

@@ -147,8 +147,9 @@ def _renumber(
     elif names and in_train and len(names) != len(in_train):
         raise UsageError(f"class_names has {len(names)} names; the data have {len(in_train)}")
     for split, table in tables.items():
-        if counted and own[split] and table["label"].dtype.kind != "U":
-            table["label"] = renumber(table["label"], own[split], counted, split)
+        names_of_split = own[split]
+        if counted and names_of_split and table["label"].dtype.kind != "U":
+            table["label"] = renumber(table["label"], names_of_split, counted, split)
     return names or in_train
 
 

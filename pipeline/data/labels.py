@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.utils.errors import UsageError, suggest
 
 # How NumPy and pandas write a missing value.
-_MISSING = ("", "nan", "<na>", "nat")
+_MISSING = ("", "nan", "NaN", "<NA>", "NaT")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
 _EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, classes)"
@@ -19,7 +19,7 @@ _EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, cla
 
 def is_missing(value: Any) -> bool:
     """Whether a value is None, NaN, `pandas.NA`, `NaT`, their text, or empty."""
-    return value is None or str(value).strip().lower() in _MISSING
+    return value is None or str(value).strip() in _MISSING
 
 
 def labels_of(labels: Any, where: str) -> np.ndarray:
@@ -198,7 +198,7 @@ def _name(value: Any) -> str:
         return str(value)
     if not isinstance(value, Real) or not float(value).is_integer():
         raise TypeError(value)
-    return str(int(value))
+    return str(int(float(value)))
 
 
 def _by_number(names: Mapping[Any, Any], where: str) -> list[Any]:

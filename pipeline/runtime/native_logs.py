@@ -16,11 +16,6 @@ _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skippin
 _TURN = threading.RLock()
 
 
-def of_start() -> AbstractContextManager[None]:
-    """Filters stderr while TensorFlow starts, as a Python module or as a library."""
-    return held(_START + (_NO_GPU if none_here() else ()))
-
-
 class Lines:
     """What native code wrote: `dropped` has the lines that were not printed, at the end."""
 
@@ -32,6 +27,11 @@ class Lines:
     def size(self) -> int:
         """Bytes written so far."""
         return 0 if self._descriptor is None else os.fstat(self._descriptor).st_size
+
+
+def of_start() -> AbstractContextManager[Lines]:
+    """Filters stderr while TensorFlow starts, as a Python module or as a library."""
+    return held(_START + (_NO_GPU if none_here() else ()))
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     if len(names := info.class_names or ()) < 2:
         got = ", ".join(names) or "none"
         raise UsageError(f"classification needs at least 2 classes; got {got}")
-    metadata = {"class_names": list(names), "image_shape": [*size, channels or 3]}
+    metadata: dict[str, Any] = {"class_names": list(names), "image_shape": [*size, channels or 3]}
     if info.image_bits != 16:
         metadata["image_bits"] = info.image_bits
     if field.dtype in (tf.uint16, tf.float32):

@@ -53,7 +53,7 @@ def test_what_cannot_be_used_is_one_line():
             dataset(pictures, [0, 1, -1]),
             "label -1, which is none of its 3 .* with filter",
         ),
-        (dataset(larger, [0, 1, 2]), "differ in shape; resize them"),
+        (dataset(larger, [0, 1, 2]), "its examples have different shapes"),
         (dataset(pictures, [0, 1, 2]).to_iterable_dataset(), "IterableDataset cannot be used"),
         (datasets.DatasetDict(train=dataset(pictures, [0, 1, 2])), "DatasetDict cannot be used"),
         (dataset(pictures, [0, 1, 2]).rename_column("image", "photo"), "one column must be named"),
