@@ -41,15 +41,21 @@ class Info:
     """Names of the numbers in `features`, in their order; None if the source has none."""
     image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
     """Common height, width and channels of encoded images; None for each that differs."""
+    image_bits: int = 16
+    """Bits that the values of encoded images with 16 bits use, of which the highest 8 are kept."""
     notes: tuple[str, ...] = ()
     """Lines for the user, such as what was excluded."""
 
     def field(self, name: str) -> tf.TensorSpec:
         """Shape and dtype of a field; UsageError if the source does not have it."""
         if name not in self.fields:
-            images = "; images have shape (n, height, width[, channels])" * (name == "image")
+            shapes = {
+                "image": "; images have shape (n, height, width[, channels])",
+                "features": "; regression takes vectors of shape (n, features), not images",
+            }
             raise UsageError(
-                f"the source has no field {name!r} (it has {', '.join(self.fields)}){images}; "
+                f"the source has no field {name!r} (it has {', '.join(self.fields)})"
+                f"{shapes.get(name, '')}; "
                 "choose another --task or --source.name"
             )
         return self.fields[name]

@@ -12,6 +12,7 @@ from pipeline.config import cli_parser, data_path, formats, help_text, registry
 from pipeline.config.config import RUNS, Config, Source
 from pipeline.config.validation import only_one, require_path
 from pipeline.utils import files, safe_io
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
 PROGRAM = "python -m pipeline.fit"
@@ -136,6 +137,8 @@ def recipe(name: str) -> Config:
     """The config of a recipe by its name, or of the recipe `photos` for the data at a path."""
     if data_path.is_path(name) and name not in {*registry.names("recipes")} - {"photos"}:
         return of_data(Path(name))
+    if name in registry.names("recipes") and Path(name).exists():
+        say("note", f"{name} is the recipe of this name; for the data beside it, write ./{name}")
     try:
         registry.find("recipes", name)
     except UsageError as error:
@@ -153,7 +156,8 @@ def of_data(path: Path) -> Config:
     """The recipe `photos` for the data at a path, whose name the run and its model get."""
     require_path(path, "the path of the data")
     config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
-    name = formats.model_name(path.resolve().stem)
+    whole = path.resolve()
+    name = formats.model_name(whole.name if whole.is_dir() else whole.stem)
     return config.changed(export={"name": name}) if name else config
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_formats import HIDDEN, SUFFIXES
+from pipeline.utils.image_formats import SUFFIXES, walk
 
 # Columns of a table, as `column` writes them.
 IMAGES = ["path", "file", "filename", "file_name", "filepath", "image", "image_path", "img"]
@@ -88,10 +88,15 @@ def _problem(path: Path, files: list[str], folders: list[str], classes: list[str
         )
     entries = [*(f"{name}/" for name in folders), *files]
     some = ", ".join(entries[:3]) + ", ..." * (len(entries) > 3)
-    walks = (os.walk(path / name) for name in folders)
+    walks = (walk(path / name) for name in folders)
     kinds = {Path(name).suffix for walk in walks for *_, names in walk for name in names} - {""}
     some += f" with {', '.join(sorted(kinds)[:3])} files" if kinds else ""
     return f"{path} {f'contains only {some}' if entries else 'is empty'}; {_EXPECTED}"
+
+
+def with_slashes(path: str) -> str:
+    """A path as Windows writes it, with slashes; a path that exists is unchanged."""
+    return path if "\\" not in path or os.path.exists(path) else path.replace("\\", "/")
 
 
 def column(name: str) -> str:
@@ -112,10 +117,9 @@ def _kind(name: str) -> str:
 
 
 def listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the directories and of all other entries, without hidden ones."""
-    _, *found = next(os.walk(folder, onerror=unreadable))
-    folders, files = (sorted(n for n in one if not n.startswith(HIDDEN)) for one in found)
-    return folders, files
+    """Sorted names of the directories and of all other entries, without ignored ones."""
+    _, folders, files = next(walk(folder, onerror=unreadable))
+    return sorted(folders), sorted(files)
 
 
 def unreadable(error: OSError) -> None:
@@ -125,4 +129,4 @@ def unreadable(error: OSError) -> None:
 
 def _has_image(folder: Path) -> bool:
     """Whether there is an image file at any depth."""
-    return any(n.lower().endswith(SUFFIXES) for _, _, files in os.walk(folder) for n in files)
+    return any(n.lower().endswith(SUFFIXES) for _, _, files in walk(folder) for n in files)

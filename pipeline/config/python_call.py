@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.config import cli_parser, command_line, data_path, keras_words, objects, registry
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
 _SHORT = {
@@ -41,6 +42,8 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
     given = keras_words.arguments(given)
     data: Any = given.get("data")
     is_text = isinstance(data, str) and data not in registry.names("sources")
+    if isinstance(data, str) and not is_text and Path(data).exists():
+        say("note", f"{data} is the source of this name; for the data beside it, give ./{data}")
     if isinstance(data, Path) or (is_text and data_path.is_path(data)):
         path = Path(given.pop("data"))
         if recipe is None and "model" not in given:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pipeline.config import formats, registry
 from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 Options = dict[str, Any]
@@ -113,7 +114,8 @@ class Data(Section):
     or else none."""
     cache_directory: Path | None = None
     """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
-    ~/.cache/pipeline. It can be deleted whenever no run is using it."""
+    ~/.cache/pipeline; without a home directory, one for temporary files. It can be deleted whenever
+    no run is using it."""
     augment: Annotated[Operations, Named("augment")] = dataclasses.field(default_factory=dict)
     """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
     augment_on: Literal["auto", "host", "device"] = "auto"
@@ -125,7 +127,11 @@ class Data(Section):
         """Directory of the disk cache: the given one, or else the user's cache directory."""
         if self.cache_directory is not None:
             return self.cache_directory
-        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeline")
+        if parent := os.environ.get("XDG_CACHE_HOME"):
+            return Path(parent, "pipeline")
+        if not files.has_home():
+            return files.temporary_home() / "cache"
+        return Path(os.path.expanduser("~/.cache/pipeline"))
 
     def _check(self) -> None:
         if isinstance(self.image_size, int):
@@ -209,7 +215,8 @@ class Train(Section):
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
     class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(default_factory=dict)
-    """Weight of each class in the loss, by class name, such as `cat=2.0`."""
+    """Weight of each class in the loss, by the name of the class, such as `cat=2.0`, or by its
+    number if the names are not numbers themselves."""
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None

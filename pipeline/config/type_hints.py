@@ -13,6 +13,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -62,7 +63,8 @@ def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     options, nested = found, typing.get_origin(kind) is dict
     for word in words:
-        name, equals, text = word.partition("=")
+        # A number contains no `=`, but the name before it may.
+        name, equals, text = word.rpartition("=") if _is_number(kind) else word.partition("=")
         if nested and not equals:
             options = found[name] = {}
         elif not equals or (nested and not found):
@@ -70,6 +72,11 @@ def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
         else:
             options[name] = text if nested or kind is Any else read(kind, [text])
     return found
+
+
+def _is_number(kind: Any) -> bool:
+    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    return kind in (int, float)
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
@@ -87,9 +94,12 @@ def _require(hint: Any, value: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """`3`, `0.5`, `True`, `(1, 2)` as Python reads them; anything else is a string."""
+    """`3`, `0.5`, `True`, `(1, 2)` as Python reads them; anything else is a string.
+
+    `true` and `false` are written so in JSON and YAML.
+    """
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
@@ -110,12 +120,33 @@ def words(value: Any) -> list[str]:
 
 
 def from_json(hint: Any, value: Any) -> Any:
-    """Converts a value of a JSON file to the type of the hint: a list to a tuple, for example."""
+    """Converts a value of a JSON file or of Python to the type of the hint.
+
+    A list becomes a tuple, for example; in a dictionary from strings to numbers, such as
+    `class_weight`, whole numbers as keys become strings, and numbers of NumPy become Python's.
+    """
     if isinstance(value, str) and is_path(hint):
         return Path(value)
+    if isinstance(value, Mapping) and typing.get_origin(hint) is dict:
+        key_hint, value_hint = typing.get_args(hint)
+        if key_hint is str and _is_number(value_hint):
+            return {_key(key): _plain(number) for key, number in value.items()}
     if hint is float and type(value) is int:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _key(key: Any) -> Any:
+    """A whole number as a string; the string of a NumPy string."""
+    if isinstance(key, Real) and float(key).is_integer():
+        return str(int(float(key)))
+    return str(key) if isinstance(key, str) else key
+
+
+def _plain(number: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    is_other = isinstance(number, Real) and type(number) not in (bool, int, float)
+    return number.item() if is_other and hasattr(number, "item") else number
 
 
 def is_path(hint: Any) -> bool:
@@ -198,7 +229,7 @@ _NAMES = {
     Path: "a path",
     bool: "True or False",
     types.NoneType: "None",
-    dict: "words of the form name=value",
+    dict: "words of the form name=value, or in Python a dictionary",
 }
 
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from pipeline.config.config import Config, Train
 from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
-from pipeline.data import cache, seeds
+from pipeline.data import cache, decoder_warnings, seeds
+from pipeline.data.decoder_warnings import Warnings
 from pipeline.data.example_store import (
     DIGEST,
     PLACE,
@@ -47,15 +48,20 @@ def load(
     decision = cache.decided(source, task, options)
     excluded = np.fromiter(dropped or {}, np.int64)
     splits, notes = {}, [decision.reason]
+    warnings: list[Decision] = []
     if decision.value != "none":
         progress_bar.stage("decoding", f"{sum(source.info.splits.values()):,} examples")
     for name in source.info.splits:
-        store, note = _store(decision.value, source, task, config, name, excluded)
+        with decoder_warnings.held() as warned:
+            store, note = _store(decision.value, source, task, config, name, excluded, warned)
+        if warned.lines:
+            again = OnTheFly(source, task, name, {}, source.columns(name))
+            warnings += warned.notes(again, source.location)
         notes += [f"{name} {note}"] * bool(note)
         rows = np.flatnonzero(~np.isin(store.short["id"], excluded))
         splits[name] = Split(store, rows)
         task.check({key: splits[name].column(key) for key in store.short}, name, source.location)
-    decisions = [dataclasses.replace(decision, reason="; ".join(notes))]
+    decisions = [dataclasses.replace(decision, reason="; ".join(notes)), *warnings]
     held_out = shares(source.info.splits, options)
     if held_out:
         value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
@@ -77,7 +83,13 @@ def load(
 
 
 def _store(
-    kind: str, source: Source, task: Task, config: Config, split: str, dropped: np.ndarray
+    kind: str,
+    source: Source,
+    task: Task,
+    config: Config,
+    split: str,
+    dropped: np.ndarray,
+    warned: Warnings,
 ) -> tuple[Store, str]:
     """The decoded examples of one of the source's splits, and a note about them."""
     specs = decoded_specs(source, task)
@@ -87,7 +99,7 @@ def _store(
         return OnTheFly(source, task, split, specs, short), ""
     specs[DIGEST] = tf.TensorSpec((), tf.int64)
     block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
-    batches = _decoded(source, task, split, dropped, block)
+    batches = _decoded(source, task, split, dropped, block, warned)
     if kind == "disk":
         folder, state = cache.place(config, source, task, split, dropped)
         return cache.obtained(folder, state, specs, batches)
@@ -105,7 +117,7 @@ def _store(
 
 
 def _decoded(
-    source: Source, task: Task, split: str, dropped: np.ndarray, block: int
+    source: Source, task: Task, split: str, dropped: np.ndarray, block: int, warned: Warnings
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the decoded examples of a split that are not excluded, in the order of the source.
 
@@ -130,6 +142,7 @@ def _decoded(
         for batch in with_options(decoded.batch(block).prefetch(2)).as_numpy_iterator():
             yield batch
             at += len(batch["id"])
+            warned.passed(at)
             progress_bar.count("decoding", at, count)
     except READ_ERRORS as error:
         columns = source.columns(split)  # names a damaged record, if there are records

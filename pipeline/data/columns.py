@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.data.image_sizes import common_shape
+from pipeline.data.image_sizes import common_shape, spread, used_bits
 from pipeline.data.labels import labels_of
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
+from pipeline.utils.image_formats import is_deep
 from pipeline.utils.tf_data import is_short
+
+_SAMPLE = 1000  # files whose beginning is read
+_CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
 
 class ArraySource(Source):
@@ -62,6 +66,7 @@ class ArraySource(Source):
             fields={name: tf.TensorSpec(values.shape[1:], values.dtype) for name, values in fields},
             class_names=class_names,
             feature_names=feature_names,
+            notes=channels_note(self._columns["train"].get("image")),
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
@@ -145,11 +150,15 @@ class ImageFiles(ArraySource):
                 images = np.array([os.fsencode(path) for path in files], object)
                 tables[split] = {**columns[split], "image": images}
             image_shape = common_shape(map(_beginning, itertools.chain(*paths.values())))
+            bits, about_bits = used_bits(_deep_files(paths["train"]))
         except OSError as error:
             raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
         self._fingerprint = digest.hexdigest()
         super().__init__(tables.pop("train"), tables, class_names=class_names)
-        self.info = dataclasses.replace(self.info, image_shape=image_shape, notes=notes)
+        notes = (*notes, *about_bits)
+        self.info = dataclasses.replace(
+            self.info, image_shape=image_shape, image_bits=bits, notes=notes
+        )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         path = super().reader(split)
@@ -175,11 +184,20 @@ def _beginning(path: str) -> bytes:
         return file.read(2**18)
 
 
+def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
+    """The 16-bit PNGs among some files, evenly spread."""
+    for position in spread(len(paths), _SAMPLE):
+        with open(paths[position], "rb") as file:
+            head = file.read(32)
+            if is_deep(head):
+                yield head + file.read()
+
+
 def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str, np.ndarray]:
     """Field -> array of all examples; `where` is what they are called in messages.
 
     `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or features (n, m);
-    `y` has labels, whole numbers or strings, (n,) or (n, 1), or one-hot, or numbers to predict;
+    `y` has labels as for `labels_of`, or for features the numbers to predict, (n,) or (n, 1);
     `sample_weight` is at least 0, (n,).
 
     Returns `image` (n, height, width, channels) and `label`, int64 or strings, which `numbered`
@@ -196,7 +214,8 @@ def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str,
             f"{inputs.shape} and {labels.shape}"
         )
     if inputs.ndim == 2:
-        found = {"target": _floats(labels, "y", where), "features": _floats(inputs, "x", where)}
+        what = "y (numbers to predict, as x has vectors of features)"
+        found = {"target": _floats(labels, what, where), "features": _floats(inputs, "x", where)}
     else:
         found = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
     if sample_weight is not None:
@@ -230,6 +249,20 @@ def images_of(images: np.ndarray, where: str) -> np.ndarray:
     if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
         raise UsageError(f"{where}: images must be finite; got NaN or infinity")
     return shaped if shaped.flags.c_contiguous else np.ascontiguousarray(shaped)
+
+
+def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
+    """A line about images whose channels seem to be the first axis instead of the last one."""
+    if images is None or images.ndim != 4:
+        return ()
+    height, width, channels = images.shape[1:]
+    is_thin = height in _CHANNELS or height < width == channels
+    if not is_thin or channels in _CHANNELS or min(width, channels) < 8:
+        return ()
+    return (
+        f"images of shape {images.shape} are read as {height} x {width} pixels with {channels} "
+        f"channels; if the {height} channels come first, give np.moveaxis(images, 1, -1)",
+    )
 
 
 def _floats(values: np.ndarray, what: str, where: str) -> np.ndarray:

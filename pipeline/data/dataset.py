@@ -129,10 +129,11 @@ def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
 
 
 def _similar_classes(metadata: Metadata) -> list[Decision]:
-    """A note about classes whose names differ only in case, punctuation or a plural."""
+    """A note about classes whose names differ only in case, punctuation, a plural or zeros."""
     found: dict[str, list[str]] = {}
     for name in metadata.get("class_names") or ():
         plain = re.sub(r"[\W_]+", "", name.casefold())
+        plain = re.sub(r"^0+(?=\d+$)", "", plain)  # 01 and 1
         found.setdefault(re.sub(r"(?<=...)(ies|es|[yes])$", "", plain), []).append(repr(name))
     pairs = [" and ".join(names) for names in found.values() if len(names) > 1]
     remedy = "if they are the same class, merge them"

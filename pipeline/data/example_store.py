@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source, Task
+from pipeline.data.image_decoding import WARNINGS
+from pipeline.runtime import native_logs
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short
 
@@ -15,6 +17,8 @@ DIGEST = "_digest"
 """Column of the hashes of the fields that are not short, next to the fields of the examples."""
 PLACE = "_place"
 """Field of a ticket that is not one of the examples: it names them for the device."""
+
+_REMEDY = "remove it, or exclude such examples from training with --clean.enabled"
 
 
 class Copies:
@@ -137,37 +141,41 @@ class OnTheFly(Store):
         split: str,
         specs: Mapping[str, tf.TensorSpec],
         short: Mapping[str, np.ndarray],
+        remedy: str = _REMEDY,
     ) -> None:
         super().__init__(specs, short)
         self._source, self._task, self._read = source, task, source.reader(split)
+        self._remedy = remedy
 
     @property
     def resident(self) -> Mapping[str, Any]:
         return {}  # decoding may change any field
 
     def gather(self, rows: tf.Tensor) -> Example:
-        return tf.map_fn(self._decoded, rows, fn_output_signature=self.specs)
+        return tf.map_fn(self.decode, rows, fn_output_signature=self.specs)
 
-    def _decoded(self, row: tf.Tensor) -> Example:
+    def decode(self, row: tf.Tensor) -> Example:
+        """The example in a row, an int64 of shape ()."""
         return self._task.decode(self._read(row))
 
     def _take(self, row: int) -> Example:
         try:
-            return self._decoded(tf.constant(row, tf.int64))
+            return self.decode(tf.constant(row, tf.int64))
         except READ_ERRORS as error:
-            raise undecodable(self._source, int(self.short["id"][row]), error) from None
+            id = int(self.short["id"][row])
+            raise undecodable(self._source, id, error, self._remedy) from None
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        parts = [self._take(row) for row in rows]
+        with native_logs.held(WARNINGS):  # `decoder_warnings` names the examples
+            parts = [self._take(row) for row in rows]
         return {name: np.stack([part[name].numpy() for part in parts]) for name in self.specs}
 
 
-def undecodable(source: Source, id: int, error: tf.errors.OpError) -> UsageError:
-    """A one-line error that names the example."""
-    return UsageError(
-        f"{source.location(id)} cannot be decoded: {reason(error)}; "
-        "remove it, or exclude such examples from training with --clean.enabled"
-    )
+def undecodable(
+    source: Source, id: int, error: tf.errors.OpError, remedy: str = _REMEDY
+) -> UsageError:
+    """A one-line error that names the example, with a remedy that the command has."""
+    return UsageError(f"{source.location(id)} cannot be decoded: {reason(error)}; {remedy}")
 
 
 def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:

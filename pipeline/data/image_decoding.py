@@ -28,26 +28,34 @@ _SHORT = 2**16  # bytes of a PNG whose texts need not be counted
 _HEADER = 34  # bytes, in which the sizes of a GIF, BMP or WebP are
 # Bytes of a color table in a GIF, by the flags before it.
 _TABLES = np.array([3 * 2 ** (1 + flags % 8) * (flags >= 128) for flags in range(256)])
+WARNINGS = (
+    *("Corrupt JPEG data", "Premature end of JPEG", "Invalid SOS parameters for sequential JPEG"),
+    *("Unknown Adobe color transform", "Inconsistent progression sequence"),
+    *("unknown JFIF revision number", "Application transferred too"),
+    *("PNG warning:", "Only partially decoded the GIF"),
+)
+"""Parts of the lines that decoders write to stderr, without the name of the file."""
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A
 
 
-def pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
+def pixels(contents: tf.Tensor, channels: int, bits: int = 16) -> tf.Tensor:
     """Decodes JPEG, PNG, GIF (first frame), BMP or WebP to uint8 (height, width, channels).
 
     A JPEG is rotated according to its EXIF orientation, and the accurate cosine transform is used,
-    so that the pixels equal Pillow's bit for bit. Alpha is dropped; of 16 bits, the higher 8 are
-    kept; gray is the luma of ITU-R 601-2. The first frame of a GIF is returned without the canvas
-    around it.
+    so that the pixels equal Pillow's bit for bit. Alpha is dropped; of the `bits` that 16-bit PNGs
+    use, the higher 8 are kept; gray is the luma of ITU-R 601-2. The first frame of a GIF is
+    returned without the canvas around it.
 
     Args:
         contents: The bytes of one file: a string of shape ().
         channels: 3 for RGB, 1 for grayscale.
+        bits: Of a 16-bit PNG, values of 2**bits and more become 255.
 
     Raises:
         tf.errors.InvalidArgumentError: The file is not an image of these formats, is damaged, or
             has more than `MOST_PIXELS` pixels, which is detected before they are decoded.
     """
-    return _traced(channels)(tf.ensure_shape(contents, ()))
+    return _traced(channels, bits)(tf.ensure_shape(contents, ()))
 
 
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
@@ -67,28 +75,29 @@ def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
 
 
 @functools.cache
-def _traced(channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+def _traced(channels: int, bits: int) -> Callable[[tf.Tensor], tf.Tensor]:
     """One graph for all callers, because tracing these operations takes a fifth of a second."""
     signature = [tf.TensorSpec((), tf.string)]
-    return tf.function(functools.partial(_pixels, channels=channels), signature, autograph=False)
+    decode = functools.partial(_pixels, channels=channels, bits=bits)
+    return tf.function(decode, signature, autograph=False)
 
 
 @functools.cache
-def _decoders() -> list[Callable[[tf.Tensor], tf.Tensor]]:
+def _decoders(bits: int) -> list[Callable[[tf.Tensor], tf.Tensor]]:
     """A decoding function for each format, in the order of `SIGNATURES`."""
     # Not inlined, because branches not taken would cost as much as decoding 32x32 pixels.
     signature, options = [tf.TensorSpec((), tf.string)], {"_noinline": True}
     return [
         tf.function(decode, signature, autograph=False, experimental_attributes=options)
-        for decode in (_jpeg, _png, _gif, _bmp, _webp)
+        for decode in (_jpeg, functools.partial(_png, bits=bits), _gif, _bmp, _webp)
     ]
 
 
-def _pixels(contents: tf.Tensor, channels: int) -> tf.Tensor:
+def _pixels(contents: tf.Tensor, channels: int, bits: int) -> tf.Tensor:
     head = tf.io.decode_raw(contents, tf.uint8, fixed_length=12)
     found = tf.reduce_all((head == _STARTS) | (_STARTS == 0), axis=1)
     contents = _require(tf.reduce_any(found), (f"the file is not a {NAMES} image",), contents)
-    decoders = [functools.partial(decode, contents) for decode in _decoders()]
+    decoders = [functools.partial(decode, contents) for decode in _decoders(bits)]
     image = tf.switch_case(tf.argmax(found, output_type=tf.int32), decoders)
     image.set_shape((None, None, 3))
     if channels == 1:
@@ -130,7 +139,7 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
     return tf.cond(orientation == 1, lambda: image, lambda: _upright(image, orientation))
 
 
-def _png(contents: tf.Tensor) -> tf.Tensor:
+def _png(contents: tf.Tensor, bits: int) -> tf.Tensor:
     # As signed numbers: more than 2**31 is rejected as less than 1.
     header = tf.io.decode_raw(contents, tf.int32, little_endian=False, fixed_length=24)
     contents = _within(header[5], header[4], contents)
@@ -138,7 +147,18 @@ def _png(contents: tf.Tensor) -> tf.Tensor:
     searched = tf.where(tf.strings.length(contents) <= _SHORT, b"", contents)
     good = ~tf.strings.regex_full_match(searched, many)
     contents = _require(good, (f"the PNG has more than {_MOST_TEXTS} texts",), contents)
-    return tf.io.decode_png(contents, channels=3)
+
+    def shallow() -> tf.Tensor:
+        return tf.io.decode_png(contents, channels=3)  # of 16 bits, the higher 8
+
+    def deep() -> tf.Tensor:
+        values = tf.cast(tf.io.decode_png(contents, channels=3, dtype=tf.uint16), tf.int32)
+        return tf.cast(tf.minimum(tf.bitwise.right_shift(values * 256, bits), 255), tf.uint8)
+
+    if bits == 16:
+        return shallow()
+    depth = tf.io.decode_raw(tf.strings.substr(contents, 24, 1), tf.uint8, fixed_length=1)
+    return tf.cond(depth[0] == 16, deep, shallow)
 
 
 def _webp(contents: tf.Tensor) -> tf.Tensor:

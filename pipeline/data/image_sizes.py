@@ -1,6 +1,7 @@
 """Sizes of images: in their headers, and as small as keeps their detail."""
 
 import io
+import itertools
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.contracts import Source
+from pipeline.utils import image_formats
 from pipeline.utils.image_formats import MOST_PIXELS
 from pipeline.utils.tf_data import with_options
 
@@ -18,6 +20,7 @@ SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
 _LOST = 0.013  # fraction of an image's variance
 _SECONDS = 2.0  # at most, for all images
+_DEEP = 100  # PNGs with 16 bits
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
@@ -54,6 +57,33 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
             return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
     except Exception:  # Pillow raises many types of exceptions for damaged files
         return 0, 0, False
+
+
+def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
+    """How many bits the values of 16-bit PNGs use, and lines for the user about them.
+
+    A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of 16 bits are
+    nearly black. 16 and no line if there are no such PNGs; the first `_DEEP` of them are measured.
+    """
+    deep = list(itertools.islice(filter(image_formats.is_deep, images), _DEEP))
+    if not deep:
+        return 16, ()
+    highest = max(map(_highest, deep))
+    bits = highest.bit_length() or 16
+    kept = "the higher 8 are kept" if bits > 8 else "all are kept"
+    about = f"values up to {highest:,}, {bits} bits, of which {kept}"
+    return bits, (f"16-bit PNGs: {about}, in training and in the exported model",)
+
+
+def _highest(image: bytes) -> int:
+    """The highest value of a PNG; 0 if it is damaged or too large."""
+    height, width, _ = _shape(image)
+    if not 0 < height * width <= MOST_PIXELS:
+        return 0
+    try:
+        return int(tf.reduce_max(tf.io.decode_png(image, dtype=tf.uint16)))
+    except tf.errors.OpError:
+        return 0
 
 
 def spread(count: int, most: int) -> np.ndarray:
@@ -97,6 +127,9 @@ def _needed(image: bytes | np.ndarray) -> int:
         opened.draft("L", most)  # decodes a large JPEG at a fraction of its size
     else:
         opened = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    if opened.mode.startswith("I"):  # `convert` would clip 16 bits to 255
+        deep = np.asarray(opened, np.float32)
+        opened = Image.fromarray((deep * (255 / max(deep.max(), 1))).astype(np.uint8))
     gray = opened.convert("L")
     gray.thumbnail(most)
     before = np.asarray(gray, np.float32)

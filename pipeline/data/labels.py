@@ -1,24 +1,133 @@
 """Labels and names of classes, the same for every source."""
 
-from collections.abc import Mapping, Sequence
+import decimal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, suggest
+
+# How NumPy and pandas write a missing value.
+_MISSING = ("", "nan", "NaN", "<NA>", "NaT")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
+_EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, classes)"
 
 
-def labels_of(labels: np.ndarray, where: str) -> np.ndarray:
-    """Labels as int64 or strings, (n,)."""
-    if labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all():
-        labels = labels.argmax(axis=1)  # one-hot
-    if labels.dtype == object and all(isinstance(one, str) for one in labels):
-        labels = labels.astype(str)
-    if labels.ndim != 1 or labels.dtype.kind not in "iubU":
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, `pandas.NA`, `NaT`, their text, or empty."""
+    return value is None or str(value).strip() in _MISSING
+
+
+def labels_of(labels: Any, where: str) -> np.ndarray:
+    """Labels of any form as int64 or strings, (n,).
+
+    Args:
+        labels: An array, tensor or sequence of shape (n,) or (n, 1): whole numbers of any dtype,
+            floats included; booleans, which become 0 and 1; strings, bytes in UTF-8, or objects
+            of one of these kinds. Or one-hot (n, classes), of any numeric dtype or bool. Strings
+            such as `1.0`, if all are whole numbers, become `1`.
+        where: What the data are called in messages.
+
+    Raises:
+        UsageError: They have another form, which the message names with the first example.
+    """
+    values = np.asarray(labels)
+    while values.ndim > 1 and values.shape[-1] == 1:
+        values = values[..., 0]
+    if values.dtype.kind == "V" and not values.dtype.names:  # such as bfloat16
+        values = values.astype(np.float32)
+    if values.dtype.kind in "OST":
+        shape = values.shape
+        values = _of_objects(values.ravel(), where).reshape(shape)
+    if values.ndim == 2 and values.dtype.kind in "biuf":
+        values = _of_one_hot(values, where)
+    if values.ndim != 1 or values.dtype.kind not in "biufU":
         raise UsageError(
-            f"{where}: labels must be whole numbers or strings of shape (n,), or one-hot; got "
-            f"{labels.dtype} of shape {labels.shape}"
+            f"{where}: labels must be {_EXPECTED}; got {values.dtype} of shape {values.shape}"
         )
-    return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
+    if values.dtype.kind == "U":
+        return _of_strings(values, where)
+    if values.dtype.kind == "f":
+        _require_whole(values, where)
+    return values.astype(np.int64)
+
+
+def _of_objects(values: np.ndarray, where: str) -> np.ndarray:
+    """Objects as an array of strings or of numbers."""
+    plain = [text_of(value) for value in values.tolist()]
+    _require_present(plain, where)
+    is_text = [isinstance(value, str) for value in plain]
+    if all(is_text):
+        return np.array(plain, str)
+    if any(is_text):
+        text, number = is_text.index(True), is_text.index(False)
+        raise UsageError(
+            f"{where}: labels must be all strings or all numbers; example {text} has "
+            f"{plain[text]!r}, example {number} has {plain[number]!r}"
+        )
+    for at, value in enumerate(plain):
+        if not isinstance(value, Real | decimal.Decimal):
+            raise UsageError(
+                f"{where}: labels must be {_EXPECTED}; example {at} has {type(value).__name__}"
+            )
+    return np.array([float(value) for value in plain])
+
+
+def text_of(value: Any) -> Any:
+    """Bytes as a string; bytes that are not UTF-8 become surrogates. Other values as they are."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def _of_strings(values: np.ndarray, where: str) -> np.ndarray:
+    distinct_values, places = np.unique(values, return_inverse=True)
+    texts = distinct_values.tolist()
+    if any(map(is_missing, texts)):
+        _require_present(values.tolist(), where)
+    if all(map(_WHOLE.fullmatch, texts)) and any("." in text for text in texts):
+        # A column of whole numbers with a gap is written as 1.0, 2.0 by pandas.
+        texts = [text.partition(".")[0] for text in texts]
+    return np.array(texts)[places]
+
+
+def _require_present(values: Sequence[Any], where: str) -> None:
+    for at, value in enumerate(values):
+        if is_missing(value):
+            raise UsageError(f"{where}: example {at} has no label ({value!r}); remove it")
+
+
+def _of_one_hot(values: np.ndarray, where: str) -> np.ndarray:
+    is_binary = ((values == 0) | (values == 1)).all(axis=1)
+    ones = (values == 1).sum(axis=1)
+    wrong = np.flatnonzero(~is_binary | (ones != 1))
+    if not len(wrong):
+        return values.argmax(axis=1)
+    row = values[wrong[0]]
+    remedy = f"give {_EXPECTED}"
+    if is_binary[wrong[0]]:
+        what = f"{ones[wrong[0]]} classes instead of one"
+    elif np.isclose(row.sum(), 1, atol=1e-3) and (row >= 0).all():
+        what = "soft labels, not zeros and a one"
+        remedy += "; y.argmax(axis=1) is the most probable class"
+    else:
+        what = "other numbers than zeros and a one"
+    raise UsageError(
+        f"{where}: labels of shape {values.shape} must be one-hot, but example {wrong[0]} has "
+        f"{what}; {remedy}"
+    )
+
+
+def _require_whole(values: np.ndarray, where: str) -> None:
+    for at in np.flatnonzero(~np.isfinite(values)):
+        raise UsageError(f"{where}: example {at} has no label ({values[at]}); remove it")
+    for at in np.flatnonzero(values != np.round(values)):
+        raise UsageError(
+            f"{where}: labels must be {_EXPECTED}; example {at} has {values[at]:g}. Numbers to "
+            "predict need task='regression', and vectors of shape (n, features) instead of images"
+        )
 
 
 def numbered(
@@ -26,21 +135,89 @@ def numbered(
 ) -> tuple[str, ...]:
     """Replaces labels that are strings by their numbers; returns the names of the classes.
 
-    If `names` is None, they are the labels themselves, strings in alphabetical order. `option` is
-    where names of classes can be given.
+    If `names` is None, they are the labels themselves, strings in the order of `in_order`. `option`
+    is where names of classes can be given.
     """
     train = tables["train"]["label"]
     if names is None and train.dtype.kind == "U":
-        names = distinct(sorted({*train.tolist()}), "the labels")
+        names = distinct(in_order({*train.tolist()}), "the labels")
     names = names or from_labels(train, "the labels", option)
+    numbers = {name: number for number, name in enumerate(names)}
     for split, table in tables.items():
+        if train.dtype.kind == "U":
+            table["label"] = table["label"].astype(str)  # 1 is the class "1", not the second one
         if table["label"].dtype.kind != "U":
             continue  # the task checks them, after cleaning
         if unknown := sorted({*table["label"].tolist()} - {*names}):
             raise UsageError(f"{split}: the label {unknown[0]!r} is not one of the classes")
-        numbers = {name: number for number, name in enumerate(names)}
-        table["label"] = np.array([numbers[one] for one in table["label"].tolist()], np.int64)
+        table["label"] = np.array([numbers[name] for name in table["label"].tolist()], np.int64)
     return names
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names in alphabetical order; if all of them are numbers, in the order of their values.
+
+    Names keep their spelling: `01` and `1` are two classes, the shorter one first.
+    """
+    texts = sorted(names)
+    if all(map(_NUMBER.fullmatch, texts)):
+        texts.sort(key=lambda text: (decimal.Decimal(text), len(text)))
+    return texts
+
+
+def class_names_of(value: Any, where: str) -> tuple[str, ...]:
+    """Names of the classes 0, 1, ... as users and Keras give them.
+
+    Args:
+        value: Strings, bytes, whole numbers or booleans in the order of the classes: a sequence,
+            array or tensor. Or a dictionary name -> number (Keras's `class_indices`) or
+            number -> name.
+        where: What the names are called in messages.
+
+    Raises:
+        UsageError: They have another form, are not distinct, or do not number the classes 0, 1, ...
+    """
+    if isinstance(value, Mapping):
+        value = _by_number(value, where)
+    try:
+        values = [] if isinstance(value, str | bytes) else np.asarray(value, object).tolist()
+        names = [_name(item) for item in values]
+    except (TypeError, ValueError):  # not a sequence, or nested
+        names = []
+    if not names:
+        raise UsageError(
+            f"{where} must have a name for each class, such as ['cat', 'dog']; got {value!r:.100}"
+        )
+    return distinct(names, where)
+
+
+def _name(value: Any) -> str:
+    """The name of a class as a string; TypeError if it is neither text nor a whole number."""
+    value = text_of(value)
+    if isinstance(value, str | bool):
+        return str(value)
+    if not isinstance(value, Real) or not float(value).is_integer():
+        raise TypeError(value)
+    return str(int(float(value)))
+
+
+def _by_number(names: Mapping[Any, Any], where: str) -> list[Any]:
+    """The names in a dictionary, in the order of their numbers."""
+    pairs = [(number, name) for name, number in names.items()]
+    if not all(_is_whole(number) for number, _ in pairs):
+        pairs = [(number, name) for name, number in pairs]
+    in_place = {int(number): name for number, name in pairs if _is_whole(number)}
+    if sorted(in_place) != list(range(len(names))):
+        raise UsageError(
+            f"{where}: a dictionary must number the classes 0, 1, ...; got {dict(names)!r:.100}"
+        )
+    return [in_place[number] for number in range(len(in_place))]
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, str):  # a key of a JSON file
+        return value.isdecimal()
+    return isinstance(value, Real) and float(value).is_integer()
 
 
 def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
@@ -67,3 +244,47 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
             f"of them ({option})"
         )
     return tuple(str(int(label)) for label in present)
+
+
+def renumber(
+    labels: np.ndarray, own: tuple[str, ...], names: tuple[str, ...], where: str
+) -> np.ndarray:
+    """Labels that count the names `own`, as labels that count `names`, int64 (n,).
+
+    Raises UsageError if a label or a name is unknown.
+    """
+    for at in np.flatnonzero((labels < 0) | (labels >= len(own))):
+        raise UsageError(
+            f"{where}: example {at} has the label {labels[at]}, which is none of its "
+            f"{len(own)} classes; remove such examples with filter()"
+        )
+    for name in own:
+        if name not in names:
+            raise UsageError(
+                f"{where} has a class {name!r}, unknown in train; {suggest(name, names)}"
+            )
+    return np.array([names.index(name) for name in own])[labels]
+
+
+def weights_by_name(
+    class_weight: Mapping[str, float], class_names: Sequence[str]
+) -> dict[str, float]:
+    """Class weights by the names of the classes.
+
+    The keys are names of classes, or their numbers (`0`), unless a name is a number itself. Raises
+    UsageError for other keys.
+    """
+    by_number = {str(number): name for number, name in enumerate(class_names)}
+    if any(map(_NUMBER.fullmatch, class_names)):
+        by_number = {}
+    weights = {}
+    for key, weight in class_weight.items():
+        name = key if key in class_names else by_number.get(key)
+        if name is None:
+            raise UsageError(
+                f"--train.class-weight: unknown class {key!r}; {suggest(key, class_names)}"
+            )
+        if name in weights:
+            raise UsageError(f"--train.class-weight names the class {name!r} twice")
+        weights[name] = weight
+    return weights

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pipeline.config import data_path, objects, registry
 from pipeline.config.sections import Train
 from pipeline.contracts import Example, Source, Task
-from pipeline.data import batching, split_names
+from pipeline.data import batching, decoder_warnings, in_memory, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
@@ -186,9 +186,10 @@ def splits(data: Any, task: Task) -> Examples:
         source = registry.call("sources", name, found)
     else:
         name = objects.name_of(data, "sources")
+        takes_names = "class_names" in registry.find("sources", name).options
         options = {}
-        if names and "class_names" in registry.find("sources", name).options:
-            options["class_names"] = getattr(data, "class_names", None) or names
+        if names and takes_names and in_memory.own_names(data) is None:
+            options["class_names"] = names
         source = registry.call("sources", name, options)
     own = list(source.info.class_names or ()) if names else []
     wanted, image = task.metadata.get("image_dtype", "uint8"), source.info.fields.get("image")
@@ -230,7 +231,7 @@ def splits(data: Any, task: Task) -> Examples:
                 )
             columns["label"] = numbers[labels]
         task.check(columns, name, source.location)
-        store = OnTheFly(source, matched, split, specs, columns)
+        store = OnTheFly(source, matched, split, specs, columns, "remove it")
         found[name] = Split(store, np.arange(len(columns["id"])))
     return found, source.location
 
@@ -251,7 +252,11 @@ def evaluated(
     name = split or split_names.judged(splits) or "data"
     if name not in splits:
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
-    answers = evaluate.answers(model, task, batching.evaluation(splits[name], options))
+    store = splits[name].store
+    with decoder_warnings.held() as warned:
+        answers = evaluate.answers(model, task, batching.evaluation(splits[name], options))
+    for note in warned.notes(store, locate) if isinstance(store, OnTheFly) else ():
+        say(note.name, note)
     metrics = evaluate.measured(model, task, answers)
     return Evaluation(name, task, metrics, answers, splits[name], locate)
 

@@ -16,6 +16,7 @@ from pipeline.config.formats import parse_devices
 from pipeline.runtime import cpu_info, native_logs
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.gpu_info import missing_gpu, none_here
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 if TYPE_CHECKING:  # contracts import TensorFlow
@@ -135,6 +136,8 @@ def import_tensorflow() -> bool:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in one line.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not files.has_home():  # TensorFlow would create a directory named ~
+        os.environ.setdefault("KERAS_HOME", str(files.temporary_home() / "keras"))
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
     with native_logs.of_start(), _no_garbage_collection(), cpu_info.onednn():

@@ -16,20 +16,33 @@ _NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skippin
 _TURN = threading.RLock()
 
 
-def of_start() -> AbstractContextManager[None]:
+class Lines:
+    """What native code wrote: `dropped` has the lines that were not printed, at the end."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.dropped: list[str] = []
+        self._descriptor = descriptor
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return 0 if self._descriptor is None else os.fstat(self._descriptor).st_size
+
+
+def of_start() -> AbstractContextManager[Lines]:
     """Filters stderr while TensorFlow starts, as a Python module or as a library."""
     return held(_START + (_NO_GPU if none_here() else ()))
 
 
 @contextmanager
-def held(lines: tuple[str, ...]) -> Iterator[None]:
+def held(lines: tuple[str, ...]) -> Iterator[Lines]:
     """Collects what C++ code writes to file descriptor 2, and prints it without certain lines.
 
     `lines` has parts of the lines to drop. `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real
     errors but not the oneDNN notice, and decoders ignore it.
     """
     if sys.stderr is None:
-        yield
+        yield Lines()
         return
     # One thread at a time replaces the descriptor. The file is in memory, as a container may have
     # no writable directory.
@@ -37,12 +50,15 @@ def held(lines: tuple[str, ...]) -> Iterator[None]:
         sys.stderr.flush()
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
+        written = Lines(file.fileno())
         try:
-            yield
+            yield written
         finally:
             os.dup2(saved, 2)
             os.close(saved)
             file.seek(0)
             for line in file.read().decode(errors="replace").splitlines():
-                if line.strip() and not any(known in line for known in lines):
+                if any(known in line for known in lines):
+                    written.dropped.append(line)
+                elif line.strip():
                     print(line, file=sys.stderr)

@@ -31,22 +31,29 @@ def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     """Returns the files that the words denote, in order.
 
     A word is a file, a pattern (`**` for any depth), or a directory; from a directory, all files
-    with these endings are taken, at any depth, sorted, except hidden files. Other words are kept
-    unchanged.
+    with these endings are taken, at any depth, sorted. Files and folders that are hidden, or belong
+    to a system or tool, such as `@eaDir`, are left out unless the word names them. Other words are
+    kept unchanged.
     """
     names: list[str] = []
     for word in words:
         if os.path.isdir(word):
-            inside = _matching(os.path.join(glob.escape(word), "**"))
+            inside = _matching(os.path.join(glob.escape(word), "**"), word)
             names += [name for name in inside if name.lower().endswith(endings)]
         else:
-            names += [word] if os.path.lexists(word) else _matching(word) or [word]
+            names += [word] if os.path.lexists(word) else _matching(word, word) or [word]
     return names
 
 
-def _matching(pattern: str) -> list[str]:
-    found = sorted(glob.glob(pattern, recursive=True))
-    return [name for name in found if not os.path.isdir(name)]
+def _matching(pattern: str, word: str) -> list[str]:
+    """The files that match a pattern, except ignored ones that the word does not name."""
+    named = set(word.split(os.sep))
+    return [
+        path
+        for path in sorted(glob.glob(pattern, recursive=True))
+        if not os.path.isdir(path)
+        and not any(map(image_formats.is_ignored, set(path.split(os.sep)) - named))
+    ]
 
 
 def images(names: Iterable[str]) -> Iterator[Item]:

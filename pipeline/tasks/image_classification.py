@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
+from pipeline.data.labels import weights_by_name
 from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards, _metrics, _plots
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError
 
 _SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
 
@@ -54,7 +55,9 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     if len(names := info.class_names or ()) < 2:
         got = ", ".join(names) or "none"
         raise UsageError(f"classification needs at least 2 classes; got {got}")
-    metadata = {"class_names": list(names), "image_shape": [*size, channels or 3]}
+    metadata: dict[str, Any] = {"class_names": list(names), "image_shape": [*size, channels or 3]}
+    if info.image_bits != 16:
+        metadata["image_bits"] = info.image_bits
     if field.dtype in (tf.uint16, tf.float32):
         metadata["image_dtype"] = field.dtype.name
     return metadata
@@ -80,7 +83,7 @@ class ImageClassification(Task):
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = image_decoding.pixels(image, channels)
+            image = image_decoding.pixels(image, channels, self.metadata.get("image_bits", 16))
         if image.shape != self.image_shape:
             image = image_decoding.resize(image, height, width)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}
@@ -181,10 +184,7 @@ class ImageClassification(Task):
         section 7. Classes that `class_weight` does not name have weight 1. Raises UsageError if it
         names an unknown class.
         """
-        for name in class_weight:
-            if name not in self.class_names:
-                hint = suggest(name, self.class_names)
-                raise UsageError(f"--train.class-weight: unknown class {name!r}; {hint}")
+        class_weight = weights_by_name(class_weight, self.class_names)
         if not label_smoothing and not class_weight:
             return self.loss()
         classes = len(self.class_names)

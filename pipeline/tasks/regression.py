@@ -75,8 +75,8 @@ class Regression(Task):
                 name = f"feature {self.feature_names[feature[0]]!r}" if feature else "the target"
                 raise UsageError(
                     f"split {split}: {name} of {locate(int(columns['id'][row]))} is "
-                    f"{columns[field][row, *feature]} in float32; use a finite number, or exclude "
-                    "the example with --clean.manifest"
+                    f"{columns[field][row, *feature]} in float32; use a finite number, or remove "
+                    "the example"
                 )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:

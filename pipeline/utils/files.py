@@ -135,6 +135,16 @@ def check_writable(path: Path, flag: str) -> None:
         raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
 
 
+def has_home() -> bool:
+    """Whether the user has a home directory; not in a container that runs with `--user 1234`."""
+    return os.path.isabs(os.path.expanduser("~"))
+
+
+def temporary_home() -> Path:
+    """A directory of the user among the temporary files, in place of a home directory."""
+    return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")
+
+
 def collapse_home(values: Any) -> Any:
     """Replaces the home directory in JSON values by `~`."""
     home = os.path.expanduser("~").rstrip("/")

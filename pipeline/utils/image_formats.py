@@ -1,9 +1,19 @@
 """The image formats that are read: file name suffixes, first bytes, and a limit on their size."""
 
+import os
+from collections.abc import Iterator
+from typing import Any
+
 NAMES = "JPEG, PNG, GIF, BMP or WebP"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
-HIDDEN = (".", "__MACOSX")
-"""What the names of ignored files and folders begin with."""
+_TOOLS = {
+    *("__macosx", "__pycache__", "lost+found", "lost.dir", "found.000"),
+    *("$recycle.bin", "recycler", "system volume information"),
+    # Network-attached storage: Synology, QNAP, NetApp.
+    *("@eadir", "@tmp", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
+    *("@recycle", "@recently-snapshot", "@__thumb", "network trash folder", "temporary items"),
+}
+"""Files and folders of operating systems and tools, in lower case."""
 SIGNATURES = {
     "JPEG": b"\xff\xd8\xff",
     "PNG": b"\x89PNG\r\n\x1a\n",
@@ -16,6 +26,18 @@ MOST_PIXELS = 2**28 // 3
 """Largest image that is decoded, which is Pillow's limit too: a quarter of a GiB in RGB."""
 
 
+def is_ignored(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or belongs to a system or tool."""
+    return name.startswith((".", "__MACOSX")) or name.lower() in _TOOLS
+
+
+def walk(folder: str | os.PathLike[str], **options: Any) -> Iterator[tuple[str, list, list]]:
+    """Like `os.walk`, without the files and folders that are ignored."""
+    for inside, folders, names in os.walk(folder, **options):
+        folders[:] = [name for name in folders if not is_ignored(name)]
+        yield inside, folders, [name for name in names if not is_ignored(name)]
+
+
 def is_image(contents: bytes) -> bool:
     """Whether the bytes begin as one of the formats does."""
     return any(
@@ -23,3 +45,9 @@ def is_image(contents: bytes) -> bool:
         and all(wanted in (0, byte) for wanted, byte in zip(start, contents, strict=False))
         for start in SIGNATURES.values()
     )
+
+
+def is_deep(contents: bytes) -> bool:
+    """Whether the bytes begin as a PNG with 16 bits for each value does."""
+    header = 25  # signature, length, IHDR, width, height, bits
+    return len(contents) >= header and contents.startswith(SIGNATURES["PNG"]) and contents[24] == 16

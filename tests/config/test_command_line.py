@@ -308,3 +308,12 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-500:]
+
+
+def test_the_name_of_a_class_may_contain_an_equals_sign():
+    config = configure(["digits", "--train.class-weight", "a=b=2", "c==0.5"])
+    assert config.train.class_weight == {"a=b": 2.0, "c=": 0.5}
+    options = ["--train.metrics", "auc", "multi_label=true", "from_logits=false"]
+    assert configure(["digits", *options]).train.metrics == {
+        "auc": {"multi_label": True, "from_logits": False}
+    }

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from pipeline.config.command_line import configure, read
 from pipeline.config.config import Config
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 
@@ -61,3 +63,25 @@ def test_the_digest_ignores_only_options_that_cannot_change_the_result(tmp_path)
     assert config.digest() == config.changed(log={"progress": False}).digest()
     for change in ({"runtime": {"seed": 1}}, {"data": {"split_seed": 1}}, {"train": {"epochs": 1}}):
         assert config.digest() != config.changed(**change).digest()
+
+
+def test_class_weights_may_have_the_keys_and_numbers_of_numpy():
+    for weights in (
+        {0: 1, 1: 2.5},
+        {np.int64(0): np.float32(1), np.int64(1): np.float64(2.5)},
+        {0.0: np.int64(1), 1.0: 2.5},
+        {False: 1.0, True: 2.5},
+    ):
+        train = configure([]).changed(train={"class_weight": weights}).train
+        assert train.class_weight == {"0": 1.0, "1": 2.5}
+    named = configure([]).changed(train={"class_weight": {np.str_("cat"): np.float64(2)}})
+    assert json.loads(json.dumps(named.as_json()))["train"]["class_weight"] == {"cat": 2.0}
+
+
+def test_without_a_home_directory_the_cache_is_among_the_temporary_files(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for home, folder in ((str(tmp_path), tmp_path / ".cache/pipeline"), ("~", None), ("x", None)):
+        monkeypatch.setenv("HOME", home)
+        found = configure([]).data.cache_folder
+        assert found == (folder or files.temporary_home() / "cache")
+        assert found.is_absolute()

@@ -17,6 +17,7 @@ FOUND = {
     "train/a/1.jpg train/b/2.jpg test/a/3.jpg": ("folder", "."),
     "flowers/a/1.jpg flowers/b/2.jpg __MACOSX/._a LICENSE": ("folder", "flowers"),
     "one/two/a/1.jpg one/two/b/2.jpg": ("folder", "one/two"),
+    "photos/a/1.jpg photos/b/2.jpg @eaDir/1.jpg #recycle/x/1.jpg": ("folder", "photos"),
     "images/1.jpg images/2.jpg labels.csv": ("csv", "labels.csv"),
     "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
     "photos/a/1.jpg photos/b/2.jpg __MACOSX/photos/._1.jpg log.csv": ("folder", "photos"),
@@ -34,6 +35,7 @@ REFUSED = {
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
     "img/1.jpg test.csv train.csv": "data contains 2 data files; give one of them: data/train.csv",
     "train/1.jpg a.npz b.npz": "data contains 2 data files; give one of them: data/a.npz",
+    "roses/1.jpg other/@eaDir/1.jpg": "data has images of only one class, 'roses'",
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
     "": "data is empty; expected",
@@ -134,3 +136,29 @@ def test_given_options_are_not_planned(workplace, capsys):
 )
 def test_a_model_gets_the_closest_name_that_a_server_can_load(text, name):
     assert formats.model_name(text) == name
+
+
+def test_a_folder_beside_a_recipe_of_its_name_is_said(workplace, capsys):
+    for name in ("digits", "regression_linear"):
+        assert command_line.recipe(name).recipe == name
+        assert not capsys.readouterr().out
+        Path(name).mkdir()
+        assert command_line.recipe(name).recipe == name
+        assert capsys.readouterr().out == (
+            f"note       {name} is the recipe of this name; for the data beside it, "
+            f"write ./{name}\n"
+        )
+        Path(name).rmdir()
+
+
+def test_a_source_beside_a_folder_of_its_name_is_said(workplace, capsys):
+    Path("tfds").mkdir()
+    with pytest.raises(UsageError, match="tfds needs --source.dataset"):
+        python_call.config(None, {"data": "tfds"})
+    assert "for the data beside it, give ./tfds" in capsys.readouterr().out
+
+
+def test_the_whole_name_of_a_folder_names_its_model(workplace):
+    write("cats.v2/a/1.jpg cats.v2/b/1.jpg x.2024.npz")
+    assert command_line.configure(["data/cats.v2"]).name == "cats.v2"
+    assert command_line.configure(["data/x.2024.npz"]).name == "x.2024"

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from pipeline.data import image_decoding
+from pipeline.data import image_decoding, image_sizes
 
 GENERATOR = np.random.default_rng(5)
 SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(np.uint8)
@@ -74,6 +74,32 @@ def test_16_bits_keep_the_higher_8():
     deep = GENERATOR.integers(0, 65536, (7, 9)).astype(np.uint16)
     image = gray(encoded(Image.fromarray(deep), "PNG"))
     np.testing.assert_array_equal(image[..., 0], deep >> 8)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8, 10, 12, 15])
+def test_16_bits_of_which_fewer_are_used_keep_the_higher_8_of_these(bits):
+    deep = GENERATOR.integers(0, 2**bits, (7, 9)).astype(np.uint16)
+    deep[0, 0] = 2**bits - 1
+    file = encoded(Image.fromarray(deep), "PNG")
+    assert image_sizes.used_bits([b"", FILES["png"], file])[0] == bits
+    image = image_decoding.pixels(file, 1, bits)[..., 0].numpy()
+    expected = deep >> (bits - 8) if bits > 8 else deep << (8 - bits)
+    np.testing.assert_array_equal(image, expected)
+    assert image.max() >= 128
+    brighter = encoded(Image.fromarray(np.full((2, 2), 2**bits, np.uint16)), "PNG")
+    assert np.all(image_decoding.pixels(brighter, 3, bits) == 255)
+    shallow = image_decoding.pixels(FILES["png"], 3, bits)
+    np.testing.assert_array_equal(shallow, pillow(FILES["png"]))
+
+
+def test_the_bits_are_those_of_the_deep_images():
+    assert image_sizes.used_bits([b"", FILES["png"], FILES["jpeg"]]) == (16, ())
+    levels = np.arange(0, 900, 100, dtype=np.uint16).reshape(3, 3)
+    deep = encoded(Image.fromarray(levels), "PNG")
+    bits, (note,) = image_sizes.used_bits([FILES["png"], deep, deep[:60]])
+    assert bits == 10 and "values up to 800, 10 bits, of which the higher 8 are kept" in note
+    black = encoded(Image.fromarray(levels * 0), "PNG")
+    assert image_sizes.used_bits([black])[0] == 16
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

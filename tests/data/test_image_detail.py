@@ -34,3 +34,11 @@ def test_pixels_and_small_images_are_measured_and_nothing_is_nothing():
         assert needed(generator.integers(0, 256, (4, 28, 28, channels), np.uint8)) == 32
     assert needed([np.zeros((200, 200, 3), np.uint8)]) == 32  # blank
     assert needed([b"", b"damaged"]) is None
+
+
+def test_16_bits_are_not_clipped():
+    for bits in (10, 16):
+        file = io.BytesIO()
+        deep = np.asarray(Image.open(io.BytesIO(picture(128, 128, 1))).convert("L"), np.uint16)
+        Image.fromarray(deep * 2 ** (bits - 8)).save(file, "PNG")
+        assert needed([file.getvalue()]) > 48

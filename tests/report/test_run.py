@@ -15,6 +15,7 @@ from stopping import changes
 from pipeline import evaluate, predict
 from pipeline.config import registry
 from pipeline.fit import fit
+from pipeline.report import results
 from pipeline.report.run import Run
 from pipeline.runtime.signals import Stops
 from pipeline.utils.console import numbers
@@ -249,3 +250,16 @@ def test_what_is_no_run_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UsageError, match="is not a config"):
         Run.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"<html>404</html>", b"\xff\xd8\xff\xe0 cut"])
+def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, content):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
+    (tmp_path / "b/2.jpg").write_bytes(content)
+    metadata = {"class_names": ["a", "b"], "image_shape": [4, 4, 3]}
+    task = registry.load("tasks", "image_classification")(metadata)
+    splits, _ = results.splits(tmp_path, task)
+    with pytest.raises(UsageError, match="^b/2.jpg cannot be decoded: .*; remove it$"):
+        splits["data"].column("image")

@@ -23,6 +23,13 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
     (workplace / "elsewhere").mkdir()
     (workplace / "elsewhere/far.png").touch()
     assert file_predictions.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    for name in ("g/@eaDir/a.png", "g/sub/$RECYCLE.BIN/b.png", "g/__MACOSX/c.png"):
+        (workplace / name).parent.mkdir(parents=True)
+        (workplace / name).touch()
+    assert file_predictions.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    assert file_predictions.find(["g/**/*.png"], image_formats.SUFFIXES) == ["g/a.png"]
+    for word in ("g/@eaDir", "g/@eaDir/*.png"):
+        assert file_predictions.find([word], image_formats.SUFFIXES) == ["g/@eaDir/a.png"]
     words = ("g/sub/**", "elsewhere/*.png", "gone.png")
     names = ["g/sub/b.PNG", "elsewhere/far.png", "gone.png"]
     assert file_predictions.find(words, image_formats.SUFFIXES) == names

@@ -106,7 +106,7 @@ def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
         read = readers[scan.splits[scan.split[row]]]
         try:
             image = read(tf.constant(row - first, tf.int64))["image"]
-            return html_pages.image(_pixels(_channels(source), image).numpy())
+            return html_pages.image(_pixels(_format(source), image).numpy())
         except READ_ERRORS:
             return None
 
@@ -114,23 +114,23 @@ def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
 
 
 @functools.cache
-def _traced(image: tf.TensorSpec, channels: int) -> Callable:
+def _traced(image: tf.TensorSpec, form: tuple[int, int]) -> Callable:
     """`_describe`, traced once for all splits: with encoded images it takes a second."""
-    traced = tf.function(functools.partial(_describe, channels))
+    traced = tf.function(functools.partial(_describe, form))
     return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
 
 
-def _channels(source: Source) -> int:
-    """The number of channels that encoded images are decoded to."""
-    return 1 if source.info.image_shape[2] == 1 else 3
+def _format(source: Source) -> tuple[int, int]:
+    """The channels that encoded images are decoded to, and the bits that 16-bit PNGs use."""
+    return 1 if source.info.image_shape[2] == 1 else 3, source.info.image_bits
 
 
-def _pixels(channels: int, image: tf.Tensor) -> tf.Tensor:
-    return image_decoding.pixels(image, channels) if image.dtype == tf.string else image
+def _pixels(form: tuple[int, int], image: tf.Tensor) -> tf.Tensor:
+    return image_decoding.pixels(image, *form) if image.dtype == tf.string else image
 
 
-def _describe(channels: int, position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
-    image = _pixels(channels, image)
+def _describe(form: tuple[int, int], position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
+    image = _pixels(form, image)
     # Includes type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
@@ -155,7 +155,7 @@ def _measure(
 ) -> dict[int, str]:
     """Fills the columns of a split; returns position -> error of the undecodable examples."""
     read = source.reader(split)
-    describe = _traced(source.info.fields["image"], _channels(source))
+    describe = _traced(source.info.fields["image"], _format(source))
     seen, done = np.zeros(count, bool), 0
     examples = tf.data.Dataset.range(count).map(
         lambda position: describe(position, read(position)["image"]), tf.data.AUTOTUNE

@@ -36,7 +36,8 @@ _KNOWN = {
     "group": (),
 }
 Layout = Mapping[str, tuple[str, str]]
-"""Maps fields (image, label, optionally group) to (feature, type of its value: int64 or bytes)."""
+"""Maps fields (image, label, optionally group) to (feature, type of its value: int64, bytes, or
+float for a label)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,8 +241,9 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
     for field, names in _KNOWN.items():
         name = wanted[field] or next((name for name in names if name in content), None)
         if name is not None:
-            found = "int64" if content.get(name, ("", []))[0] == "int64" else "bytes"
-            layout[field] = name, "bytes" if field == "image" else found
+            numbers = {"image": (), "label": ("int64", "float"), "group": ("int64",)}[field]
+            kind, _ = content.get(name, ("", []))
+            layout[field] = name, kind if kind in numbers else "bytes"
         elif field != "group":
             raise UsageError(
                 f"{where}: unknown feature for the {field}; set it with --source.{field}; "
@@ -271,6 +273,11 @@ def require(layout: Layout, record: bytes, where: str) -> None:
                 f"{where}: the feature {name!r} (--source.{field}) must be one value of "
                 f"{expected}; got {len(values)} of {kind}"
             )
+        if kind == "float" and not values[0].is_integer():
+            raise UsageError(
+                f"{where}: the feature {name!r} (--source.{field}) must be a whole number, the "
+                f"class; got {values[0]:g}"
+            )
 
 
 def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -278,12 +285,18 @@ def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
 
     Raises tf.errors.InvalidArgumentError for an example with a different layout.
     """
-    types = {"int64": tf.int64, "bytes": tf.string}
+    types = {"int64": tf.int64, "bytes": tf.string, "float": tf.float32}
     spec = {name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()}
     values = tf.io.parse_example(records, spec)
     found = {field: values[name] for field, (name, _) in layout.items()}
     if "group" in found and found["group"].dtype == tf.string:
         found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
+    if "label" in found and found["label"].dtype == tf.float32:
+        whole = tf.round(found["label"])
+        is_whole = tf.reduce_all(found["label"] == whole)
+        checks = [tf.debugging.Assert(is_whole, ["a label is not a whole number"])]
+        with tf.control_dependencies(checks):
+            found["label"] = tf.cast(whole, tf.int64)
     return found
 
 
@@ -306,7 +319,7 @@ def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
 def is_shard(name: str) -> bool:
     """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
     known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
-    return bool(known) and not name.startswith(".")
+    return bool(known) and not image_formats.is_ignored(name)
 
 
 def listed(root: Path, wanted: Callable[[str], object] = lambda name: False) -> list[Path]:

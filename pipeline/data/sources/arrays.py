@@ -10,7 +10,7 @@ import psutil
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.columns import ArraySource, examples
-from pipeline.data.labels import distinct, numbered
+from pipeline.data.labels import class_names_of, numbered
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
@@ -23,10 +23,11 @@ def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
         path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read in pieces
             and may be larger than memory; or a directory of such directories: train, and optionally
             validation (valid, val) and test. Keys: `images`, uint8, uint16 or float32 of shape
-            (n, height, width) or (n, height, width, channels); `labels`, integers 0 ... classes - 1
-            or strings of shape (n,) or (n, 1), or one-hot; `groups` (optional), integers or strings
-            of shape (n,): examples with the same value stay in one split; `class_names` (optional,
-            in train), strings of shape (classes,): by default, the classes are named "0", "1", ...
+            (n, height, width) or (n, height, width, channels); `labels`, the whole numbers 0 ...
+            classes - 1 of any dtype, or strings, of shape (n,) or (n, 1), or one-hot; `groups`
+            (optional), integers or strings of shape (n,): examples with the same value stay in one
+            split; `class_names` (optional, in train), strings of shape (classes,): by default, the
+            classes are named "0", "1", ...
         class_names: Names of the labels 0, 1, ... if the data have none.
     """
     try:
@@ -38,11 +39,11 @@ def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
     given = found["train"].get("class_names")
     names = class_names or None
     if given is not None:
-        strings = given.dtype.kind == "U" and given.ndim == 1
-        names = distinct(given.tolist() if strings else (), f"{path}: class_names")
+        names = class_names_of(given, f"{path}: class_names")
     names = numbered(splits, names, f"class_names in {path}")
     for split, folder in folders.items():
-        if found[split].get("class_names", np.array(names)).tolist() != list(names):
+        own = found[split].get("class_names")
+        if own is not None and class_names_of(own, f"{folder}: class_names") != names:
             raise UsageError(
                 f"{folder}/class_names.npy differs from that of train; use the same in all splits"
             )

@@ -12,7 +12,7 @@ from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.columns import ImageFiles
-from pipeline.data.labels import distinct
+from pipeline.data.labels import distinct, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats
 from pipeline.utils.console import counted
@@ -27,9 +27,10 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     """Image files in `CLASS/...`, or in `train/CLASS/...` and the same for the other splits.
 
     Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth below the
-    class, sorted by path. Hidden files and `__MACOSX` are ignored; other files too, with a note. A
-    class without files in train is an error. The id of an example is a hash of its path below the
-    root, so adding files does not change other ids.
+    class, sorted by path. Hidden files and folders of systems and tools, such as `__MACOSX` and
+    `@eaDir`, are ignored; other files too, with a note. Classes that are all numbers are in the
+    order of their values. A class without files in train is an error. The id of an example is a
+    hash of its path below the root, so adding files does not change other ids.
 
     Args:
         path: The root directory. The other splits are `validation` (or `valid`, `val`) and `test`;
@@ -42,7 +43,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     names, _ = data_path.listed(folders["train"])
     if not names:
         raise UsageError(f"{folders['train']} has no subdirectories; create one for each class")
-    classes = distinct(names, f"the subdirectories of {folders['train']}")
+    classes = distinct(in_order(names), f"the subdirectories of {folders['train']}")
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     ignored: list[str] = []
@@ -86,12 +87,9 @@ def _examples(
 
 def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
     """Image files at any depth; links to directories are not followed."""
-    for place, folders, files in os.walk(folder, onerror=data_path.unreadable):
-        folders[:] = [name for name in folders if not name.startswith(image_formats.HIDDEN)]
+    for place, folders, files in image_formats.walk(folder, onerror=data_path.unreadable):
         ignored += [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in files:
-            if name.startswith("."):
-                continue
             path = Path(place, name)
             readable = path.is_file() and os.access(path, os.R_OK)  # opening a pipe would block
             if path.suffix.lower() in image_formats.SUFFIXES and readable:

@@ -1,6 +1,8 @@
 """Sharded TFRecord files of tf.Example with one encoded image and one label each."""
 
+import dataclasses
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -12,8 +14,8 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names
-from pipeline.data.image_sizes import common_shape
-from pipeline.data.labels import distinct, from_labels
+from pipeline.data.image_sizes import common_shape, used_bits
+from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.data.sources import _record_files
 from pipeline.utils import safe_io
@@ -26,6 +28,7 @@ _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
 _CLASSES = "labels.txt"
 # An id is a hash of the file's path, with the number of the record in these lowest bits.
 _BITS = 24
+_SAMPLE = 1000  # records that may be 16-bit PNGs
 
 
 def tfrecord(
@@ -45,7 +48,7 @@ def tfrecord(
     Args:
         path: A directory or a file.
         image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found by its name.
-        label: Feature with the label, an integer or a string; None: found by its name.
+        label: Feature with the label, a whole number or a string; None: found by its name.
         group: Feature with an integer or a string; examples with the same value stay in one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of `labels.txt` in the
             directory, or else the labels themselves.
@@ -76,7 +79,9 @@ class TFRecords(_record_files.RecordSource):
         super().__init__(records, (self._hashes[file] << _BITS) + inside, numbers, layout)
         self._names: tuple[str, ...] = ()  # until they are known
         self._names = self._class_names(names)
-        self.info = self._info(self._names, common_shape(self._values("image")))
+        info = self._info(self._names, common_shape(self._values("image")))
+        bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
+        self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
 
     def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
         if given:
@@ -88,12 +93,12 @@ class TFRecords(_record_files.RecordSource):
             except (OSError, ValueError):
                 raise UsageError(f"{file} cannot be read as UTF-8 text") from None
             return distinct([line.strip() for line in lines], f"the lines of {file}")
-        if self._layout["label"][1] == "int64":
+        if self._layout["label"][1] != "bytes":
             option = f"--source.class-names, or {_CLASSES} next to the files"
             labels = self.columns("train")["label"]
             return from_labels(labels, str(self._root), option)
         values = set(self._values("label"))
-        texts = sorted(value.decode("utf-8", "surrogateescape") for value in values)
+        texts = in_order(value.decode("utf-8", "surrogateescape") for value in values)
         return distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: _record_files.Layout, records: tf.Tensor) -> Example:

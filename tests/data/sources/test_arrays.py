@@ -84,9 +84,9 @@ WRONG = {
     "int64": ({"images": IMAGES.astype(int)}, "must be uint8, uint16 or float32 .*; got int64"),
     "not finite": ({"images": np.full(IMAGES.shape, np.nan)}, "images must be finite"),
     "rank 2": ({"images": IMAGES.reshape(12, -1)}, r"images must have shape \(n, height, width"),
-    "a fraction": ({"labels": LABELS / 2}, "labels must be whole numbers .* got float64"),
+    "a fraction": ({"labels": LABELS / 2}, "labels must be whole numbers .* example 1 has 0.5"),
     "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
-    "two labels": ({"labels": np.ones((12, 3))}, r"or one-hot; got float64 of shape \(12, 3\)"),
+    "two labels": ({"labels": np.ones((12, 3))}, r"must be one-hot, but example 0 has 3 classes"),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
     "no images": (
         {"images": False},

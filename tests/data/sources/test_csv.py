@@ -94,3 +94,65 @@ def test_a_table_that_cannot_be_used_is_named_in_one_line(table, text, message):
     with pytest.raises(UsageError, match=message) as caught:
         table(text)
     assert "labels.csv" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """Writes a table next to pictures/cat/1.png ... 3.png and pictures/dog/1.png ... 3.png."""
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(1, 4):
+            picture = Image.new("RGB", (4, 4), (number, len(name), 0))
+            picture.save(tmp_path / f"pictures/{name}/{number}.png")
+
+    def opened(*rows):
+        (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
+        return csv(path=tmp_path / "labels.csv")
+
+    return opened
+
+
+CLASSES = [(name, number) for name in ("cat", "dog") for number in range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("form", "is_moved"),
+    [
+        ("pictures/{}/{}.png", False),
+        ("pictures\\{}\\{}.png", False),
+        (".\\pictures\\{}\\{}.png", False),
+        ("/home/ana/set/pictures/{}/{}.png", True),
+        ("C:\\Users\\Ana\\{}\\{}.PNG", True),
+        ("{}/{}", True),
+    ],
+)
+def test_paths_of_another_machine_are_found_by_their_last_parts(classes, form, is_moved):
+    source = classes(*(f"{form.format(*row)},{row[0]}" for row in CLASSES))
+    examples = list(source.examples("train").as_numpy_iterator())
+    places = [source.location(int(e["id"])) for e in examples]
+    assert places == [f"pictures/{name}/{number}.png" for name, number in CLASSES]
+    assert [int(e["label"]) for e in examples] == [0, 0, 0, 1, 1, 1]
+    assert len(source.info.notes) == is_moved
+    for note in source.info.notes:
+        assert "6 of 6 files are not where the table says" in note
+        assert "such as pictures/cat/1.png for " in note
+
+
+def test_a_missing_file_is_not_that_of_another_class(classes, tmp_path):
+    (tmp_path / "pictures/cat/3.png").rename(tmp_path / "pictures/dog/4.png")
+    rows = [f"/x/{name}/{number}.png,{name}" for name, number in CLASSES]
+    source = classes(*rows, "/x/cat/4.png,cat")
+    assert source.info.splits == {"train": 5}
+    assert "in 2 of 7 rows, such as row 4 ('/x/cat/3.png')" in source.info.notes[1]
+
+
+def test_numbers_are_classes_in_the_order_of_their_values(classes):
+    numbers = ("2", "10", "1", "2", "9", "nan")
+    files = [f"pictures/{name}/{number}.png" for name, number in CLASSES]
+    rows = [f"{file},{number}" for file, number in zip(files, numbers, strict=True)]
+    source = classes(*rows)
+    assert source.info.class_names == ("1", "2", "9", "10")
+    np.testing.assert_array_equal(source.columns("train")["label"], [1, 3, 0, 1, 2])
+    assert "such as row 7 " in source.info.notes[0]
+    floats = [row.replace(",10", ",10.0").replace(",nan", ",9.0") for row in rows]
+    assert classes(*floats).info.class_names == ("1", "2", "9", "10")

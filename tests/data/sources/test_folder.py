@@ -2,7 +2,9 @@
 
 import os
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 from small import loaded, read
 
@@ -131,3 +133,37 @@ def test_what_cannot_be_read_is_ignored_with_a_note(root):
     os.mkfifo(root / "val/ant/a pipe.jpg")
     source = folder(path=root)
     assert "a gone.png, a pipe.jpg" in source.info.notes[0]
+
+
+def test_folders_of_systems_and_tools_are_no_classes(tmp_path):
+    for name in ("11", "2", "#9"):
+        write(tmp_path / name / "1.png")
+    ignored = ("@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "lost+found", "__pycache__")
+    ignored += (".ipynb_checkpoints", ".Trash-1000", "__MACOSX", "System Volume Information")
+    for name in ignored:
+        write(tmp_path / name / "1.png")
+        write(tmp_path / "2" / name / "deep" / "1.png")
+    write(tmp_path / "@__thumb" / "1.png")
+    source = folder(path=tmp_path)
+    assert source.info.class_names == ("#9", "11", "2") and not source.info.notes
+    assert source.info.splits == {"train": 3}
+    (tmp_path / "#9").rename(tmp_path / "09")
+    assert folder(path=tmp_path).info.class_names == ("2", "09", "11")
+
+
+def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
+    levels = np.arange(0, 3000, 125, dtype=np.uint16).reshape(4, 6)
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(levels).save(tmp_path / name)
+    source = folder(path=tmp_path)
+    assert (
+        source.info.image_bits == 12 and "16-bit PNGs: values up to 2,875" in source.info.notes[0]
+    )
+    task = task_of(source)
+    content = (tmp_path / "a/1.png").read_bytes()
+    decoded = task.decode({"image": tf.constant(content)})["image"]
+    np.testing.assert_array_equal(decoded[..., 0], levels >> 4)
+    again = registry.load("tasks", "image_classification")(task.metadata)
+    served = again.decode({"image": tf.constant(content)})["image"]
+    np.testing.assert_array_equal(served, decoded)

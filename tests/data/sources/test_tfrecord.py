@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -21,7 +22,8 @@ def example(**values):
     message = tf.train.Example()
     for name, value in values.items():
         several = value if isinstance(value, list) else [value]
-        kind = "bytes_list" if isinstance(several[0], bytes) else "int64_list"
+        kinds = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
+        kind = kinds[type(several[0])]
         getattr(message.features.feature[name], kind).value.extend(several)
     return message.SerializeToString()
 
@@ -175,3 +177,29 @@ def test_wrong_files_are_rejected(root, case):
 def test_wrong_options_are_rejected(root, options, message):
     with pytest.raises(UsageError, match=message):
         tfrecord(path=root, **options)
+
+
+def test_whole_floats_are_labels(tmp_path):
+    records = [{"image": png(at), "label": float(at % 2)} for at in range(4)]
+    source = tfrecord(path=write(tmp_path / "a.tfrecord", records))
+    assert source.columns("train")["label"].tolist() == [0, 1, 0, 1]
+    assert source.info.class_names == ("0", "1") and read(source)[1]["label"] == 1
+    records[3]["label"] = 1.5
+    with pytest.raises(UsageError, match=r"record 3: .* must be a whole number, .* got 1.5"):
+        tfrecord(path=write(tmp_path / "b.tfrecord", records))
+
+
+def test_strings_of_numbers_are_classes_in_the_order_of_their_values(tmp_path):
+    records = [{"image": png(at), "label": b"%d" % number} for at, number in enumerate((10, 9, 2))]
+    source = tfrecord(path=write(tmp_path / "a.tfrecord", records))
+    assert source.info.class_names == ("2", "9", "10")
+    assert source.columns("train")["label"].tolist() == [2, 1, 0]
+
+
+def test_the_bits_of_16_bit_images_are_measured(tmp_path):
+    levels = np.full((4, 6), 1000, np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "PNG")
+    records = [{"image": file.getvalue(), "label": at % 2} for at in range(4)]
+    info = tfrecord(path=write(tmp_path / "a.tfrecord", records)).info
+    assert info.image_bits == 10 and "values up to 1,000, 10 bits" in info.notes[0]

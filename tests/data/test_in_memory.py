@@ -1,0 +1,229 @@
+"""Data in memory: batches or single examples, and the names that data bring along."""
+
+import types
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipeline.data.in_memory import from_object
+from pipeline.utils.errors import UsageError
+
+GENERATOR = np.random.default_rng(0)
+LABELS = np.arange(48) % 8
+
+
+def pixels(*shape):
+    return GENERATOR.integers(0, 256, (48, *shape), np.uint8)
+
+
+def slices(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays)
+
+
+HOT = np.eye(8, dtype=np.float32)[LABELS]
+# Name -> the dataset, and the shape of an image.
+DATASETS = {
+    "single, many channels": (slices(pixels(6, 5, 12), HOT), (6, 5, 12)),
+    "single, gray with a channel": (slices(pixels(6, 5, 1), HOT), (6, 5, 1)),
+    "single, gray without one": (slices(pixels(6, 5), HOT), (6, 5, 1)),
+    "single, as high as classes": (slices(pixels(8, 8, 4), HOT), (8, 8, 4)),
+    "single, label (1,)": (slices(pixels(6, 5, 4), LABELS[:, None]), (6, 5, 4)),
+    "single, weights": (slices(pixels(8, 8, 5), HOT, np.ones(48, "float32")), (8, 8, 5)),
+    "single, scalars": (slices(pixels(6, 5, 7), LABELS), (6, 5, 7)),
+    "single, names": (slices(pixels(6, 5), LABELS.astype(str)), (6, 5, 1)),
+    "gray batches": (slices(pixels(6, 5), LABELS).batch(7), (6, 5, 1)),
+    "gray batches of fixed size": (slices(pixels(6, 5), LABELS).batch(8, True), (6, 5, 1)),
+    "gray batches of one": (slices(pixels(6, 5), LABELS).batch(1), (6, 5, 1)),
+    "one-hot batches": (slices(pixels(6, 5, 4), HOT).batch(8), (6, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_batches_and_single_examples_are_told_apart(kind):
+    data, shape = DATASETS[kind]
+    source = from_object(data)
+    assert source.info.splits == {"train": 48} and source.info.fields["image"].shape == shape
+    np.testing.assert_array_equal(source.columns("train")["label"], LABELS)
+
+
+def test_a_dataset_of_unknown_sizes_is_told_by_its_elements():
+    images = pixels(6, 5, 4)
+    signature = (tf.TensorSpec([None, None, None], tf.uint8), tf.TensorSpec([None], tf.float32))
+    single = tf.data.Dataset.from_generator(
+        lambda: zip(images, HOT, strict=True), output_signature=signature
+    )
+    assert from_object(single).info.fields["image"].shape == (6, 5, 4)
+    signature = (tf.TensorSpec([None, None, None], tf.uint8), tf.TensorSpec([None], tf.int64))
+    batches = tf.data.Dataset.from_generator(
+        lambda: ((images[at : at + 7, ..., 0], LABELS[at : at + 7]) for at in range(0, 48, 7)),
+        output_signature=signature,
+    )
+    assert from_object(batches).info.fields["image"].shape == (6, 5, 1)
+
+
+def test_vectors_are_told_from_batches_of_them():
+    features, target = np.ones((48, 3), "float32"), np.arange(48, dtype="float32")
+    for data in (
+        slices(features, target),
+        slices(features, target[:, None]),
+        slices(features, target).batch(5),
+        slices(features, target).batch(3, drop_remainder=True),
+    ):
+        source = from_object(data)
+        assert source.info.fields["features"].shape == (3,)
+        np.testing.assert_array_equal(source.columns("train")["target"], target)
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    """Class folders 2, 10 and ant with five images each."""
+    root = tmp_path_factory.mktemp("pets")
+    for name in ("10", "2", "ant"):
+        (root / name).mkdir()
+        for number in range(5):
+            Image.fromarray(pixels(6, 5, 3)[number]).save(root / name / f"{number}.png")
+    return root
+
+
+def of_folder(root, **options):
+    return keras.utils.image_dataset_from_directory(
+        root, image_size=(6, 5), batch_size=4, verbose=False, **options
+    )
+
+
+def test_datasets_of_keras_keep_their_class_names(pets):
+    data = of_folder(pets)
+    for same in (data, data.cache().prefetch(2), data.shuffle(3).take(99)):
+        source = from_object(same)
+        assert source.info.class_names == ("10", "2", "ant") and not source.info.notes
+    hot = from_object(of_folder(pets, label_mode="categorical", class_names=["ant", "2", "10"]))
+    assert hot.info.class_names == ("ant", "2", "10")
+    binary = from_object(of_folder(pets, label_mode="binary", class_names=["ant", "2"]))
+    assert binary.info.class_names == ("ant", "2")
+
+
+def test_names_before_a_function_are_not_used_but_said(pets):
+    source = from_object(of_folder(pets).map(lambda x, y: (x / 255, y)))
+    assert source.info.class_names == ("0", "1", "2")
+    (note,) = source.info.notes
+    assert "['10', '2', 'ant']" in note and "class_names=... names them" in note
+
+
+def test_iterators_of_keras_keep_their_class_indices(pets):
+    generator = keras.src.legacy.preprocessing.image.ImageDataGenerator()
+    options = {"target_size": (6, 5), "batch_size": 4, "shuffle": False}
+    for mode in ("sparse", "categorical"):
+        data = generator.flow_from_directory(str(pets), class_mode=mode, **options)
+        source = from_object(data)
+        assert source.info.class_names == ("10", "2", "ant")
+        np.testing.assert_array_equal(source.columns("train")["label"], np.repeat([0, 1, 2], 5))
+
+
+def test_splits_that_number_their_classes_differently_are_matched_by_name(pets):
+    source = from_object(
+        of_folder(pets, shuffle=False),
+        validation_data=of_folder(pets, shuffle=False, class_names=["ant", "10", "2"]),
+    )
+    np.testing.assert_array_equal(source.columns("train")["label"], np.repeat([0, 1, 2], 5))
+    np.testing.assert_array_equal(source.columns("validation")["label"], np.repeat([2, 0, 1], 5))
+    few = of_folder(pets, class_names=["ant", "10"], label_mode="int")
+    with pytest.raises(UsageError, match="validation has a class '2', unknown in train"):
+        from_object(few, validation_data=of_folder(pets))
+
+
+def test_class_names_that_are_given_order_or_rename_those_of_the_data(pets):
+    data = of_folder(pets, shuffle=False)
+    ordered = from_object(data, class_names=["2", "10", "ant", "bee"])
+    np.testing.assert_array_equal(ordered.columns("train")["label"], np.repeat([1, 0, 2], 5))
+    renamed = from_object(data, class_names={"dix": 0, "deux": 1, "fourmi": 2})
+    assert renamed.info.class_names == ("dix", "deux", "fourmi")
+    np.testing.assert_array_equal(renamed.columns("train")["label"], np.repeat([0, 1, 2], 5))
+    with pytest.raises(UsageError, match="class_names has 2 names; the data have 3"):
+        from_object(data, class_names=["dix", "deux"])
+
+
+def test_a_one_hot_table_of_labels_names_the_classes():
+    table = pandas.get_dummies(pandas.Series(["owl", "elk", "owl", "elk"]))
+    source = from_object((pixels(6, 5, 3)[:4], table))
+    assert source.info.class_names == ("elk", "owl")
+
+
+@pytest.fixture
+def table(pets):
+    files = sorted(str(path) for path in pets.rglob("*.png"))
+    return pandas.DataFrame({"path": files, "label": [file.split("/")[-2] for file in files]})
+
+
+def test_a_table_is_read_with_backslashes_and_mixed_columns(table, pets, monkeypatch):
+    monkeypatch.chdir(pets)
+    table["path"] = [file.removeprefix(f"{pets}/").replace("/", "\\") for file in table["path"]]
+    source = from_object(table)
+    assert source.info.splits == {"train": 15}
+    assert len([*source.examples("train").as_numpy_iterator()]) == 15
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("path", None, r"1 row without path, such as row 4; .*dropna\(subset=\['path'\]\)"),
+        ("path", float("nan"), "1 row without path, such as row 4"),
+        ("label", None, "1 row without label, such as row 4"),
+        ("label", "", "1 row without label, such as row 4"),
+        ("path", "x/1.png", "1 of 15 files do not exist, such as that of row 4: x/1.png"),
+        ("path", "C:\\x\\1.png", r"such as that of row 4: C:\\x\\1.png"),
+    ],
+)
+def test_a_missing_value_of_a_table_is_named_with_its_row(table, column, value, message):
+    table.loc[4, column] = value
+    with pytest.raises(UsageError, match=message):
+        from_object(table)
+
+
+def test_channels_that_come_first_are_noted():
+    for shape in ((3, 16, 12), (1, 28, 28), (12, 64, 64)):
+        (note,) = from_object((pixels(*shape), LABELS)).info.notes
+        assert "channels come first, give np.moveaxis(images, 1, -1)" in note
+    for shape in ((16, 12, 3), (28, 28), (9, 9, 200), (4, 4, 2), (3, 3, 1)):
+        assert not from_object((pixels(*shape), LABELS)).info.notes
+
+
+def test_images_are_not_for_regression_and_vectors_not_for_classes():
+    with pytest.raises(UsageError, match=r"task='regression', and vectors of shape \(n, features"):
+        from_object((pixels(6, 5, 3), LABELS + 0.5))
+    with pytest.raises(UsageError, match=r"y \(numbers to predict, as x has vectors of features\)"):
+        from_object((np.ones((48, 3)), LABELS.astype(str)))
+
+
+class HuggingFace:
+    """What is used of a `datasets.Dataset`, which is an extra."""
+
+    def __init__(self, pictures, labels, names):
+        self.columns_by_name = {"image": pictures, "fine": labels, "label": labels}
+        self.column_names = [*self.columns_by_name]
+        own = types.SimpleNamespace(names=names)
+        other = types.SimpleNamespace(names=["x", "y", "z", "u"])
+        self.features = {"image": None, "fine": other, "label": own}
+
+    def __len__(self):
+        return len(self.columns_by_name["label"])
+
+    def __getitem__(self, name):
+        return self.columns_by_name[name]
+
+
+def test_the_names_of_a_class_label_are_those_of_its_column():
+    pictures, labels = list(pixels(6, 5, 3)), (np.arange(48) % 3).tolist()
+    names = ["zebra", "ant", "mouse"]
+    source = from_object(
+        HuggingFace(pictures, labels, names),
+        validation_data=HuggingFace(pictures[:2], [0, 1], ["ant", "zebra"]),
+    )
+    assert source.info.class_names == ("zebra", "ant", "mouse")
+    np.testing.assert_array_equal(source.columns("train")["label"], labels)
+    np.testing.assert_array_equal(source.columns("validation")["label"], [1, 0])
+    with pytest.raises(UsageError, match="example 1 has the label -1, which is none of its 3"):
+        from_object(HuggingFace(pictures[:3], [0, -1, 2], names))

@@ -1,0 +1,146 @@
+"""Labels in every form of users become the same numbers; class names, the same names."""
+
+import decimal
+
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+from pipeline.data import labels
+from pipeline.utils.errors import UsageError
+
+NUMBERS = np.array([2, 0, 1, 0, 2], np.int64)
+NAMES = np.array(["cow", "ant", "bee", "ant", "cow"])
+SAME_NUMBERS = {
+    "float32": NUMBERS.astype(np.float32),
+    "float16 (n, 1)": NUMBERS[:, None].astype(np.float16),
+    "uint8 (n, 1, 1)": NUMBERS[:, None, None].astype(np.uint8),
+    "big-endian": NUMBERS.astype(">i4"),
+    "bfloat16 tensor": tf.constant(NUMBERS, tf.bfloat16),
+    "objects": np.array([2, np.int8(0), 1.0, decimal.Decimal(0), np.float32(2)], object),
+    "nullable pandas": pandas.array(NUMBERS, "Int64"),
+    "list": NUMBERS.tolist(),
+    "one-hot float": np.eye(3)[NUMBERS],
+    "one-hot bool": np.eye(3, dtype=bool)[NUMBERS],
+    "one-hot tensor": tf.one_hot(NUMBERS, 3),
+    "one-hot objects": np.eye(3)[NUMBERS].astype(object),
+    "one-hot table": pandas.get_dummies(pandas.Series(NAMES)),
+}
+SAME_STRINGS = {
+    "strings": NAMES,
+    "bytes": NAMES.astype(bytes),
+    "bytes (n, 1)": NAMES.astype(bytes)[:, None],
+    "string tensor": tf.constant(NAMES),
+    "objects": NAMES.astype(object),
+    "NumPy's StringDType": NAMES.astype(np.dtypes.StringDType()),
+    "categories": pandas.Series(NAMES, dtype="category"),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_NUMBERS)
+def test_numbers_of_every_form_are_the_same_labels(kind):
+    found = labels.labels_of(SAME_NUMBERS[kind], "train")
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, NUMBERS)
+
+
+@pytest.mark.parametrize("kind", SAME_STRINGS)
+def test_strings_of_every_form_are_the_same_labels(kind):
+    found = labels.labels_of(SAME_STRINGS[kind], "train")
+    assert found.dtype.kind == "U" and found.tolist() == NAMES.tolist()
+
+
+def test_booleans_are_0_and_1():
+    assert labels.labels_of(np.array([True, False]), "train").tolist() == [1, 0]
+    assert labels.labels_of(pandas.array([True, False]), "train").tolist() == [1, 0]
+
+
+def test_text_of_whole_floats_is_that_of_whole_numbers():
+    assert labels.labels_of(["1.0", "10.0", "2"], "train").tolist() == ["1", "10", "2"]
+    assert labels.labels_of(["1.0", "1.5"], "train").tolist() == ["1.0", "1.5"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.0, 1.0, float("nan")], r"example 2 has no label \(nan\)"),
+        (np.array([0, None, 1], object), r"example 1 has no label \(None\)"),
+        (pandas.array([1, None], "Int64"), "example 1 has no label"),
+        (["a", "b", "nan"], "example 2 has no label"),
+        (["a", ""], "example 1 has no label"),
+        (np.array(["a", 3], object), "all strings or all numbers; example 0 has 'a', example 1"),
+        (
+            [0.0, 1.0, 0.25],
+            "example 2 has 0.25. Numbers to predict need task='regression'",
+        ),
+        (np.full((4, 2), 0.5), r"of shape \(4, 2\) .* example 0 has soft labels.*argmax"),
+        (np.array([[1, 0, 0], [1, 0, 1]]), "example 1 has 2 classes instead of one"),
+        (np.array([[1, 0], [0, 0]]), "example 1 has 0 classes instead of one"),
+        (np.array([[3, 4], [1, 2]]), "example 0 has other numbers than zeros and a one"),
+        (np.array([{}, {}]), "example 0 has dict"),
+        (np.zeros((2, 3, 4)), r"got float64 of shape \(2, 3, 4\)"),
+        (np.array([1j, 2]), "got complex128"),
+    ],
+)
+def test_other_labels_are_named_in_one_line(values, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        labels.labels_of(values, "train")
+    assert str(caught.value).startswith("train: ") and "\n" not in str(caught.value)
+
+
+CLASS_NAMES = {
+    "array": np.array(["a", "b"]),
+    "bytes": [b"a", "b"],
+    "tensor": tf.constant(["a", "b"]),
+    "index": pandas.Index(["a", "b"]),
+    "class_indices": {"b": 1, "a": 0},
+    "numbers to names": {1: "b", 0: "a"},
+    "keys of a JSON file": {"1": "b", "0": "a"},
+}
+
+
+@pytest.mark.parametrize("kind", CLASS_NAMES)
+def test_class_names_of_every_form_are_the_same(kind):
+    assert labels.class_names_of(CLASS_NAMES[kind], "class_names") == ("a", "b")
+
+
+def test_whole_numbers_and_booleans_are_names():
+    assert labels.class_names_of(range(3), "class_names") == ("0", "1", "2")
+    assert labels.class_names_of(np.array([3.0, 1.0]), "class_names") == ("3", "1")
+    assert labels.class_names_of({7: 0, 5: 1}, "class_names") == ("7", "5")
+    assert labels.class_names_of(np.array([False, True]), "class_names") == ("False", "True")
+
+
+@pytest.mark.parametrize(
+    "value", ["cat", 3, None, [], [["a", "b"]], [0.5, 1], {"a": 0, "b": 2}, {"a": "b"}, ["a", "a"]]
+)
+def test_other_class_names_are_refused(value):
+    with pytest.raises(UsageError, match="^class_names"):
+        labels.class_names_of(value, "class_names")
+
+
+def test_numbers_are_in_the_order_of_their_values():
+    assert labels.in_order(["10", "9", "0", "2"]) == ["0", "2", "9", "10"]
+    assert labels.in_order(["1.5", "-1", "10"]) == ["-1", "1.5", "10"]
+    assert labels.in_order(["02", "1", "01", "10"]) == ["1", "01", "02", "10"]
+    assert labels.in_order(["10", "9", "nine"]) == ["10", "9", "nine"]
+
+
+def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
+    tables = {"train": {"label": np.array(["1", "2", "10"])}, "test": {"label": np.array([10, 1])}}
+    assert labels.numbered(tables, None, "class_names") == ("1", "2", "10")
+    assert tables["test"]["label"].tolist() == [2, 0]
+
+
+def test_class_weights_are_found_by_name_or_number():
+    find = labels.weights_by_name
+    assert find({"1": 2.0, "cat": 3.0}, ["cat", "dog"]) == {"dog": 2.0, "cat": 3.0}
+    assert find({"1": 2.0}, ["1", "2"]) == {"1": 2.0}
+    for weights, names, message in (
+        ({"0": 2.0}, ["1", "2"], "unknown class '0'"),  # not the first one: names are numbers
+        ({"2": 2.0}, ["cat", "dog"], "unknown class '2'"),
+        ({"0": 2.0, "cat": 1.0}, ["cat", "dog"], "'cat' twice"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            find(weights, names)
