@@ -45,7 +45,7 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
         assert f'"{flag}"' in page or negated or "." not in flag, flag
     for kind in registry.REGISTRIES:
         for name in registry.names(kind):
-            assert f"{name} ~~~" in page
+            assert f"{name} {'~' * len(name)}" in page
             for option, about in registry.find(kind, name).options.items():
                 assert f'"{option}"' in page
                 assert " ".join(about.meaning.replace("`", '"').split())[:30] in page

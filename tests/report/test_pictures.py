@@ -134,7 +134,7 @@ def test_an_accuracy_that_says_little_is_noted():
 def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     found = made(["a", "b"], wrong=[1])
     task = evaluate.calibrated_by(found.task, {"temperature": 2.0})
-    answers = evaluate.answered(task, found.answers)
+    answers = evaluate.answered(task, found.answers, found.examples)
     wanted = tf.nn.softmax(found.answers["outputs"] / 2)
     np.testing.assert_allclose(answers["probabilities"], wanted)
 
