@@ -93,11 +93,14 @@ class Handoff:
         return result, written
 
     def standalone(self) -> keras.Model:
-        """The trained network as a plain Keras model, which is also written to `model.keras`."""
+        """The trained network as a plain Keras model; `model.keras` has the same answers.
+
+        In the file, the network is one layer, so that a later process can export it.
+        """
         model, path = self.model, self.run.model
         if model.dtype_policy.name != "float32":
             model = twin(model, self.data.task, self.config.model)
-        plain = model.plain()
+        plain = model.plain(is_nested=True)
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
         if own := sorted(k.__name__ for k in kinds if not k.__module__.startswith("keras.")):
             needed = f"needs the definition of these layers before Keras loads it: {', '.join(own)}"
@@ -109,7 +112,7 @@ class Handoff:
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
-        return plain
+        return model.plain()
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the result."""
@@ -214,4 +217,5 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.outputs)
     model.task = registry.call("tasks", config.task.name, config.task.options, metadata)
+    model.is_own = bool(metadata.get("raw"))
     return model

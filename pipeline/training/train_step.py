@@ -228,21 +228,19 @@ class SteppedModel(keras.Model):
     """Copies the weights into the network that the user handed over."""
     task: Task
 
-    def plain(self, optimizer: Any = "sgd") -> keras.Model:
+    def plain(self, optimizer: Any = "sgd", is_nested: bool = False) -> keras.Model:
         """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
 
-        Its layers are those of the network, under their names. Saved, it has Keras's own layers
-        only, unless the network of a user has others.
+        Its layers are those of the network, under their names, or one layer `network` if it
+        `is_nested`, from prepared inputs to outputs. Saved, it has Keras's own layers only, unless
+        the network of a user has others.
 
         It is compiled with the optimizer, and the usual loss and metric for labels as whole
         numbers, or a target.
         """
-        standalone = self.task.standalone(self, self.ends_in)
-        wrapper = next((layer for layer in standalone.layers if layer.name == "network"), None)
-        kinds = (keras.Sequential, type(standalone))
-        nested = (layer for layer in self.layers if isinstance(layer, kinds))
-        body = next(nested, None) if self.is_own else None
-        plain = plain_model.flat(standalone, wrapper, body, self.removed == "sigmoid")
+        plain = self.task.standalone(self, self.ends_in)
+        if not is_nested:
+            plain = self._flat(plain)
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
         metric: Any = "accuracy" if is_classifier else "mae"
@@ -256,6 +254,13 @@ class SteppedModel(keras.Model):
         plain.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
         plain.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return plain
+
+    def _flat(self, standalone: keras.Model) -> keras.Model:
+        wrapper = next((layer for layer in standalone.layers if layer.name == "network"), None)
+        kinds = (keras.Sequential, type(standalone))
+        nested = (layer for layer in self.layers if isinstance(layer, kinds))
+        body = next(nested, None) if self.is_own else None
+        return plain_model.flat(standalone, wrapper, body, self.removed == "sigmoid")
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
