@@ -146,7 +146,10 @@ def _settings(recipe: config.Config, case: Case) -> config.Config:
 def _stock(
     task: Task, batches: Batches, settings: config.Config, optimizer: str, weights: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The weights after Keras's `fit`, which does not use `train_step.py`, from these weights on."""
+    """The weights after Keras's `fit`, which does not use `train_step.py`.
+
+    Training starts with `weights`.
+    """
     model = network(task, settings.model, settings.runtime.precision)
     model = keras.Model(model.inputs, model.outputs)
     _disable_dropout(model)
