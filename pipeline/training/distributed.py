@@ -48,8 +48,8 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
 
     devices = strategy.extended.worker_devices
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and len(devices) == 1:
-        # TensorFlow's distributed dataset has iterators that are tuned: after a long training,
-        # deleting them, and so the end of the process, takes up to a minute.
+        # TensorFlow's distributed dataset has iterators that are tuned. Deleting them, and so the
+        # end of the process, takes longer the longer they were used: 16 s after a minute.
         replica = int(tf.function(functools.partial(strategy.run, _replica), autograph=False)())
         device = tf.DeviceSpec.from_string(devices[0])
         share = Share(first=replica, of=strategy.num_replicas_in_sync)

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from conftest import REPOSITORY, run_python
 from workers import Workers, ports, text_of
 
 from pipeline.config import command_line
+from pipeline.contracts import Share
+from pipeline.data import batching
 from pipeline.runtime import cluster, gpu_info
+from pipeline.training import distributed
 from pipeline.utils.errors import UsageError
 
 
@@ -105,6 +109,32 @@ def test_two_workers_are_two_replicas(tmp_path):
     assert len(updates[0]) == 10
     for one, other in zip(*updates, strict=True):
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
+
+
+class Strategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """That of the second of two workers, each with one device."""
+
+    num_replicas_in_sync = 2
+    extended = SimpleNamespace(worker_devices=["/job:worker/replica:0/task:1/device:CPU:0"])
+
+    def __init__(self):
+        pass
+
+    def run(self, function):
+        return 1
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_the_iterators_of_workers_are_not_tuned(split, monkeypatch, repeat):
+    """Deleting a tuned iterator waits for the next round of tuning, at the end of the process."""
+    options = command_line.recipe("digits").changed(train={"batch_size": 4, "epochs": 1}).train
+    batches = batching.training(split(20), options, seed=0)
+    expected = [ticket["image"].numpy() for ticket in batches.tickets(0, Share(1, 1, 2))]
+    monkeypatch.setattr(tf.distribute, "get_strategy", Strategy)
+    dataset = distributed.tickets(batches, repeat)
+    assert isinstance(dataset, tf.data.Dataset) and dataset.options().autotune.enabled is False
+    images = [ticket["image"].numpy() for ticket in dataset.take(5)]
+    np.testing.assert_array_equal(images, expected)
 
 
 def test_a_lost_worker_is_named_within_seconds(tmp_path):
