@@ -26,7 +26,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 # They take minutes. Started last, they would run on one core while the other is idle.
-SLOW = ("test_own_keras.py", "test_distributed.py", "test_fit.py", "test_export_command.py")
+SLOW = (
+    "test_own_keras.py",
+    "test_distributed.py",
+    "test_fit.py",
+    "test_export_command.py",
+    "test_readme.py",
+)
 
 
 def pytest_collection_modifyitems(items):

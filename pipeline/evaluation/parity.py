@@ -13,6 +13,7 @@ from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
 from pipeline.models import _layers
 from pipeline.runtime import devices, environment
+from pipeline.training import pretrained
 from pipeline.training.model_builder import build, network
 from pipeline.utils.errors import UsageError, reason
 
@@ -72,17 +73,12 @@ def run(
 
     The runtime must have been started for all replicas.
     """
-    recipe = recipe.changed(
-        data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size},
-        train={
-            "batch_size": batch_size,
-            "epochs": -(-steps // STEPS_PER_EPOCH),
-            "steps": steps,
-            "patience": None,
-            "schedule": "constant",
-            "schedule_options": {},
-        },
+    # None of the recipe's own training options: stock Keras has no equivalent for most of them.
+    train = config.Train(
+        batch_size=batch_size, epochs=-(-steps // STEPS_PER_EPOCH), steps=steps, schedule="constant"
     )
+    recipe = dataclasses.replace(recipe, train=train)
+    recipe = recipe.changed(data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size})
     loaded = dataset.load(recipe)
     needed, found = STEPS_PER_EPOCH * batch_size, len(loaded.splits["train"])
     if found < needed:
@@ -106,12 +102,11 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
     train = loaded.splits["train"]
     some = Split(train.store, train.rows[: STEPS_PER_EPOCH * settings.train.batch_size])
     batches = batching.training(some, settings.train, settings.runtime.seed)
-    before, stock = _stock(loaded.task, batches, settings, case.optimizer)
     ends = []
     for engine in registry.names("engines"):
         model = build(loaded.task, settings, machine, batches)
         _disable_dropout(model)
-        model.set_weights(before)
+        before = model.get_weights()
         variables = [variable for group in model.state.values() for variable in group]
         start = [variable.numpy() for variable in variables]
         for calls in CALLS:
@@ -121,14 +116,17 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
             with machine.strategy.scope():
                 registry.load("engines", engine)(model, batches, None, [])
             ends.append([variable.numpy() for variable in variables])
-    end = ends[0]
-    pairs = (pair for other in ends[1:] for pair in zip(end, other, strict=True))
-    found = {"apart": max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)}
-    trained = [number for number, v in enumerate(model.variables) if v.trainable]
-    before, end, stock = ([state[n] for n in trained] for state in (before, end, stock))
+    pairs = [pair for end in ends[1:] for pair in zip(ends[0], end, strict=True)]
+    # NumPy's maximum, unlike Python's, is NaN if one of the numbers is.
+    result = {"apart": float(np.max([np.abs(a - b).max(initial=0) for a, b in pairs]))}
     if machine.replicas == 1 or not _layers.normalises_apart(model):
-        found["stock"] = max(map(_distance, before, end, stock))
-    return found
+        # `weights`, unlike `variables`, has no states of random layers; all `ends` are equal.
+        trained = [number for number, v in enumerate(model.weights) if v.trainable]
+        after = model.get_weights()
+        stock = _stock(loaded.task, batches, settings, case.optimizer, before)
+        distances = [_distance(before[n], after[n], stock[n]) for n in trained]
+        result["stock"] = float(np.max(distances))
+    return result
 
 
 def _settings(recipe: config.Config, case: Case) -> config.Config:
@@ -146,16 +144,19 @@ def _settings(recipe: config.Config, case: Case) -> config.Config:
 
 
 def _stock(
-    task: Task, batches: Batches, settings: config.Config, optimizer: str
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Weights before and after Keras's `fit`, which does not use `train_step.py`."""
-    keras.utils.set_random_seed(0)
+    task: Task, batches: Batches, settings: config.Config, optimizer: str, weights: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The weights after Keras's `fit`, which does not use `train_step.py`.
+
+    Training starts with `weights`.
+    """
     model = network(task, settings.model, settings.runtime.precision)
     model = keras.Model(model.inputs, model.outputs)
     _disable_dropout(model)
-    before = model.get_weights()
-    ready = [task.target(task.prepare(batch), batch["id"]) for batch in batches.dataset]
-    inputs, y = (np.concatenate([parts[i].numpy() for parts in ready]) for i in (0, 1))
+    pretrained.set_weights(model, weights)
+    examples = (batches.materialize(ticket) for ticket in batches.dataset)
+    ready = [task.target(task.prepare(batch), batch["id"]) for batch in examples]
+    inputs, y, _ = keras.tree.map_structure(lambda *parts: np.concatenate(parts), *ready)
     pieces, loss = settings.train.accumulate, task.loss()
     kind, options = OPTIMIZERS[optimizer]
     chosen = kind(
@@ -169,7 +170,7 @@ def _stock(
     model.compile(chosen, lambda y, outputs: loss(y, outputs), jit_compile=False)
     size = settings.train.batch_size // pieces
     model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
-    return before, model.get_weights()
+    return model.get_weights()
 
 
 def _disable_dropout(model: keras.Model) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from pipeline.config import config
 from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.contracts import Decision
-from pipeline.runtime import gpu_info
+from pipeline.runtime import gpu_info, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.cpu_info import cores
 from pipeline.utils.console import counted
@@ -146,7 +146,8 @@ def _several_machines(
             "GPUs, or its CPU; use --runtime.replicas auto"
         )
     cluster.meet(options.worker_timeout, token)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with signals.keep_handlers():
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
     return strategy, Decision("device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}")
 

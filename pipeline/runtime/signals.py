@@ -72,14 +72,15 @@ class Stops:
         """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.
 
         `agreed` returns the mean of a number over all workers, which must stop after the same call.
+        A signal to one of them stops all. The time is up for all of them when it is up for one.
         """
-        own = None
-        if self._signal is not None:
-            own = signal.Signals(self._signal).name
-        elif self.left is not None and self.left <= 0:
-            own = TIME
-        asked = agreed(float(own is not None))
-        return own or (ELSEWHERE if asked else None)
+        number = self._signal
+        is_over = self.left is not None and self.left <= 0
+        if not agreed(float(number is not None or is_over)):
+            return None
+        if not agreed(float(number is not None)):
+            return TIME
+        return ELSEWHERE if number is None else signal.Signals(number).name
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -120,13 +121,14 @@ class Stops:
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
         """Lets signals end the process even within native code, when nothing is left to save."""
-        for number in self._second:
+        before = {number: signal.getsignal(number) for number in self._second}
+        for number in before:
             signal.signal(number, signal.SIG_DFL)
         try:
             yield
         finally:
-            for number in self._second:
-                signal.signal(number, self._handle)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def check(self) -> None:
         """Raises the exception of an earlier signal."""
@@ -140,6 +142,23 @@ class Stops:
         if not self._deferred:
             self._raised = True
             raise _exception(number)
+
+
+@contextlib.contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Installs Python's signal handlers again after code that replaces them in C.
+
+    The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's handler
+    tells its own listeners, of which there are none, and Python never hears of the signal.
+    """
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if handler is not None:  # None: it was not installed by Python
+                    signal.signal(number, handler)
 
 
 def behind(error: BaseException | None) -> BaseException | None:

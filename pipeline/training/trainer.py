@@ -202,6 +202,7 @@ class Trainer:
                 with self.stops.deferred():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
+                self.wait_for_workers()  # the chief may still be saving
                 self.stops.check()
                 if stopped.reason == ELSEWHERE:
                     raise Terminated from None
@@ -246,14 +247,14 @@ class Trainer:
         self.wait_for_workers()
 
     def wait_for_workers(self) -> None:
-        """Waits until all workers get here; the chief tests and exports first.
+        """Waits until all workers get here: the chief has more to do, such as saving and testing.
 
-        TensorFlow reports a worker that exits before the chief as crashed. A worker that is lost
-        here has finished its work.
+        TensorFlow reports a worker that exits before the chief as crashed. The chief does not need
+        the others any more: for it, a worker that is lost here has finished its work.
         """
-        chief = self.machine.is_chief
-        done = contextlib.suppress(WorkerLost) if chief else self.stops.at_once()
-        with done, self.machine.strategy.scope(), distributed.lost_workers(self.machine.cluster):
+        ignored = contextlib.suppress(*[WorkerLost] if self.machine.is_chief else [])
+        lost = distributed.lost_workers(self.machine.cluster)
+        with ignored, self.stops.at_once(), self.machine.strategy.scope(), lost:
             distributed.agreed(0.0)
 
 

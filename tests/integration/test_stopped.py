@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
             pytest.param(*case, marks=pytest.mark.long)
             for case in (
                 ("model_fit", "model_fit", (5, 7)),
-                ("gradient_tape", "gradient_tape", (1, 13)),
+                ("gradient_tape", "gradient_tape", (2, 13)),
                 ("gradient_tape", "model_fit", (17,)),
             )
         ),

@@ -1,10 +1,12 @@
 """Signals and time limits: training stops after the call, saves, and can be resumed."""
 
 import contextlib
+import ctypes
 import itertools
 import os
 import re
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from stopping import changes
 from pipeline.config import registry
 from pipeline.config.formats import parse_duration
 from pipeline.fit import fit
+from pipeline.runtime import signals
 from pipeline.runtime.signals import Stops
 from pipeline.training.callbacks.time_budget import TimeBudget
 from pipeline.training.optim.gradient_update import Adjusted
@@ -93,6 +96,75 @@ def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_a_second_signal_does_is_restored_after_native_code():
+    given = Stops()
+    with given.listening():
+        with pytest.raises(Terminated):
+            os.kill(os.getpid(), signal.SIGHUP)
+        with given.at_once():
+            pass
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_handlers_that_native_code_replaces_are_installed_again(number):
+    """As TensorFlow does for SIGTERM when it creates the strategy of several workers."""
+    libc, given = ctypes.CDLL(None), Stops()
+    with given.listening(), contextlib.suppress(Terminated, KeyboardInterrupt), given.deferred():
+        with signals.keep_handlers():
+            libc.signal(int(number), ctypes.c_void_p(signal.SIG_IGN))
+        os.kill(os.getpid(), number)
+        assert given.reason() == number.name
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with signals.keep_handlers():
+        ctypes.CDLL(None).signal(int(signal.SIGHUP), ctypes.c_void_p(signal.SIG_DFL))
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_in_another_thread_no_handler_is_installed():
+    def work():
+        with signals.keep_handlers():
+            done.append(True)
+
+    done = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def among(stops, answers):
+    """The reason of the first of several workers, the others answering with these numbers."""
+    rest = iter(answers)
+    return stops.reason(lambda own: (own + next(rest)) / 2)
+
+
+def test_the_time_of_one_worker_is_up_for_all(monkeypatch):
+    """Clocks differ: no worker may take the end of the time for a signal."""
+    now = clock(monkeypatch)
+    given = Stops("10m")
+    assert among(given, [0.0]) is None
+    assert among(given, [1.0, 0.0]) == "time", "another worker's time is up"
+    assert among(given, [1.0, 1.0]) == "another worker", "another worker has a signal"
+    now[0] = 601.0
+    assert among(given, [0.0, 0.0]) == "time"
+    assert among(given, [1.0, 1.0]) == "another worker", "its signal ends the run here, too"
+
+
+def test_a_signal_is_the_reason_even_if_the_time_is_up(monkeypatch):
+    now = clock(monkeypatch)
+    given = Stops("10m")
+    now[0] = 601.0
+    with given.listening(), pytest.raises(Terminated), given.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert among(given, [0.0, 0.0]) == "SIGTERM"
+        assert among(given, [1.0, 0.0]) == "SIGTERM"
 
 
 def clock(monkeypatch):

@@ -1,19 +1,21 @@
 """Two replicas and two workers against one device and stock Keras."""
 
 import json
-import os
 import threading
 import time
+from types import SimpleNamespace
 
-import fork_server
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import REPOSITORY, run_module, run_python
+from conftest import REPOSITORY, run_python
+from workers import Workers, ports, text_of
 
 from pipeline.config import command_line
-from pipeline.evaluation.parity import Case, Result
+from pipeline.contracts import Share
+from pipeline.data import batching
 from pipeline.runtime import cluster, gpu_info
+from pipeline.training import distributed
 from pipeline.utils.errors import UsageError
 
 
@@ -67,84 +69,10 @@ def test_replicas_draw_different_dropout_masks(measured):
     assert replicas_differ and steps_differ and same_step_is_same
 
 
-# `doctor --parity`
-
-
-@pytest.mark.long
-def test_parity_of_both_engines_with_stock_keras(tmp_path):
-    """1 and 2 replicas, 1 and 8 steps per call, clipping."""
-    options = "--parity digits --model tiny --precisions float32 --accumulate 4"
-    result = run_module("pipeline.doctor", *options.split(), cwd=tmp_path)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "4 of 4 cases passed" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines() if " sgd " in line]
-    assert {row[5] for row in rows} == {"0"} and len(rows) == 4
-    assert max(float(row[6]) for row in rows if row[0] == "1") <= 1e-5
-
-
-def test_parity_judges():
-    case = Case(replicas=1, optimizer="sgd", precision="float32", accumulate=1, clip=False)
-    assert Result(case, 0.0, 1e-6).passed
-    assert not Result(case, 1e-12, 1e-6).passed
-    assert not Result(case, 0.0, 2e-5).passed
-    assert Result(case, 0.0, 2e-5, judged=False).passed
-    assert Result(case).passed and not Result(case, error="died").passed
-
-
 # Several machines, as processes on one
 
 
-def ports(count):
-    import socket
-
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    found = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
-
-
 FIT = "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine gradient_tape"
-
-
-class Workers:
-    """Processes of one cluster, with their output in files."""
-
-    def __init__(self, words, cwd):
-        addresses = [f"127.0.0.1:{port}" for port in ports(2)]
-        self._files = [[cwd / f"{i}.{kind}" for kind in ("out", "err")] for i in range(2)]
-        self.processes = []
-        for index, files in enumerate(self._files):
-            env = {**os.environ, "TF_CONFIG": text_of(addresses, index=index)}
-            with files[0].open("w") as out, files[1].open("w") as err:
-                self.processes.append(
-                    fork_server.Process(*words, cwd=cwd, env=env, stdout=out, stderr=err)
-                )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-    def output(self, index):
-        """(exit code, stdout, stderr) of a worker once it has ended."""
-        code = self.processes[index].wait(200)
-        return code, *(path.read_text() for path in self._files[index])
-
-    def wait_for(self, text):
-        """Waits until the chief has printed it."""
-        while text not in self._files[0][0].read_text():
-            assert all(process.poll() is None for process in self.processes), self.output(0)
-            threading.Event().wait(0.1)
-
-
-def text_of(workers, kind="worker", index=0):
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": kind, "index": index}})
 
 
 def momenta(path):
@@ -181,6 +109,32 @@ def test_two_workers_are_two_replicas(tmp_path):
     assert len(updates[0]) == 10
     for one, other in zip(*updates, strict=True):
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
+
+
+class Strategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """That of the second of two workers, each with one device."""
+
+    num_replicas_in_sync = 2
+    extended = SimpleNamespace(worker_devices=["/job:worker/replica:0/task:1/device:CPU:0"])
+
+    def __init__(self):
+        pass
+
+    def run(self, function):
+        return 1
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_the_iterators_of_workers_are_not_tuned(split, monkeypatch, repeat):
+    """Deleting a tuned iterator waits for the next round of tuning, at the end of the process."""
+    options = command_line.recipe("digits").changed(train={"batch_size": 4, "epochs": 1}).train
+    batches = batching.training(split(20), options, seed=0)
+    expected = [ticket["image"].numpy() for ticket in batches.tickets(0, Share(1, 1, 2))]
+    monkeypatch.setattr(tf.distribute, "get_strategy", Strategy)
+    dataset = distributed.tickets(batches, repeat)
+    assert isinstance(dataset, tf.data.Dataset) and dataset.options().autotune.enabled is False
+    images = [ticket["image"].numpy() for ticket in dataset.take(5)]
+    np.testing.assert_array_equal(images, expected)
 
 
 def test_a_lost_worker_is_named_within_seconds(tmp_path):
