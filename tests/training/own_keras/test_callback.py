@@ -76,7 +76,6 @@ def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
         warm_up = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * epoch)
         # Never better by 9: it halves the rate after the second epoch.
         plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, min_delta=9)
-        # Only what is assigned to the TensorFlow variable is passed on after the call.
         last = Rates(lambda epoch, optimizer: optimizer.lr.value.assign(0.02 * epoch))
         options = {"schedule": "linear", "schedule_options": {"warmup": 0.5}}
         built = trained(warm_up, plateau, last, engine=engine, **options)
@@ -213,6 +212,11 @@ def test_what_a_callback_cannot_do_is_one_line(models, question):
     with pytest.raises(UsageError, match=message) as caught:
         ask(models[0], function)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_assigned_to_the_tensorflow_variable_is_passed_on(models):
+    ask(models[0], lambda model: model.optimizer.learning_rate.value.assign(0.5))
+    assert float(models[0].optimizer.learning_rate) == 0.5
 
 
 def test_an_error_in_a_callback_itself_stays_as_it_is(models):
