@@ -1,12 +1,14 @@
 """New processes: what they import, and settings of the user's account that belong to other work."""
 
 import json
+import os
 
 import pytest
 from conftest import run_python
 
 from pipeline.config.sections import Runtime
 from pipeline.runtime import cpu_info, environment
+from pipeline.utils import files
 
 _STARTED = """
 import gc, os, sys
@@ -70,3 +72,12 @@ def test_training_without_onednn_is_noted(monkeypatch):
         monkeypatch.setattr(cpu_info, "has_onednn", lambda is_on=is_on: is_on)
         names = [decision.name for decision in environment.start(Runtime()).decisions]
         assert ("oneDNN" in names) is not is_on
+
+
+@pytest.mark.parametrize("home", ["~", "relative"])
+def test_without_a_home_directory_keras_creates_no_directory_named_so(monkeypatch, home):
+    monkeypatch.setenv("KERAS_HOME", "")
+    monkeypatch.delenv("KERAS_HOME")
+    monkeypatch.setenv("HOME", home)
+    environment.import_tensorflow()
+    assert os.environ["KERAS_HOME"] == str(files.temporary_home() / "keras")
