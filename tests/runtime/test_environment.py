@@ -1,12 +1,14 @@
 """New processes: what they import, and settings of the user's account that belong to other work."""
 
 import json
+import os
 
 import pytest
 from conftest import run_python
 
 from pipeline.config.sections import Runtime
 from pipeline.runtime import cpu_info, environment
+from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 _STARTED = """
@@ -91,3 +93,12 @@ def test_a_run_does_not_start_in_the_scope_of_another_strategy():
     refused = pytest.raises(UsageError, match="call it outside, and set --runtime.replicas")
     with tf.distribute.OneDeviceStrategy("cpu:0").scope(), refused:
         environment.start(Runtime(devices="cpu"))
+
+
+@pytest.mark.parametrize("home", ["~", "relative"])
+def test_without_a_home_directory_keras_creates_no_directory_named_so(monkeypatch, home):
+    monkeypatch.setenv("KERAS_HOME", "")
+    monkeypatch.delenv("KERAS_HOME")
+    monkeypatch.setenv("HOME", home)
+    environment.import_tensorflow()
+    assert os.environ["KERAS_HOME"] == str(files.temporary_home() / "keras")

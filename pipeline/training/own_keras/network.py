@@ -223,7 +223,8 @@ def outputs(
     if rank != 2 or width != classes or kind == "sigmoid":
         raise UsageError(
             f"the model returns {width} values ({kind}) of shape {logits.shape} per batch, "
-            f"but the data have {classes} classes; change its last layer, or remove it"
+            f"but the data have {classes} classes; change its last layer, or name all classes with "
+            "class_names=[...]"
         )
     return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 
