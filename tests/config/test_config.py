@@ -61,3 +61,10 @@ def test_the_digest_ignores_only_options_that_cannot_change_the_result(tmp_path)
     assert config.digest() == config.changed(log={"progress": False}).digest()
     for change in ({"runtime": {"seed": 1}}, {"data": {"split_seed": 1}}, {"train": {"epochs": 1}}):
         assert config.digest() != config.changed(**change).digest()
+
+
+@pytest.mark.parametrize("value", [{"": "x" * 10_000}, ["y" * 10_000], "/" + "z" * 10_000])
+def test_a_long_value_is_shortened_in_the_message(value):
+    with pytest.raises(UsageError, match="--recipe must be a plain file name; got ") as caught:
+        configure([]).changed(recipe=value)
+    assert len(str(caught.value)) < 300
