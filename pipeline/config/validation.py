@@ -12,7 +12,9 @@ from pipeline.utils.errors import UsageError, quoted
 def require(condition: bool, flag: str, given: Any, meant: str) -> None:
     """Raises UsageError with the flag and the expected value, unless the condition holds."""
     if not condition:
-        raise UsageError(f"{flag} must be {meant}; got {given}")
+        text = str(given)
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        raise UsageError(f"{flag} must be {meant}; got {shown}")
 
 
 def only_one(given: Mapping[str, Any]) -> None:

@@ -85,3 +85,10 @@ def test_without_a_home_directory_the_cache_is_among_the_temporary_files(monkeyp
         found = configure([]).data.cache_folder
         assert found == (folder or files.temporary_home() / "cache")
         assert found.is_absolute()
+
+
+@pytest.mark.parametrize("value", [{"": "x" * 10_000}, ["y" * 10_000], "/" + "z" * 10_000])
+def test_a_long_value_is_shortened_in_the_message(value):
+    with pytest.raises(UsageError, match="--recipe must be a plain file name; got ") as caught:
+        configure([]).changed(recipe=value)
+    assert len(str(caught.value)) < 300
