@@ -184,14 +184,20 @@ class Task(abc.ABC):
         """(y, outputs) -> loss of each example, shape (batch,), float32."""
 
     def training_loss(
-        self, label_smoothing: float, class_weight: Mapping[str, float]
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[Any, Any], tf.Tensor]:
-        """Like `loss`, for training; raises UsageError for options that it does not support."""
+        """The loss for training: that of the user, or like `loss`.
+
+        Raises UsageError for options that it does not support.
+        """
         options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
         for flag, value in options.items():
             if value:
                 raise UsageError(f"--train.{flag} is for classification only; remove it")
-        return self.loss()
+        return loss or self.loss()
 
     @abc.abstractmethod
     def metrics(self) -> list[keras.metrics.Metric]:

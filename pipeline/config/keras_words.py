@@ -50,7 +50,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     if "validation_split" in own:
         known = _with_split(known, own["validation_split"])
     for name, section, option, value in (
-        ("class_weight", "train", "class_weight", _weights(own.get("class_weight"))),
+        ("class_weight", "train", "class_weight", own.get("class_weight")),
         ("verbose", "log", "progress", own.get("verbose") not in (0, False)),
     ):
         if name in own:
@@ -87,13 +87,6 @@ def _with_split(given: dict[str, Any], share: Any) -> dict[str, Any]:
         given["source"] = given.pop("data")
     given["data"] = _with_option(given, "data", "validation", share, "validation_split")
     return given
-
-
-def _weights(value: Any) -> Any:
-    """Weights of classes, with the names of classes that are numbers as text."""
-    if not isinstance(value, Mapping):
-        return value
-    return {str(name): weight for name, weight in value.items()}
 
 
 def _with_option(

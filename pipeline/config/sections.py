@@ -250,7 +250,6 @@ class Train(Section):
         synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
         only_one({**synchronized, "--train.accumulate": self.accumulate > 1})
         only_one({"--train.loss": self.loss, "--train.label-smoothing": self.label_smoothing})
-        only_one({"--train.loss": self.loss, "--train.class-weight": self.class_weight})
         if self.freeze_epochs is not None and not self.freeze:
             raise UsageError("--train.freeze-epochs requires --train.freeze")
         if self.unfreeze == "gradually" and self.freeze_epochs is None:

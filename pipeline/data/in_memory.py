@@ -60,6 +60,10 @@ def from_object(
     parts = {split: getattr(part, "value", part) for split, part in given.items()}
     parts = {split: part for split, part in parts.items() if part is not None}
     tables = {split: _table(part, split) for split, part in parts.items()}
+    if any("sample_weight" in table for table in tables.values()):
+        for table in tables.values():  # in some of the splits only, as Keras allows
+            count = len(next(iter(table.values())))
+            table.setdefault("sample_weight", np.ones(count, np.float32))
     names = None if class_names is None else class_names_of(class_names, "class_names")
     notes: tuple[str, ...] = ()
     if "label" in tables["train"]:
@@ -179,10 +183,13 @@ def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
         raise UsageError("the tf.data.Dataset never ends; remove repeat(), or add take(N)")
     spec = data.element_spec
     if isinstance(spec, Mapping):
-        data = data.map(lambda row: tuple(row[n] for n in _fields(row)))
+        names = _fields(spec)  # not within map(), which would change the error
+        data = data.map(lambda row: tuple(row[name] for name in names))
         spec = data.element_spec
-    nested = any(isinstance(part, tuple | dict) for part in spec)
-    if not isinstance(spec, tuple) or len(spec) not in (2, 3) or nested:
+    if isinstance(spec, tf.TensorSpec):
+        raise UsageError(f"the tf.data.Dataset has no labels; {EXPECTED}")
+    is_tuple = isinstance(spec, tuple) and len(spec) in (2, 3)
+    if not is_tuple or any(isinstance(part, tuple | dict) for part in spec):
         raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
     if any(part.shape.rank is None for part in spec):
         raise UsageError("the shapes of the tf.data.Dataset are unknown; use set_shape")

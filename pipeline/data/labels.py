@@ -238,6 +238,8 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
     """
     present = np.unique(labels[labels >= 0])
     if not len(present) or len(present) != present[-1] + 1:
+        if len(present) and present[0] == 1 and len(present) == present[-1]:
+            raise UsageError(f"{where} begin with 1; subtract 1, because classes count from 0")
         missing = int(np.setdiff1d(np.arange(len(present) + 1), present)[0])
         raise UsageError(
             f"{where}: no example has label {missing}; number the classes 0, 1, 2, ... or name all "

@@ -92,6 +92,11 @@ class ImageClassification(Task):
         self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
     ) -> None:
         labels, last = columns["label"], len(self.class_names) - 1
+        if len(labels) and labels.min() == 1 and labels.max() == last + 1:
+            raise UsageError(
+                f"split {split}: the labels are from 1 to {last + 1}; subtract 1, because classes "
+                "count from 0"
+            )
         for at in np.flatnonzero((labels < 0) | (labels > last)):
             raise UsageError(
                 f"split {split}: the label of {locate(int(columns['id'][at]))} must be from 0 to "
@@ -175,29 +180,36 @@ class ImageClassification(Task):
         return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
 
     def training_loss(
-        self, label_smoothing: float, class_weight: Mapping[str, float]
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         """Cross-entropy with smoothed labels, multiplied by the weight of each example's class.
 
         The loss of a mixed example is the mean of the losses of its two labels, weighted by their
         shares. Smoothing: Szegedy et al., "Rethinking the Inception architecture", CVPR 2016,
-        section 7. Classes that `class_weight` does not name have weight 1. Raises UsageError if it
-        names an unknown class.
+        section 7. A loss of the user replaces the cross-entropy, and is multiplied by the weights,
+        too. Classes that `class_weight` does not name have weight 1.
+
+        Raises UsageError if it names an unknown class.
         """
         class_weight = weights_by_name(class_weight, self.class_names)
         if not label_smoothing and not class_weight:
-            return self.loss()
+            return loss or self.loss()
         classes = len(self.class_names)
         weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
+        if loss is not None:
+            return lambda y, outputs: loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
 
-        def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        def smoothed_loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
             weighted = y * weights
             total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
             smoothed = weighted * (1.0 - label_smoothing) + total * label_smoothing / classes
             # Not TensorFlow's own cross-entropy, which assumes that labels sum to 1.
             return -tf.reduce_sum(smoothed * tf.nn.log_softmax(outputs), axis=-1)
 
-        return loss
+        return smoothed_loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]

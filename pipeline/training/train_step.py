@@ -50,8 +50,8 @@ class Step:
         self._random_states = random_states
         self.augment = augmenter
         self.loss = loss or task.loss()
-        self._training_loss = loss or task.training_loss(
-            options.label_smoothing, options.class_weight
+        self._training_loss = task.training_loss(
+            options.label_smoothing, options.class_weight, loss
         )
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]

@@ -227,3 +227,30 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
     np.testing.assert_array_equal(source.columns("validation")["label"], [1, 0])
     with pytest.raises(UsageError, match="example 1 has the label -1, which is none of its 3"):
         from_object(HuggingFace(pictures[:3], [0, -1, 2], names))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (slices(pixels(6, 5)).map(lambda x: x).batch(8), "has no labels; give"),
+        (
+            tf.data.Dataset.from_tensor_slices({"Picture": pixels(6, 5), "label": LABELS}),
+            "has the fields Picture, label; give",
+        ),
+        ((pixels(6, 5), LABELS + 1), "begin with 1; subtract 1"),
+    ],
+)
+def test_data_without_what_is_needed_are_refused_in_one_line(data, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        from_object(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_sample_weights_may_be_those_of_one_split():
+    weight = np.linspace(0, 2, 48, dtype=np.float32)
+    plain, weighted = (pixels(6, 5), LABELS), (pixels(6, 5), LABELS, weight)
+    for data, held_out in ((plain, weighted), (weighted, plain)):
+        source = from_object(data, validation_data=held_out)
+        for split, part in (("train", data), ("validation", held_out)):
+            expected = weight if part is weighted else np.ones(48)
+            np.testing.assert_array_equal(source.columns(split)["sample_weight"], expected)

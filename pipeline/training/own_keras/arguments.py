@@ -82,8 +82,11 @@ def examples(classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     outputs = generator.normal(size=(count, classes or 1)).astype(np.float32)
     if not classes:
         return generator.normal(size=(count, 1)).astype(np.float32), outputs
-    labels = generator.permutation(np.arange(count) % classes)
-    return np.eye(classes, dtype=np.float32)[labels], outputs
+    # Half of the answers are right. Two are class 0, which `argmax` finds in a single number.
+    labels = np.arange(count) % classes
+    answers = np.where(np.arange(count) % 2, np.roll(labels, 1), labels)
+    one_hot = np.eye(classes, dtype=np.float32)
+    return one_hot[labels], outputs + 4 * one_hot[answers]
 
 
 def fitting(
@@ -108,12 +111,12 @@ def fitting(
     dependent: list[Arguments] = []
     for arguments in possible:
         # Another number than that of the classes, so that wrong axes do not fit by chance.
-        y, outputs = examples(arguments.classes, 6 if arguments.classes != 6 else 8)
+        y, outputs = examples(arguments.classes, 7 if arguments.classes != 7 else 8)
         try:
             values = per_example(call(*arguments(y, outputs)))
-            halves = [
-                per_example(call(*arguments(y[rows], outputs[rows])))
-                for rows in (slice(0, 3), slice(3, None))
+            rows = [
+                per_example(call(*arguments(y[row : row + 1], outputs[row : row + 1])))
+                for row in range(len(y))
             ]
         except Exception as error:  # of the user's function
             problems.append(reason(error))
@@ -122,7 +125,7 @@ def fitting(
             problems.insert(0, "it returns one value for the whole batch")
         elif values.shape != (len(y),):
             problems.insert(0, f"it returns values of shape {values.shape} for {len(y)} examples")
-        elif np.allclose(values, np.concatenate(halves), rtol=1e-4, atol=1e-5, equal_nan=True):
+        elif np.allclose(values, np.concatenate(rows), rtol=1e-4, atol=1e-5, equal_nan=True):
             return arguments
         else:
             dependent.append(arguments)

@@ -54,8 +54,9 @@ def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
         raise UsageError(f"the callback {name} cannot be used: {_REPLACED[name]}")
     if getattr(callback, "restore_best_weights", False):
         raise UsageError(
-            f"the callback {name} cannot restore the best weights; use "
-            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which does'
+            f"the callback {name} cannot restore the best weights; remove it and use "
+            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which restores the '
+            "weights of the lowest val_loss"
         )
     return OwnCallback(callback, is_chief)
 

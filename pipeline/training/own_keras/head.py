@@ -72,7 +72,7 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
         return (model, "unknown") if is_shared else _without_fused_activation(model, values)
     computed = part(model, [source, output])(values, training=False)
     before, after = map(keras.ops.convert_to_numpy, computed)
-    if before.size == after.size and _close(before.reshape(after.shape), after):
+    if not getattr(operation, "weights", None) and _is_identity(operation, before):
         # Dropout, a reshape, an identity: the activation is in front of it.
         inner, kind = remove_activation(part(model, source), values)
         if kind in _ACTIVATIONS:
@@ -87,17 +87,26 @@ def _without_fused_activation(model: keras.Model, values: Any) -> tuple[keras.Mo
     """`remove_activation` for a last layer that has an argument `activation`."""
     layer = model.outputs[0]._keras_history.operation
     activation = layer.activation
-    after = _run(model, model.outputs[0], values)
     layer.activation = keras.activations.linear
     before = _run(model, model.outputs[0], values)
+    # Not in another pass of the network, which may be random.
+    after = keras.ops.convert_to_numpy(activation(keras.ops.convert_to_tensor(before)))
     kind = "linear" if _close(before, after) else _activation(before, after)
     if not kind:
         layer.activation = activation
-        # Logarithms of probabilities are logits, too.
-        logs = special.log_softmax(before.astype(np.float32), axis=-1)
-        return model, "linear" if _close(logs, after) else "features"
+        return model, "features" if kind_of_answers(after) == "linear" else "unknown"
     layer.dtype_policy = keras.DTypePolicy("float32")
     return model, kind
+
+
+def _is_identity(operation: Any, values: np.ndarray) -> bool:
+    """Whether an operation changes at most the shape of numbers, of logits as of probabilities."""
+    numbers = np.random.default_rng(0).normal(scale=5, size=values.shape).astype(values.dtype)
+    try:
+        computed = keras.ops.convert_to_numpy(operation(keras.ops.convert_to_tensor(numbers)))
+    except Exception:  # it needs other arguments
+        return False
+    return computed.size == numbers.size and _close(computed.reshape(numbers.shape), numbers)
 
 
 def kind_of_answers(answers: np.ndarray) -> str:

@@ -5,6 +5,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import keras
@@ -100,6 +101,8 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             config["dtype"] = policy
         return type(layer).from_config(config)
 
+    is_compiled = model.compiled
+    model.compiled = False  # else Keras also rebuilds its loss and metrics from their config
     try:
         copy = keras.models.clone_model(model, clone_function=in_policy, recursive=True)
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -107,6 +110,8 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             f"the model cannot be rebuilt from its config: {reason(error)}; define get_config, or "
             "pass a function (input_shape, classes) that returns the model"
         ) from error
+    finally:
+        model.compiled = is_compiled
     if not copy.built:
         copy.build((None, *input_shape))
     _require_policy(copy, policy)
@@ -209,7 +214,9 @@ def outputs(
             probability = keras.ops.cast(logits, "float32")
             logit = _logarithms(probability) - _logarithms(1 - probability)
             return _two_logits(logit), kind, _PROBABILITIES
-        if kind == "linear" and (rank != 2 or width != classes or np.nanmin(answers) >= 0):
+        is_logit = rank == 2 and width == 1 and classes == 2
+        is_wide = rank == 2 and width == classes
+        if kind == "linear" and (not (is_wide or is_logit) or np.nanmin(answers) >= 0):
             kind = "features"
     if kind == "linear" and rank == 2 and width == 1 and classes == 2:
         return _two_logits(logits), "logit", NOTES["logit"]
@@ -220,11 +227,17 @@ def outputs(
         return keras.ops.cast(logits, "float32"), "none", NOTES["none"]
     if kind == "sigmoid" and rank == 2 and width == 1 and classes == 2:
         return _two_logits(logits), kind, NOTES[kind]
-    if rank != 2 or width != classes or kind == "sigmoid":
+    if kind == "sigmoid" and width == classes:
+        raise UsageError(
+            f"the model ends in a sigmoid of {width} values, but each example has one of "
+            f"{classes} classes; use a softmax, or remove the activation"
+        )
+    if rank != 2 or width != classes:
+        names = shorten(", ".join(task.metadata["class_names"]), 80, placeholder=" ...")
         raise UsageError(
             f"the model returns {width} values ({kind}) of shape {logits.shape} per batch, "
-            f"but the data have {classes} classes; change its last layer, or name all classes with "
-            "class_names=[...]"
+            f"but the data have {classes} classes ({names}); change its last layer, or name all "
+            "classes with class_names=[...]"
         )
     return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 

@@ -13,6 +13,7 @@ from pipeline.training.optim import gradient_update
 from pipeline.utils.errors import UsageError
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+FOCAL = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
 SMOOTHED = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
 
 
@@ -39,7 +40,8 @@ def stock(start):
         copy.set_weights(model.get_weights())
         change(copy)
         copy.compile(optimizer, loss, jit_compile=False)
-        y = np.eye(CLASSES, dtype=np.float32)[labels] if loss is SMOOTHED else labels
+        is_one_hot = loss is SMOOTHED or loss is FOCAL
+        y = np.eye(CLASSES, dtype=np.float32)[labels] if is_one_hot else labels
         copy.fit(images, y, batch_size=size, shuffle=False, verbose=0, **options)
         return copy.get_weights()
 
@@ -84,6 +86,11 @@ WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
         ({"accumulate": 2, "clip_norm": 0.05}, lambda: sgd(**ACCUMULATED), {"size": BATCH // 2}),
         ({"l2": 0.05, "label_smoothing": 0.2}, sgd, {"change": regularize, "loss": SMOOTHED}),
         ({"weight_decay": 0.1, "class_weight": {"a": 3.0, "c": 0.5}}, decayed, WEIGHTED),
+        (
+            {"loss": "categorical_focal_crossentropy", "class_weight": {"a": 3.0, "c": 0.5}},
+            sgd,
+            {"loss": FOCAL, **WEIGHTED},
+        ),
     ],
 )
 def test_options_are_those_of_keras(stock, plain, ours, theirs, options):

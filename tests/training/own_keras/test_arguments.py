@@ -81,6 +81,16 @@ def right_of_one_hot(y_true, y_pred):
     return tf.cast(tf.argmax(y_true, axis=-1) == tf.argmax(y_pred, axis=-1), tf.float32)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 6, 7, 8, 10])
+@pytest.mark.parametrize("function", [right_of_one_hot, keras.metrics.categorical_accuracy, right])
+def test_functions_get_the_labels_they_need_for_any_number_of_classes(function, classes):
+    labels = GENERATOR.integers(0, classes, COUNT)
+    outputs = GENERATOR.normal(size=(COUNT, classes)).astype(np.float32)
+    own = own_metric.from_object(function, metadata(classes))
+    own.update_state(np.eye(classes, dtype=np.float32)[labels], outputs)
+    assert float(own.result()) == pytest.approx((labels == outputs.argmax(axis=1)).mean())
+
+
 def brier(y_true, y_pred):
     return keras.ops.square(y_true - y_pred)  # one number per class
 

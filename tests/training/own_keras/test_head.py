@@ -59,6 +59,23 @@ class Subclassed(keras.Model):
         return self.end(self.dense(self.flatten(inputs) / 255))
 
 
+class AlwaysDropout(layers.Dropout):
+    """Monte Carlo dropout: random in predictions, too."""
+
+    def call(self, inputs, training=None):
+        return super().call(inputs, training=True)
+
+
+class Scaled(layers.Layer):
+    """Changes nothing until it is trained."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
 class Tempered(layers.Layer):
     """A layer of a user that computes a softmax under no name of Keras."""
 
@@ -81,6 +98,13 @@ SOFTMAX = {
     "convolution": lambda: functional(
         layers.Reshape((1, 1, 8)), layers.Conv2D(3, 1), layers.Softmax(), layers.Flatten()
     ),
+    "temperature in the activation": lambda: functional(
+        dense(activation=lambda x: keras.ops.softmax(x / 3))
+    ),
+    "then weights": lambda: functional(dense(activation="softmax"), Scaled()),
+    "then a clip": lambda: functional(
+        dense(activation="softmax"), layers.Lambda(lambda p: keras.ops.clip(p, 1e-7, 1.0))
+    ),
     "nested": lambda: keras.Sequential(
         [keras.Input(SHAPE), functional(dense(activation="softmax"))]
     ),
@@ -98,6 +122,7 @@ SIGMOID = {
     "function of another package": lambda: functional(dense(1, tf.sigmoid)),
     "operation": lambda: functional(dense(1), keras.ops.sigmoid),
     "average": lambda: average("sigmoid", 1),
+    "hard": lambda: functional(dense(1, "hard_sigmoid")),
     "subclassed": lambda: Subclassed(1, keras.ops.sigmoid),
 }
 LOGITS = {
@@ -123,6 +148,7 @@ CASES = [
     *((2, "sigmoid", f"sigmoid: {name}", make) for name, make in SIGMOID.items()),
     *((3, "linear", f"logits: {name}", make) for name, make in LOGITS.items()),
     (2, "logit", "logit: dense", lambda: functional(dense(1))),
+    (2, "logit", "logit: subclassed", lambda: Subclassed(1, lambda x: x)),
     *((3, "none", f"features: {name}", make) for name, make in FEATURES.items()),
 ]
 
@@ -152,15 +178,35 @@ def test_answers_are_those_of_the_users_network(classes, kind, make):
     ("classes", "make", "message"),
     [
         (3, lambda: functional(dense(4, "softmax")), r"4 values \(softmax\)"),
-        (3, lambda: functional(dense(3, "sigmoid")), r"3 values \(sigmoid\)"),
         (3, lambda: functional(dense(1)), r"1 values \(linear\)"),
         (3, lambda: Subclassed(4, tf.nn.softmax), r"4 values \(softmax\)"),
     ],
 )
 def test_a_head_of_another_width_is_refused(classes, make, message):
     problem = task(classes)
-    with pytest.raises(UsageError, match=f"the model returns {message} .* {classes} classes"):
+    with pytest.raises(
+        UsageError, match=f"the model returns {message} .* {classes} classes .class 0, "
+    ):
         network.outputs(network.copied(make(), SHAPE), problem.inputs(), problem)
+
+
+def test_several_sigmoids_are_no_single_label():
+    problem = task(3)
+    own = network.copied(functional(dense(3, "sigmoid")), SHAPE)
+    with pytest.raises(UsageError, match="a sigmoid of 3 values, but each example has one of 3"):
+        network.outputs(own, problem.inputs(), problem)
+
+
+def test_what_a_network_was_compiled_with_is_not_rebuilt():
+    """Keras would look for the user's functions by their names."""
+
+    def own_loss(y_true, y_pred):
+        return keras.ops.square(y_true - y_pred)
+
+    own = functional(dense())
+    own.compile("sgd", own_loss, metrics=[own_loss])
+    copy = network.copied(own, SHAPE)
+    assert own.compiled and not copy.compiled
 
 
 class Forgetful(layers.Layer):
@@ -191,6 +237,13 @@ def test_a_copy_that_answers_differently_is_refused():
             continue
         with pytest.raises(UsageError, match="answers differently .* check get_config"):
             network.require_equal_answers(own, trained, ends_in)
+
+
+def test_a_softmax_after_a_random_layer_is_removed():
+    own = functional(AlwaysDropout(0.5), dense(activation="softmax"))
+    problem = task(3)
+    outputs = network.outputs(network.copied(own, SHAPE), problem.inputs(), problem)
+    assert outputs[1:] == ("softmax", network.NOTES["softmax"])
 
 
 def test_random_answers_are_not_compared():
