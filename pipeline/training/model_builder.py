@@ -98,7 +98,9 @@ def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) ->
     features = keras.Model(inputs, tensor)(values, training=False)
     kind = head.kind_of_answers(keras.ops.convert_to_numpy(features))
     if kind != "linear":
-        layer = tensor._keras_history.operation
+        layer, _, index = tensor._keras_history
+        while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
+            layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
         raise UsageError(
             f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
             "the task adds the output layer itself; return the features before the classifier (for "
