@@ -31,7 +31,8 @@ class Options:
     steps in every supported way, and compares weights and optimizer state with stock Keras."""
 
     parity: str = command_line.DEFAULT_RECIPE
-    """Train this recipe in every supported way, and compare with stock Keras."""
+    """Train the network of this recipe on its data in every supported way, and compare with stock
+    Keras. Its own training options are not used."""
     model: str | None = None
     """Replace the recipe's model by this registered model, with its default options; `tiny` is the
     fastest. None: the recipe's model."""
