@@ -37,7 +37,7 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in filter(own.__contains__, _REFUSED):
         usual, remedy = _REFUSED[name]
         if own[name] is not usual and own[name] != usual:
-            raise UsageError(f"{name}={own[name]!r} is an argument of Keras: {remedy}")
+            raise UsageError(f"{name}={own[name]!r} is not supported: {remedy}")
     if "steps_per_epoch" in own:
         steps = f"{own['steps_per_epoch']} * epochs"
         if isinstance(epochs := known.get("epochs"), int):

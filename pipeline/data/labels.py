@@ -192,7 +192,7 @@ def class_names_of(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _name(value: Any) -> str:
-    """The name of a class as a string; TypeError if it is neither text nor a whole number."""
+    """The name of a class as a string; TypeError unless it is text or a whole number."""
     value = text_of(value)
     if isinstance(value, str | bool):
         return str(value)

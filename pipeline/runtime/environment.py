@@ -85,7 +85,7 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if tf.distribute.has_strategy():
         raise UsageError(
             "fit was called in the scope of a tf.distribute strategy; call it outside, and set "
-            "--runtime.replicas to the number of devices: a run has a strategy of its own"
+            "--runtime.replicas to the number of devices: a run creates its strategy"
         )
     devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")

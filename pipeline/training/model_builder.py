@@ -231,7 +231,7 @@ def _loss(
 
 
 def _metrics(task: Task, options: config.Train, ends_in: str) -> list[keras.metrics.Metric]:
-    """The metrics of the options, under names of their own, without those that the task has."""
+    """The metrics of the options under unique names, without those that the task has."""
     metadata = {**task.metadata, "ends_in": ends_in}
     classes = len(task.metadata.get("class_names", ()))
     built_in = {metric.name: metric for metric in task.metrics()}

@@ -84,3 +84,11 @@ def test_evaluation_equals_a_count_by_hand(task):
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
     assert all(type(scores["examples"]) is int for scores in found["per_class"].values())
+
+
+def test_labels_that_count_from_1_are_named(task):
+    """Excluding the examples of the last class would shift the names of all others."""
+    columns = {"id": np.arange(6), "label": np.array([1, 2, 3, 1, 2, 3])}
+    with pytest.raises(UsageError, match="labels are from 1 to 3; subtract 1"):
+        task.check(columns, "train", str)
+    task.check({**columns, "label": columns["label"] - 1}, "train", str)
